@@ -1,20 +1,22 @@
 /* The C functions of librouting_replay.so, which the Python packages call. The library contains the whole C++ client,
  * gRPC included, and exports only these symbols and those of routing_replay/trainer/capi.h.
  *
- * Calls. A function that may wait takes an rr_call. Without a queue it blocks until it is done. With a queue it returns
- * at once, and its end comes out of the queue under its tag. Outputs are written before the end is taken; outputs and
- * the bytes of payloads must live until then, everything else is copied. Both ways run the same code.
+ * Calls. A function that may wait takes an rr_call. If the rr_call has no queue, the function blocks until the call is
+ * done. If it has a queue, the function returns at once, and the completion (rr_ended) is delivered through the queue
+ * with the call's tag. Outputs are written before the completion is taken from the queue. Until then, output pointers
+ * and payload bytes must stay valid; all other arguments are copied. Both ways run the same code.
  *
- * Errors. Functions that can fail return NULL on success, else an error that the caller frees with rr_free; with a
- * queue they return only errors in the arguments. Outputs are untouched on failure. No exception leaves a function.
+ * Errors. Functions that can fail return NULL on success, else an error that the caller frees with rr_free. With a
+ * queue, the function itself returns only errors in the arguments; all others are in the completion. Outputs are
+ * untouched on failure. No exception leaves a function.
  *
  * Memory. Results are structs that rr_free frees together with all that they point to. Objects are opaque and freed by
- * rr_object_free; the object from which another was made may be freed first. Text is UTF-8 with its size beside it, and
- * must not contain NUL. All functions but rr_object_free are thread-safe. Structs carry no size or version field: the
- * library and its header have the same version (rr_abi_version).
+ * rr_object_free; an object may be freed before the objects that were made from it. Text is UTF-8 with its size beside
+ * it, and must not contain NUL. All functions but rr_object_free are thread-safe. Structs carry no size or version
+ * field: the library and its header have the same version (rr_abi_version).
  *
- * Processes. After a fork, parent and child may go on with all objects if rr_fork_before and its partners were called
- * around it. */
+ * Processes. After a fork, parent and child may both keep using all objects if rr_fork_before was called before the
+ * fork, and rr_fork_in_parent and rr_fork_in_child after it. */
 #ifndef ROUTING_REPLAY_C_API_H_
 #define ROUTING_REPLAY_C_API_H_
 
@@ -51,7 +53,7 @@ typedef struct rr_ranges {
   size_t count;
 } rr_ranges;
 
-typedef struct rr_integer { /* An optional one. */
+typedef struct rr_integer { /* An optional integer: `value` is set only if `present` is not 0. */
   int64_t value;
   int32_t present;
 } rr_integer;
@@ -65,14 +67,14 @@ typedef struct rr_weight_span { /* Rows [begin, end) were routed under these wei
 
 /* Errors: the fields of ErrorDetail in common.proto; those that are not set are absent. */
 typedef struct rr_error {
-  int32_t code;                                      /* Of google.rpc.Code, not 0. */
+  int32_t code;                                      /* A google.rpc.Code; never 0. */
   rr_text code_name, message, reason, field, sample; /* reason: a name, for example "ID_RANGE". */
   rr_integer row, layer, first_differing_block, retry_after_ms, committed_rows, revision;
   rr_ranges missing_rows;
-  /* For a flush: every sample of which an append failed, up to 100,000, and the first 100 failed appends. */
+  /* Set by a flush: the samples with failed appends (at most 100,000), and the first 100 failed appends. */
   const rr_text* failed_samples;
   size_t failed_count;
-  const struct rr_error* const* failures; /* Each with its sample. */
+  const struct rr_error* const* failures; /* Each names its sample. */
   size_t failures_count;
 } rr_error;
 
@@ -82,15 +84,15 @@ RR_API const char* rr_version(void); /* Version of the product. */
 /* Frees a result or an error; NULL is allowed. */
 RR_API void rr_free(const void* result);
 /* Frees an object of this header or of routing_replay/trainer/capi.h; NULL is allowed. Freeing a client, a run, an
- * appender or a trajectory waits for nothing: calls in progress keep what they need, and appends without an outcome are
- * abandoned. Freeing a queue cancels its calls and waits for them. */
+ * appender or a trajectory does not block: calls in progress keep what they need, and appends that are not acknowledged
+ * yet are abandoned. Freeing a queue cancels its calls and waits for them. */
 RR_API void rr_object_free(void* object);
 
 /* --- Calls ------------------------------------------------------------------------------------------------------- */
 
 typedef struct rr_call {
   int64_t timeout_ms; /* For the whole call; below 0: the client's call_timeout. */
-  rr_queue* queue;    /* NULL: block. */
+  rr_queue* queue;    /* NULL: the call blocks. */
   uint64_t tag;
 } rr_call;
 
@@ -99,15 +101,17 @@ typedef struct rr_ended {
   const rr_error* error; /* NULL: success. The caller frees it with rr_free. */
 } rr_ended;
 
-/* Collects the ends of calls that do not block. Its descriptor (an eventfd) is readable while it has any. */
+/* A queue collects the completions of calls that do not block. Its descriptor (an eventfd) is readable while the queue
+ * is not empty. */
 RR_API rr_error* rr_queue_new(rr_queue** queue);
 RR_API int32_t rr_queue_descriptor(const rr_queue* queue);
-/* Takes up to `capacity` ends and returns how many. Never waits. */
+/* Takes up to `capacity` completions and returns their number. Never waits. */
 RR_API size_t rr_queue_take(rr_queue* queue, rr_ended* ended, size_t capacity);
-/* Waits for one end: returns 1, or 0 if there is none after timeout_ms. For one thread at a time. Cheaper than the
- * descriptor, which does not become readable for an end that this call takes. */
+/* Waits for one completion: returns 1, or 0 if there is none after timeout_ms. Only one thread may call this at a time.
+ * This is cheaper than polling the descriptor, which does not become readable for a completion that this call takes. */
 RR_API int32_t rr_queue_wait(rr_queue* queue, int64_t timeout_ms, rr_ended* ended);
-/* The call ends with CANCELLED soon, unless it has ended already. Does nothing for a tag without a call. */
+/* Cancels the call with this tag: it ends with CANCELLED soon, unless it has ended already. Does nothing if no call has
+ * this tag. */
 RR_API void rr_queue_cancel(rr_queue* queue, uint64_t tag);
 
 /* Call these around fork(), in the thread that forks. rr_fork_before holds back new calls, pauses those in progress
@@ -123,8 +127,8 @@ RR_API void rr_fork_in_child(void);
 
 typedef struct rr_geometry {
   int32_t num_layers;
-  const int32_t* moe_layers;  /* Global ids of the `count` MoE layers, ascending … */
-  const int32_t* num_experts; /* … and one value for each of them. */
+  const int32_t* moe_layers;  /* Global ids of the `count` MoE layers, ascending. */
+  const int32_t* num_experts; /* One value per MoE layer, as top_k. */
   const int32_t* top_k;
   size_t count;
 } rr_geometry;
@@ -140,7 +144,8 @@ RR_API rr_error* rr_geometry_check(const rr_geometry* geometry, const rr_geometr
 
 /* --- Clients and runs -------------------------------------------------------------------------------------------- */
 
-/* ClientOptions and SecuritySettings of client.h and security.h. Absent texts and tls 0: taken from the environment. */
+/* ClientOptions and SecuritySettings of client.h and security.h. Absent texts and tls = 0 mean: use the environment
+ * variables. */
 typedef struct rr_client_options {
   rr_text endpoint;
   int32_t use_http_proxy;
@@ -164,10 +169,10 @@ typedef struct rr_released {
 typedef struct rr_run_info { /* A result. */
   rr_text name;
   rr_geometry geometry;
-  rr_run_settings settings; /* In force. */
-  rr_released dropped;      /* Removed by resume_at. */
-  rr_text place;            /* Run::place, */
-  const rr_text* places;    /* and Run::places. */
+  rr_run_settings settings; /* The settings in force, with defaults filled in. */
+  rr_released dropped;      /* What resume_at removed. */
+  rr_text place;            /* As Run::place. */
+  const rr_text* places;    /* As Run::places. */
   size_t place_count;
 } rr_run_info;
 
@@ -206,14 +211,14 @@ typedef struct rr_transports { /* A result. */
 } rr_transports;
 
 RR_API rr_error* rr_client_new(const rr_client_options* options, rr_client** client);
-/* geometry NULL: only joins the run. wait_ms: how long to wait for a run that does not exist yet (if no geometry is
- * given), and for a server that cannot be reached. */
+/* geometry NULL: joins an existing run, never creates it. wait_ms: how long to wait while the server cannot be reached
+ * and, without a geometry, while the run does not exist yet. */
 RR_API rr_error* rr_client_open_run(rr_client* client, rr_text name, const rr_geometry* geometry,
                                     const rr_run_settings* settings, rr_integer resume_at, int64_t wait_ms,
                                     const rr_call* call, rr_run** run);
 RR_API rr_error* rr_client_runs(rr_client* client, const rr_call* call, const rr_runs** runs);
 RR_API rr_error* rr_client_server_info(rr_client* client, const rr_call* call, const rr_server_info** info);
-/* ClientMetrics of client.h. Equal clients of a process count together. */
+/* ClientMetrics of client.h. Clients of one process with equal options share their counters. */
 RR_API rr_error* rr_client_metrics(const rr_client* client, const rr_transports** transports);
 
 RR_API rr_error* rr_run_describe(const rr_run* run, const rr_run_info** info);
@@ -247,18 +252,18 @@ typedef struct rr_sample_states { /* A result. */
   size_t count;
 } rr_sample_states;
 
-/* The samples that exist, in the order asked. */
+/* States of the requested samples that exist, in the order of the request. */
 RR_API rr_error* rr_run_stat(rr_run* run, const rr_text* samples, size_t count, int32_t producer, const rr_call* call,
                              const rr_sample_states** states);
-/* groups NULL: all. */
+/* groups NULL: samples of all groups. */
 RR_API rr_error* rr_run_list(rr_run* run, const rr_range* groups, int32_t producer, const rr_call* call,
                              const rr_sample_states** states);
 RR_API rr_error* rr_run_seal(rr_run* run, rr_text sample, int32_t producer, int64_t num_tokens, int64_t revision,
                              const rr_call* call, const rr_sample_states** state);
 RR_API rr_error* rr_run_truncate(rr_run* run, rr_text sample, int32_t producer, int64_t rows,
                                  rr_integer expected_revision, const rr_call* call, const rr_sample_states** state);
-/* Releases samples by id and by handle (0 is skipped), or all samples of `groups` (then name no others). producer 0:
- * both. */
+/* Releases the samples named by id and by handle (handle 0 is skipped). If `groups` is given, releases all samples of
+ * these groups instead; then pass no ids or handles. producer 0: samples of both producers. */
 RR_API rr_error* rr_run_release(rr_run* run, const rr_text* samples, size_t count, const int64_t* handles,
                                 size_t handle_count, const rr_range* groups, int32_t producer, const rr_call* call,
                                 rr_released* released);
@@ -266,21 +271,21 @@ RR_API rr_error* rr_run_drop(rr_run* run, const rr_call* call, rr_released* rele
 
 /* --- Rows in ----------------------------------------------------------------------------------------------------- */
 
-/* Describes a payload. dtype absent or shape_count 0: taken from the payload's .npy header. */
+/* Describes a payload. If dtype is absent or shape_count is 0, the value of the payload's .npy header is used. */
 typedef struct rr_tensor {
   const void* data;
   size_t size;
   rr_text encoding;    /* "RAW", "NPY", "BASE64", "BASE64_NPY". */
   rr_text compression; /* "NONE", "ZSTD". */
   rr_text dtype;       /* "U8", "I8", "U16", "I16", "I32", "I64". */
-  rr_text layer_basis; /* "ALL_LAYERS", "MOE_LAYERS", "EXPLICIT", "": from the axis length. */
+  rr_text layer_basis; /* "ALL_LAYERS", "MOE_LAYERS", "EXPLICIT"; "": derived from the length of the layer axis. */
   int64_t raw_size;
   const int64_t* shape; /* rows, layers, K. */
   size_t shape_count;
   const int32_t* layer_ids;
   size_t layer_count;
   const rr_range* take;    /* NULL: all rows of the first axis. */
-  int32_t ids_and_weights; /* The K axis holds 2K slots, of which the ids are the first K. */
+  int32_t ids_and_weights; /* Not 0: the K axis has 2K slots; the first K are the ids. */
 } rr_tensor;
 
 /* Token ids: a little-endian array of `dtype` as numpy names it ("uint32", "int64", …) with `axes` axes. data NULL: no
@@ -295,13 +300,13 @@ typedef struct rr_tokens {
 typedef struct rr_append {
   rr_text sample;
   int32_t producer;      /* 0: rollout. */
-  const rr_tensor* rows; /* NULL: none; then all rows of `unrecorded` are appended, if any. */
+  const rr_tensor* rows; /* NULL: no recorded rows; only the rows in `unrecorded` are appended, if there are any. */
   int64_t row_start;
   rr_ranges unrecorded;
   rr_tokens tokens;
   int64_t revision;
   uint64_t restart;
-  rr_integer attempt, group, num_tokens; /* num_tokens: seals. */
+  rr_integer attempt, group, num_tokens; /* num_tokens present: the append also seals. */
   int64_t weight_version;                /* -1: unknown. */
   rr_text weight_label;
   const rr_weight_span* weights;
@@ -315,7 +320,7 @@ typedef struct rr_append {
 
 typedef struct rr_outcome {
   rr_text sample;
-  uint64_t sequence; /* 0 of a put. */
+  uint64_t sequence; /* 0 for rr_run_put. */
   int64_t committed_rows, revision, trimmed_rows, conflicting_rows, late_rows, unrecorded_rows, unverified_rows;
   uint64_t content_id;
   int32_t sealed;
@@ -327,7 +332,7 @@ typedef struct rr_outcomes { /* A result. */
   size_t count;
 } rr_outcomes;
 
-/* One append without a queue, acknowledged when the call ends. */
+/* Makes one append without an appender. When the call ends, the append is acknowledged. */
 RR_API rr_error* rr_run_put(rr_run* run, const rr_append* append, const rr_call* call, const rr_outcomes** outcome);
 
 enum rr_on_full { RR_BLOCK = 0, RR_DROP = 1, RR_RAISE = 2 };
@@ -335,23 +340,27 @@ enum rr_on_full { RR_BLOCK = 0, RR_DROP = 1, RR_RAISE = 2 };
 typedef struct rr_appender_options {
   int64_t max_queued_bytes, queue_timeout_ms, append_timeout_ms; /* Below 0: the default. */
   int32_t on_full;
-  int32_t keep_outcomes; /* For rr_appender_outcomes; without it they are only counted. */
+  int32_t keep_outcomes; /* Not 0: outcomes are kept for rr_appender_outcomes. 0: they are only counted. */
 } rr_appender_options;
 
 RR_API rr_error* rr_run_new_appender(rr_run* run, const rr_appender_options* options, rr_appender** appender);
-/* Queues appends in this order. `sequences` gets one number per append: 1, 2, …; `dropped` gets how many did not fit
- * into the full queue, so that their rows are only marked as unrecorded. Stops at the first wrong append: those before
- * it are queued, and the error names its index as append[i] if there are several. With RR_BLOCK it waits for room for
- * queue_timeout_ms (a blocking call: at most call->timeout_ms, if set), and then drops. With a queue (rr_call), small
- * appends for which there is room are queued before it returns, and none overtakes an earlier call. */
+/* Queues appends in this order. `sequences` gets one number per append: 1, 2, …; `dropped` gets the number of appends
+ * that did not fit into the full queue; their rows are only marked as unrecorded. Stops at the first invalid append:
+ * the appends before it are queued, and if there are several, the error names the index of the invalid one as
+ * append[i]. With RR_BLOCK the call waits for room for queue_timeout_ms (a blocking call: at most call->timeout_ms, if
+ * set), and then drops. If the rr_call has a queue, small appends for which there is room are queued before the
+ * function returns. No append overtakes one of an earlier call. */
 RR_API rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, size_t count, const rr_call* call,
                                     uint64_t* sequences, size_t* dropped);
-/* Waits for the outcomes of all appends so far, at most call->timeout_ms (below 0: 120 s). */
+/* Waits until every append made so far has an outcome (acknowledged or failed), at most call->timeout_ms (below 0: 120
+ * s). */
 RR_API rr_error* rr_appender_flush(rr_appender* appender, const rr_call* call);
-/* Flushes, then abandons what is left: appends fail from now on. Returns what the flush returned; idempotent. */
+/* Flushes, then abandons the appends that are still not acknowledged. Later appends fail. Returns the result of the
+ * flush; closing again does nothing. */
 RR_API rr_error* rr_appender_close(rr_appender* appender, const rr_call* call);
-/* Waits for outcomes since the last call; returns none once the appender is closed and all were returned. Outcomes
- * count as handled when the next call is made; flush and close wait for that. call->timeout_ms below 0: no limit. */
+/* Waits for outcomes that no earlier call returned. Returns an empty result when the appender is closed and all
+ * outcomes were returned. Outcomes count as handled when the next call is made, and flush and close wait until all
+ * outcomes are handled. call->timeout_ms below 0: no limit. */
 RR_API rr_error* rr_appender_outcomes(rr_appender* appender, const rr_call* call, const rr_outcomes** outcomes);
 /* The counters of AppenderMetrics, rejected_<reason> for each reason that occurred, and the gauges queued_bytes and
  * open_appends. */
@@ -365,8 +374,8 @@ typedef struct rr_commit {
   const rr_error* error;
 } rr_commit;
 
-/* Waits for the appends of one sample through any appender of the run object, at most call->timeout_ms (below 0: 120
- * s), and marks rows that did not arrive as unrecorded: see Run.commit of the Python package. */
+/* Waits for all appends of one sample, made through any appender of this run object, at most call->timeout_ms (below 0:
+ * 120 s). Then marks the rows that did not arrive as unrecorded. See Run.commit of the Python package. */
 RR_API rr_error* rr_run_commit(rr_run* run, rr_text sample, rr_integer num_tokens, const rr_tokens* tokens,
                                rr_integer attempt, const rr_call* call, const rr_commit** commit);
 
@@ -379,11 +388,11 @@ typedef struct rr_trajectory_options {
 } rr_trajectory_options;
 
 typedef struct rr_turn {
-  const rr_tensor* rows; /* NULL: none. */
-  rr_tokens tokens;      /* The history from tokens_start on. */
+  const rr_tensor* rows; /* NULL: no rows. */
+  rr_tokens tokens;      /* The token history from tokens_start on. */
   int64_t tokens_start;
-  int64_t row_start;    /* Absolute row of the first row … */
-  int64_t missing_rows; /* Rows from row_start on that were not given; `rows` follow them. */
+  int64_t row_start;    /* Absolute position of the first row. */
+  int64_t missing_rows; /* Number of rows, from row_start on, that the engine did not give; `rows` follow them. */
   rr_text outcome;      /* "finished", "aborted", "preempted". */
   rr_integer weight_version;
   rr_text weight_label;
@@ -391,8 +400,8 @@ typedef struct rr_turn {
   size_t weights_count;
   int32_t missing_is_unrecorded;
   int32_t seal;
-  rr_integer cut; /* Cuts the history to this many tokens; then only a seal may be given besides. */
-  rr_text engine; /* In place of the trajectory's. */
+  rr_integer cut; /* Cuts the history to this many tokens. Such a turn may also seal, but nothing else. */
+  rr_text engine; /* Replaces the engine of the trajectory for this turn. */
 } rr_turn;
 
 typedef struct rr_turn_result { /* A result. Fields as in Turn of the Python package. */
@@ -408,16 +417,17 @@ typedef struct rr_trajectory_state { /* A result. */
   rr_counters counters; /* TrajectoryCounters in client/trajectory/turn.h. */
 } rr_trajectory_state;
 
-/* The trajectory appends through `appender`, to its run. */
+/* The trajectory makes its appends through `appender`, to the appender's run. */
 RR_API rr_error* rr_appender_new_trajectory(rr_appender* appender, const rr_trajectory_options* options,
                                             rr_trajectory** trajectory);
-/* Turns of one trajectory run one after the other. call->timeout_ms is ignored. */
+/* Turns of one trajectory are processed one after the other. call->timeout_ms is ignored. */
 RR_API rr_error* rr_trajectory_add(rr_trajectory* trajectory, const rr_turn* turn, const rr_call* call,
                                    const rr_turn_result** result);
-/* A new sample that begins as this one. Waits at most call->timeout_ms (below 0: 1 s) for acknowledged rows. */
+/* Forks the trajectory: the new sample starts with the rows of this one. Waits at most call->timeout_ms (below 0: 1 s)
+ * until these rows are acknowledged. */
 RR_API rr_error* rr_trajectory_fork(rr_trajectory* trajectory, rr_text sample, const rr_call* call,
                                     rr_trajectory** fork);
-/* The first row that a request with this context must give. */
+/* The first row that the engine must return for a request with these tokens as its context. */
 RR_API rr_error* rr_trajectory_next_row(rr_trajectory* trajectory, const rr_tokens* tokens, int64_t* row);
 RR_API rr_error* rr_trajectory_describe(rr_trajectory* trajectory, const rr_trajectory_state** state);
 
@@ -439,8 +449,8 @@ typedef struct rr_read {
   size_t layer_count;
   int32_t producer; /* 0: rollout. */
   int32_t wait, only_begun;
-  /* NULL, or one per sample: memory for its ids, as rr_sample_rows lays them out, of `out_sizes` bytes. Too little is
-   * OUT_OF_RANGE, and the message states the size needed. */
+  /* NULL, or one buffer per sample that receives its ids in the layout of rr_sample_rows. out_sizes[i] is the size of
+   * out[i] in bytes. A buffer that is too small is OUT_OF_RANGE, and the message states the size needed. */
   void* const* out;
   const size_t* out_sizes;
 } rr_read;
@@ -462,7 +472,7 @@ typedef struct rr_sample_rows {
 typedef struct rr_rows { /* A result. */
   const int32_t* layers;
   size_t layer_count;
-  int32_t top_k, id_bytes; /* The widest of the layers. */
+  int32_t top_k, id_bytes; /* Of the layer that has the largest value. */
   const rr_sample_rows* samples;
   size_t count;
 } rr_rows;
@@ -471,16 +481,16 @@ RR_API rr_error* rr_run_read(rr_run* run, const rr_read* read, const rr_call* ca
 
 /* --- Checkpoints ------------------------------------------------------------------------------------------------- */
 
-/* Called on the thread that does the work (the caller's, if the call blocks). If it returns anything but 0, the call
- * ends with CANCELLED. */
+/* Reports progress. It is called on the thread that does the work (the caller's thread if the call blocks). If it
+ * returns anything but 0, the call ends with CANCELLED. */
 typedef int32_t (*rr_progress)(void* context, int64_t samples, int64_t total, int64_t bytes);
 
 typedef struct rr_export_options {
   rr_text directory, previous; /* previous: an export of the same run; empty: none. */
   const rr_range* groups;      /* NULL: all. */
   int32_t producer;
-  int64_t read_timeout_ms; /* For one portion; below 0: the default. */
-  rr_progress progress;    /* NULL: none. */
+  int64_t read_timeout_ms; /* For reading one portion (some tens of MB); below 0: the default. */
+  rr_progress progress;    /* NULL: no progress is reported. */
   void* progress_context;
 } rr_export_options;
 
@@ -514,19 +524,20 @@ typedef struct rr_form {
   rr_text dtype; /* As in rr_tensor. */
   const int64_t* shape;
   size_t shape_count;
-  rr_range data; /* For a file: where the bytes of the ids are. */
+  rr_range data; /* For a file: the byte range that holds the ids. */
 } rr_form;
 
 /* Dtype and shape that the tensor or its .npy header states. */
 RR_API rr_error* rr_payload_shape(const rr_tensor* tensor, const rr_form** form);
-/* Finds the rows in a .npy or safetensors file. name: of the tensor; "": the only tensor that can be rows. NOT_FOUND
- * names the tensors that the file has. */
+/* Finds the rows in a .npy or safetensors file. `name` is the name of the tensor; "" picks the only tensor that can
+ * hold rows. The message of NOT_FOUND lists the tensors in the file. */
 RR_API rr_error* rr_open_rows_file(const void* file, size_t size, rr_text name, const rr_form** form);
-/* Row ranges of the sequences of a recorded trace. `index` is JSON with seq_lens, under the file's stem or at its root.
- * ROW_COUNT if their sum is not `rows`, the row count of the file. */
+/* Returns the row range of each sequence in a recorded trace. `index` is JSON that has seq_lens, either under the stem
+ * of the trace file's name or at the top level. The reason of the error is ROW_COUNT if the sum of seq_lens is not
+ * `rows`, the number of rows in the file. */
 RR_API rr_error* rr_trace_sequences(rr_text index, rr_text stem, int64_t rows, const rr_ranges** ranges);
 
-typedef struct rr_step { /* One step from a JSON value into it. */
+typedef struct rr_step { /* One step of a path into a JSON value: an object key or an array index. */
   rr_text key;
   int64_t index; /* -1: the step is `key`. */
 } rr_step;
@@ -534,7 +545,7 @@ typedef struct rr_step { /* One step from a JSON value into it. */
 typedef struct rr_route {
   const rr_step* path; /* For example "choices", 0, "routed_experts". */
   size_t path_count;
-  rr_range data; /* Bytes of the body, without the quotes. */
+  rr_range data; /* Byte range of the text in the body, without its quotes. */
 } rr_route;
 
 typedef struct rr_routes { /* A result. */
@@ -542,8 +553,8 @@ typedef struct rr_routes { /* A result. */
   size_t count;
 } rr_routes;
 
-/* Finds the routed experts in a JSON body. Texts with escapes are skipped. It searches the places and fields that
- * routed_experts in the Python package's http module lists. */
+/* Finds the routed experts in a JSON body. Strings with JSON escapes are skipped. The function searches the fields that
+ * the documentation of routed_experts in the Python package's http module lists. */
 RR_API rr_error* rr_find_routes(const void* body, size_t size, const rr_routes** routes);
 
 /* --- Small things ------------------------------------------------------------------------------------------------ */
@@ -558,19 +569,20 @@ typedef struct rr_texts { /* A result. */
   size_t count;
 } rr_texts;
 
-/* Waits for log lines since the last call, from all clients of the process: warnings that no error reports, or not yet.
- * Lines before the first call are not kept. */
+/* Waits for log lines of all clients of the process that no earlier call returned. These are warnings about things that
+ * no call has reported as an error. Lines written before the first call are not kept. */
 RR_API rr_error* rr_log(const rr_call* call, const rr_texts** lines);
-/* The number that stands for a sample in a batch in place of its id. With one server it is the same in every run, and
- * `run` may be NULL; with several servers it depends on the list of `run`. */
+/* The handle of a sample: an integer that replaces its id in a batch tensor. With one server the handle depends only on
+ * the id, and `run` may be NULL. With "shard:" it also depends on the list of servers of `run`. */
 RR_API rr_error* rr_sample_handle(const rr_run* run, rr_text sample, int64_t* handle);
-/* `tokens` as u32, checked; INVALID_ARGUMENT names `field` and `sample`. */
+/* Checks `tokens` and converts them to u32. INVALID_ARGUMENT names `field` and `sample`. */
 typedef struct rr_ids { /* A result. */
   const uint32_t* data;
   size_t count;
 } rr_ids;
 RR_API rr_error* rr_token_ids(const rr_tokens* tokens, rr_text field, rr_text sample, const rr_ids** ids);
-/* Extends the token check of earlier tokens (0 if there are none) by `tokens`. */
+/* Returns the token check (CRC32C) of the earlier tokens and `tokens` together. `check` is the token check of the
+ * earlier tokens, 0 if there are none. */
 RR_API uint32_t rr_token_crc(uint32_t check, const uint32_t* tokens, size_t count);
 
 #ifdef __cplusplus

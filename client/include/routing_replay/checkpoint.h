@@ -1,5 +1,5 @@
-// Writes runs to directories and reads them back: checkpoints of a run, and moves from one server to another. The
-// directory is an exported run (proto/FORMAT.md), which DirectorySource of the trainer can read.
+// Writes a run to a directory and reads it back, for checkpoints and to move a run to another server. The directory is
+// an exported run (proto/FORMAT.md), which DirectorySource of the trainer can read.
 //
 //   auto run = client->JoinRun("grpo-42");
 //   ExportRun(**run, "/checkpoints/step-100", {.groups = {{0, 101}}});
@@ -7,7 +7,7 @@
 //   ExportRun(**run, "/checkpoints/step-110", {.groups = {{0, 111}}, .previous = "/checkpoints/step-100"});
 //   ImportRun(*client, "/checkpoints/step-110");
 //
-// An export that ends early leaves no directory of that name; an import that ends early can be repeated.
+// An interrupted export leaves no directory of that name; an interrupted import can be repeated.
 #ifndef ROUTING_REPLAY_CHECKPOINT_H_
 #define ROUTING_REPLAY_CHECKPOINT_H_
 
@@ -26,66 +26,67 @@
 namespace routing_replay {
 
 struct CheckpointProgress {
-  int64_t samples = 0;  // Finished so far, of …
+  int64_t samples = 0;  // Samples finished so far, out of `total`.
   int64_t total = 0;
-  int64_t bytes = 0;  // Of the rows moved so far, in the dtype of storage.
+  int64_t bytes = 0;  // Size of the rows moved so far, in the dtype of storage.
 };
-// Called on the thread that called the function.
+// Called on the thread that called the export, import or verification.
 using OnCheckpointProgress = std::function<void(const CheckpointProgress&)>;
 
 struct ExportOptions {
   std::optional<std::pair<int64_t, int64_t>> groups;  // Half-open; absent: all.
   Producer producer = Producer::kRollout;
-  // An earlier export of the same run. Samples that have not changed since are taken from there by hard links. So are
-  // samples of these groups that the run has released since. Empty: everything is read from the run.
+  // The directory of an earlier export of the same run. Samples that have not changed since are hard-linked from there,
+  // and so are samples of these groups that the run has released since. Empty: everything is read from the run.
   std::filesystem::path previous;
   std::chrono::milliseconds read_timeout = std::chrono::seconds(120);  // For one portion, some tens of MB.
   OnCheckpointProgress on_progress;
 };
 
 struct ExportOutcome {
-  int64_t samples = 0;  // In the directory.
-  int64_t written = 0;  // … of them read from the run and written; the others come from the previous export.
+  int64_t samples = 0;  // Samples in the directory.
+  int64_t written = 0;  // Those read from the run and written; the others are from `previous`.
   // Samples of the run that were left out: they were not sealed, or were begun again during the export.
   int64_t unsealed = 0;
-  int64_t bytes = 0;  // Of the rows written, in the dtype of storage.
+  int64_t bytes = 0;  // Size of the rows written, in the dtype of storage.
 };
 
-// Writes the sealed samples of the run into a new directory while appends go on. Until this returns the directory is
-// named "DIRECTORY.part"; then it appears whole under its own name. Rows that samples share are written with each of
-// them. Memory: the rows of one portion, or of one sample if that is larger.
+// Writes the sealed samples of the run into a new directory. Appends to the run may continue meanwhile. Until the
+// export is complete, the directory is named "DIRECTORY.part". Rows that several samples share are written for each
+// sample. Needs memory for one portion (some tens of MB), or for one sample if that is larger.
 //
 // Errors: those of RunExporter and of Run::Read (UNAVAILABLE and DEADLINE_EXCEEDED are final: call again);
 // ALREADY_EXISTS if the directory is not empty; for `previous` those of ReadExportedRun, and FAILED_PRECONDITION
-// (kField, kGeometryMismatch) if it is an export of another run. If a server lost the run, before or during the export,
-// the error of Run::List. No directory is left after these errors. DATA_LOSS names a sample that the store or the
-// previous export lost: then the directory exists and holds all other samples.
+// (kField, kGeometryMismatch) if it is an export of another run. If a server lost the run before or during the export,
+// the error is that of Run::List. No directory is left after these errors. DATA_LOSS names a sample that the store or
+// the previous export lost: then the directory exists and holds all other samples.
 absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& directory,
                                         const ExportOptions& options = {});
 
 struct ImportOptions {
-  std::optional<std::pair<int64_t, int64_t>> groups;  // Of the directory's samples; half-open, absent: all.
-  std::string run;                                    // Empty: the name under which it was exported.
-  RunSettings settings;                               // Used if the run has to be made.
+  std::optional<std::pair<int64_t, int64_t>> groups;  // Which samples to import; half-open, absent: all.
+  std::string run;                                    // Empty: the name under which the run was exported.
+  RunSettings settings;                               // Used only if the run does not exist yet.
   AppenderOptions appender;                           // on_outcome is ignored.
   OnCheckpointProgress on_progress;
 };
 
 struct ImportOutcome {
   std::string run;
-  int64_t samples = 0;   // Samples of the directory, in these groups, that the run has now.
-  int64_t appended = 0;  // … those to which this call appended rows or the seal.
-  int64_t bytes = 0;     // Of the rows appended, in the dtype of storage.
+  int64_t samples = 0;   // Samples of these groups in the directory; the run has all of them now.
+  int64_t appended = 0;  // Those to which this call appended rows or the seal.
+  int64_t bytes = 0;     // Size of the rows appended, in the dtype of storage.
 };
 
-// Appends the samples of the directory to a run; makes the run if it does not exist. If the run already has rows of a
-// sample, the server compares them row by row; they must be equal, and the append continues where they end. A sample
-// with the same content id is skipped.
+// Appends the samples of the directory to a run, and creates the run if it does not exist. If the run already has rows
+// of a sample, these must equal the rows in the directory (the server compares them), and only the missing rows are
+// added. A sample whose content id is the same is skipped.
 //
-// A sample keeps its rows, unrecorded rows, weights, group, seal and the token check at its end. The protocol takes
-// token checks only with tokens, but one token can continue a CRC to any value: the last row gets the token that does
-// this. Token checks at earlier rows, which only the first server knew, are lost. Revision, content id and provenance
-// (engine "import") are those of a new sample, and prefixes become copies.
+// A sample keeps its rows, unrecorded rows, weights, group, seal and the token check at its end. An export has only
+// this check, not the tokens, but the protocol takes checks only with tokens. So the import appends a made-up token
+// with the last row, chosen so that the CRC gets the right value. Token checks at earlier rows are lost, because an
+// export does not hold them. Revision, content id and provenance (engine "import") are those of a new sample, and
+// prefixes become copies.
 //
 // Errors: those of ReadExportedRun and ReadExportedFile, OpenRun and Appender; ALREADY_EXISTS (kConflictingRows) names
 // a sample whose rows in the run differ, to which nothing is appended; FAILED_PRECONDITION (kGeometryMismatch).
@@ -96,32 +97,32 @@ struct VerifyOptions {
   std::optional<std::pair<int64_t, int64_t>> groups;  // Half-open; absent: all.
   Producer producer = Producer::kRollout;
   std::chrono::milliseconds read_timeout = std::chrono::seconds(120);  // For one portion, some tens of MB.
-  OnCheckpointProgress on_progress;                                    // Its bytes are those read so far.
+  OnCheckpointProgress on_progress;                                    // Its bytes are those received so far.
 };
 
 struct DamagedSample {
   std::string sample;
-  // The first damage that the CRC check on this side found: the first row of the piece, and the global id of the layer.
-  // Absent if the server found the damage, and for files, which have one CRC each.
+  // Where the client's CRC check found the first damage: the first row of the damaged piece and the global id of its
+  // layer. Absent if the server found the damage, and for files, which have one CRC for the whole file.
   std::optional<int64_t> row;
   std::optional<int32_t> layer;
   std::string what;
 };
 
 struct VerifyOutcome {
-  int64_t samples = 0;                 // Samples read, damaged ones included; of unsealed samples the committed rows.
+  int64_t samples = 0;                 // Samples read, damaged and unsealed ones included.
   int64_t rows = 0;                    // Recorded rows whose CRCs match.
-  int64_t bytes = 0;                   // As they were received.
-  std::vector<DamagedSample> damaged;  // By id.
+  int64_t bytes = 0;                   // Bytes received from the server, or read from files.
+  std::vector<DamagedSample> damaged;  // Sorted by id.
 };
 
-// Reads every row of the run and compares every CRC32C, while appends go on. Errors of Run::List and Run::Read; damaged
-// samples are part of the outcome, not an error.
+// Reads every committed row of the run and checks every CRC32C. Appends to the run may continue meanwhile. Fails with
+// the errors of Run::List and Run::Read; damaged samples are part of the outcome, not an error.
 absl::StatusOr<VerifyOutcome> VerifyRun(Run& run, const VerifyOptions& options = {});
 
-// Reads every file of an exported run and compares its CRC32C with the index; needs no server. Uses only the groups and
-// the progress of `options`. Errors of ReadExportedRun (proto/exported/exported_run.h): the directory is not an
-// exported run, or its index is damaged.
+// Reads every file of an exported run and compares its CRC32C with the index; needs no server. Uses only `groups` and
+// `on_progress` of the options. Fails with the errors of ReadExportedRun (proto/exported/exported_run.h): the directory
+// is not an exported run, or its index is damaged.
 absl::StatusOr<VerifyOutcome> VerifyExportedRun(const std::filesystem::path& directory,
                                                 const VerifyOptions& options = {});
 

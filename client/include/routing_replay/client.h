@@ -35,27 +35,30 @@ namespace routing_replay {
 struct ClientOptions {
   // "host:port", "[v6]:port" or "unix:PATH": one server. "host:port,host:port,…": servers that share one store, any of
   // which serves any sample. A client picks one at random and stays with it until it is UNAVAILABLE, then moves on to
-  // the next. "dns:///host:port": the same for all addresses of a name, with calls going to them in turn. "file:PATH":
-  // a file that holds one of these. It is read again whenever the server cannot be reached, because a restarted server
-  // may have another port. Empty: ROUTING_REPLAY_ENDPOINT of the environment.
+  // the next. "dns:///host:port": all addresses of a DNS name, likewise sharing one store; calls go to them in turn.
+  // "file:PATH": a file that holds an endpoint in one of these forms. The file is read again whenever the server cannot
+  // be reached, because a restarted server may have another port. Empty: the environment variable
+  // ROUTING_REPLAY_ENDPOINT.
   //
-  // "shard:a:7400,b:7400": servers that know nothing of each other, over which samples are spread. The id of a sample
-  // says which member has it (client/shard/members.h). An id may begin with a place tag that ends in ':'. If the tag is
-  // the host of one member, the sample goes there ("a:prompt-7/0"). Other samples with the same tag are together, and
-  // so is "prompt-7:1" with "prompt-7". A fork must be on its parent's member; if its id says otherwise, it is rejected
-  // with a hint. Every client of a run must state the same list, in any order. OpenRun makes the run on all members; a
-  // run can be joined and used while some cannot be reached. Then reads report UNAVAILABLE for the samples there, and
-  // so do appends; Release skips them; List, Drop and ListRuns would be incomplete and fail with UNAVAILABLE naming one
-  // member. If a member comes back without the run, List fails with DATA_LOSS until OpenRun makes the run there again.
-  // After a failed Drop the reachable members have dropped the run: call it again.
+  // "shard:a:7400,b:7400": servers that share nothing; samples are spread over them. The id of a sample alone decides
+  // which of these servers (the members) stores it (client/shard/members.h). An id may begin with a place tag, which
+  // ends in ':'. If the tag is the host of a member, that member stores the sample ("a:prompt-7/0"). With any other
+  // tag, all samples with the same tag are on one member; "prompt-7" is on the same member as "prompt-7:1". A fork must
+  // be on the member of its parent; if its id leads to another member, the fork is rejected with a hint. Every client
+  // of a run must state the same list, in any order. OpenRun creates the run on all members. A run can be joined and
+  // used while some members cannot be reached: reads and appends of their samples end with UNAVAILABLE, and Release
+  // skips these samples. List, Drop and ListRuns fail with UNAVAILABLE naming a member, because their result would be
+  // incomplete. If a member comes back without the run, List fails with DATA_LOSS until OpenRun creates the run there
+  // again. After a failed Drop, the reachable members have dropped the run; call Drop again for the others.
   //
-  // A server may advertise its list (its setting `advertise`): its address alone then means the whole list.
+  // A server may advertise such a list (its setting `advertise`). Then the address of that server alone stands for the
+  // whole list.
   std::string endpoint;
   SecuritySettings security;
-  // False: HTTP proxies of the environment are ignored.
+  // False: HTTP proxies named in environment variables are ignored.
   bool use_http_proxy = false;
-  // For calls without a deadline of their own. Transient failures (UNAVAILABLE) are retried within it, on the next
-  // server if there are several.
+  // The deadline of calls that have no timeout parameter. Until then, transient failures (UNAVAILABLE) are retried, on
+  // the next server if there are several.
   std::chrono::milliseconds call_timeout = std::chrono::seconds(30);
 };
 
@@ -64,9 +67,8 @@ struct RunSettings {
   bool strict = false;
   int32_t block_rows = 0;  // 0: the server's default.
   std::optional<Codec> codec;
-  std::optional<Durability> durability;  // Nothing: the server's default. In an answer: the one in force.
-  // Only in an answer: fingerprint of the list of servers that the run is spread over (ClientOptions::endpoint); 0: one
-  // server.
+  std::optional<Durability> durability;  // Not set: the server's default. In results: the value in force.
+  // Set only in results: fingerprint of the list of servers over which the run is spread ("shard:"); 0: one server.
   uint64_t shard_fingerprint = 0;
 };
 
@@ -90,15 +92,16 @@ struct ServerSummary {
   int64_t runs = 0;
   std::chrono::milliseconds uptime{0};
   bool draining = false;
-  int64_t spill_budget_bytes = 0;  // Budget of the directory for cold samples; 0: there is none.
-  int64_t spilled_bytes = 0;       // Bytes that the files there take.
+  int64_t spill_budget_bytes = 0;  // Budget of the spill directory, which holds cold samples; 0: no such directory.
+  int64_t spilled_bytes = 0;       // Bytes of the files in the spill directory.
   std::vector<std::pair<std::string, int64_t>> counters;
 };
 
-// How appends and reads go to the server: "grpc", or without gRPC "direct" (TCP), "unix" or "shm" (shared memory).
+// Which transport appends and reads use: "grpc", or one without gRPC: "direct" (TCP), "unix" (unix socket) or "shm"
+// (shared memory).
 struct ClientMetrics {
-  std::string transport;  // Of the last stream; of several servers each, where they differ; empty: there was none.
-  int64_t grpc_streams = 0, direct_streams = 0, unix_streams = 0, shm_streams = 0;  // Begun so far.
+  std::string transport;  // Of the newest stream; if several servers differ, one for each. Empty: no stream yet.
+  int64_t grpc_streams = 0, direct_streams = 0, unix_streams = 0, shm_streams = 0;  // Streams begun so far.
 };
 
 class Run;
@@ -107,26 +110,28 @@ class Run;
 // from it.
 class Client {
  public:
-  // Does not wait for the server, nor for the file of a "file:PATH": the first calls wait for it, and fail with
-  // DEADLINE_EXCEEDED. INVALID_ARGUMENT for a malformed endpoint, and for security settings that contradict it or whose
-  // files are wrong.
+  // Returns without waiting for the server or for the file of a "file:PATH" endpoint. The first calls wait, and fail
+  // with DEADLINE_EXCEEDED if the server does not become reachable in time. INVALID_ARGUMENT for a malformed endpoint,
+  // for security settings that contradict the endpoint, and for invalid certificate, key or token files.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
   virtual ~Client() = default;
 
-  // Makes the run or joins it. FAILED_PRECONDITION if the run has another geometry or other settings.
+  // Creates the run, or joins it if it exists. FAILED_PRECONDITION if it exists with another geometry or other
+  // settings.
   //
-  // `resume_at`: training continues from a checkpoint with this group. The samples of this and of higher groups, of
-  // both producers, are left from before the restart and are removed; Run::dropped() returns how much. Only one
-  // coordinator may pass it, before any worker appends.
+  // `resume_at`: the first group that training will produce again after it restarts from a checkpoint. The samples of
+  // this group and of higher groups, of both producers, are stale and are removed; Run::dropped() returns how many.
+  // Only one coordinator may pass resume_at, before any worker appends.
   virtual absl::StatusOr<std::shared_ptr<Run>> OpenRun(absl::string_view run, const Geometry& geometry,
                                                        const RunSettings& settings = {},
                                                        std::optional<int64_t> resume_at = {}) = 0;
-  // NOT_FOUND (kNoRun) if there is none.
+  // NOT_FOUND (kNoRun) if the run does not exist.
   virtual absl::StatusOr<std::shared_ptr<Run>> JoinRun(absl::string_view run) = 0;
   virtual absl::StatusOr<std::vector<RunSummary>> ListRuns() = 0;
-  // For several servers: the sums, the shortest uptime, and the version and store of the first.
+  // With "shard:" the numbers are sums over the servers; uptime is the shortest; version and store are those of the
+  // first server.
   virtual absl::StatusOr<ServerSummary> GetServerInfo() = 0;
-  // Of what this client and its runs have done.
+  // Counts the streams of this client and of its runs.
   virtual ClientMetrics metrics() const = 0;
 };
 
@@ -134,45 +139,47 @@ class Client {
 struct AppendOptions {
   std::string sample;
   Producer producer = Producer::kRollout;
-  int64_t row_start = 0;  // Absolute row of the first row.
-  // Only rows [begin, end) of the tensor's first axis are appended; the payload need not be decoded to cut it. Absent:
-  // all.
+  int64_t row_start = 0;  // Position of the append's first row in the sample.
+  // Appends only rows [begin, end) of the tensor's first axis, so the caller need not cut the payload. Absent: all
+  // rows.
   std::optional<RowRange> take;
   // The tensor's K axis holds 2K slots: the ids, then as many that are ignored (prime-rl's fp32 weights).
   bool ids_and_weights = false;
-  std::vector<RowRange> unrecorded;  // Rows inside the append that the engine did not deliver; normal list.
-  int64_t revision = 0;              // Revision of the sample that the rows belong to; from Stat or Truncate.
-  // Not 0: the first append with this nonce begins a new incarnation of the sample, in place of `revision`. Every
-  // append of that incarnation carries the same nonce.
+  std::vector<RowRange> unrecorded;  // Rows of this append that the engine did not deliver; a normal list.
+  int64_t revision = 0;              // The sample's revision that the rows belong to, from Stat or Truncate.
+  // Not 0: restarts the sample; use it instead of `revision`. The first append with a new nonce discards the sample's
+  // rows and begins a new incarnation. Every append of that incarnation must carry the same nonce.
   uint64_t restart_nonce = 0;
-  // Use instead of restart_nonce if one prompt may be dispatched more than once, to workers that know nothing of each
-  // other: 0 to 2^32 - 1. The first append of a later attempt begins a new incarnation of the sample. Later appends of
-  // an earlier attempt end with kOldRevision, which Flush does not report as an error.
+  // The number of the attempt, 0 to 2^32 - 1. Use it instead of restart_nonce if one prompt may be dispatched several
+  // times, to workers that do not know of each other. The first append with a higher attempt begins a new incarnation
+  // of the sample. From then on, appends of lower attempts end with kOldRevision, which Flush does not report as an
+  // error.
   std::optional<int64_t> attempt;
   std::optional<int64_t> group;
   int64_t weight_version = kUnknownWeightVersion;
   std::string weight_label;
-  // Ranges of absolute rows of the append: not empty, ascending, disjoint. All other rows have weight_version.
+  // Weight versions of ranges of rows, as positions in the sample: not empty, ascending, disjoint. Rows in no range
+  // have weight_version.
   std::vector<WeightSpan> weights;
-  // Token ids of the appended rows' positions (one per row), or of all positions from 0 on (then the history is checked
-  // too). Empty: no token check. Copied.
+  // One token id per appended row, or one for every position from 0 on; in the second case earlier tokens are checked,
+  // too. Empty: no token check. The ids are copied.
   absl::Span<const uint32_t> token_ids;
   std::optional<int64_t> seal_num_tokens;
-  // Seals without seal_num_tokens: the number of tokens is one more than the rows up to the end of this append, those
-  // of a prefix included.
+  // Seals the sample and derives the number of tokens: one more than the rows up to the end of this append, including
+  // rows of a prefix. Not needed with seal_num_tokens.
   bool seal = false;
-  int64_t surplus_rows = 0;   // Rows that the engine gave for the last token and the caller left out; only counted.
-  std::string prefix_sample;  // Not empty: the sample is opened as rows [0, prefix_rows) of this sample.
+  int64_t surplus_rows = 0;   // Rows of the last token that the caller left out; for metrics only.
+  std::string prefix_sample;  // Not empty: the new sample starts with rows [0, prefix_rows) of this one.
   int64_t prefix_rows = 0;
   int64_t prefix_revision = 0;
   std::string engine;
 };
 
-// The result of one append. `status` not OK: nothing of it was stored; or only its first rows, up to committed_rows, if
-// it was so long that it was sent in several messages.
+// The result of one append. If `status` is not OK, nothing of the append was stored. Exception: a long append is sent
+// in several messages, of which the first may have been stored; committed_rows says how far.
 struct AppendOutcome {
   std::string sample;
-  uint64_t sequence = 0;  // Of its Appender; 0 for Put.
+  uint64_t sequence = 0;  // Number of the append in its Appender; 0 for Put.
   absl::Status status;
   int64_t committed_rows = 0;
   int64_t revision = 0;
@@ -187,22 +194,23 @@ struct AppendOutcome {
 
 // Appends that failed since the last Flush.
 struct AppendFailures {
-  std::set<std::string> failed_samples;  // All samples of failed appends, up to 100,000.
+  std::set<std::string> failed_samples;  // Samples with failed appends, up to 100,000.
   std::vector<AppendOutcome> failures;   // The first 100 failed appends.
   int64_t appends = 0;                   // Number of failed appends.
 };
 
 struct AppenderOptions {
   int64_t max_queued_bytes = int64_t{64} << 20;
-  // How long Append waits for room in the queue, and how long an append is retried while the server is unreachable or
-  // full.
+  // queue_timeout: how long Append waits for room in the queue. append_timeout: how long an append is retried while the
+  // server is unreachable or full.
   std::chrono::milliseconds queue_timeout = std::chrono::seconds(60);
   std::chrono::milliseconds append_timeout = std::chrono::seconds(120);
-  // True: an append for which there is no room in time is queued without its bytes; its rows become unrecorded in the
-  // store, so that readers learn of it at once. False: it fails with RESOURCE_EXHAUSTED.
+  // What happens to an append that finds no room in the queue in time. True: it is queued without its bytes, and its
+  // rows become unrecorded in the store, so that readers see at once that they are missing. False: it fails with
+  // RESOURCE_EXHAUSTED.
   bool drop_when_full = false;
-  // Called once per append, in order per sample, one at a time, from threads of the appender. Must not call the
-  // appender.
+  // Called once per append with its outcome, from threads of the appender. Calls do not overlap, and those of one
+  // sample are in the order of its appends. The callback must not call the appender.
   std::function<void(const AppendOutcome&)> on_outcome;
 };
 
@@ -213,26 +221,26 @@ struct AppenderMetrics {
   int64_t reconnects = 0, credit_rejections = 0;
   // Dropped because the queue was full; marked as unrecorded in the store.
   int64_t dropped_appends = 0, dropped_rows = 0;
-  int64_t rejected_appends = 0;                  // Rejected by the ingest checks, before they were queued …
-  std::map<Reason, int64_t> rejected_by_reason;  // … by reason.
-  int64_t narrowed_appends = 0;                  // Came in a wider dtype than E needs.
+  int64_t rejected_appends = 0;                  // Appends that the ingest checks rejected before they were queued,
+  std::map<Reason, int64_t> rejected_by_reason;  // and their number by reason.
+  int64_t narrowed_appends = 0;                  // Appends whose dtype was wider than E needs.
   int64_t unrecorded_appends = 0;                // Appends without a recorded row.
   int64_t surplus_rows = 0;                      // AppendOptions::surplus_rows.
-  int64_t stale_appends = 0;                     // Failed because a later attempt had replaced theirs.
+  int64_t stale_appends = 0;                     // Failed because a later attempt had replaced their attempt.
   int64_t queued_bytes = 0, open_appends = 0;    // Gauges.
 };
 
-// One append of several.
+// One append in a call of AppendMany.
 struct NewAppend {
   AppendOptions options;
-  // Absent: no recorded rows; if options.unrecorded is not empty, those rows are appended.
+  // Absent: no recorded rows; the append then consists of the rows in options.unrecorded, if there are any.
   std::optional<TensorDescription> tensor;
   absl::Span<const uint8_t> payload;
 };
 
 struct QueuedAppends {
-  std::vector<uint64_t> sequences;  // One per append; ascending per appender, from 1 on.
-  size_t dropped = 0;               // How many of them are queued as a mark only (drop_when_full).
+  std::vector<uint64_t> sequences;  // The number of each append in its appender: 1, 2, …
+  size_t dropped = 0;               // How many were queued without their rows (drop_when_full).
 };
 
 // Why rows of a sample did not arrive.
@@ -241,10 +249,11 @@ struct AppendTrouble {
   bool marked = false;  // The store marked the rows as unrecorded.
 };
 
-// Appends rows. Many samples in flight on one stream. After a broken connection it connects again, to the next server
-// if there are several, and sends again what was not acknowledged; the server trims what it has. A run that is gone
-// (dropped, or lost with a server that keeps runs in memory) is not made again: its appends end with NOT_FOUND (kNoRun)
-// until OpenRun has made it again. Appends of one sample are applied in the order of the calls. Thread-safe.
+// Appends rows of many samples over one stream. If the connection breaks, the appender reconnects, to the next server
+// if there are several, and resends what was not acknowledged; the server trims rows that it already has. The appender
+// does not create a run that is gone (dropped, or lost with a server that keeps runs in memory): appends end with
+// NOT_FOUND (kNoRun) until OpenRun has created the run again. Appends of one sample are applied in the order of the
+// calls. Thread-safe.
 class Appender {
  public:
   virtual ~Appender() = default;  // Abandons appends that are not acknowledged; call Flush first.
@@ -254,29 +263,30 @@ class Appender {
   // Close. Later failures are reported by on_outcome, Flush and metrics.
   virtual absl::Status Append(const AppendOptions& options, const TensorDescription& tensor,
                               absl::Span<const uint8_t> payload) = 0;
-  // An append without recorded rows: to open, to seal, or for rows that are all unrecorded (`rows` of them).
+  // Makes an append without recorded rows: to create or seal a sample (rows = 0), or to append `rows` unrecorded rows.
   virtual absl::Status AppendUnrecorded(const AppendOptions& options, int64_t rows) = 0;
-  // Queues several appends in this order, and adds them to `queued`. Stops at the first error and returns it: it
-  // belongs to the append after those in `queued`. With `may_wait` false it also stops, without an error, at the first
-  // append that would have to wait.
+  // Queues several appends in this order, and adds an entry to `queued` for each. Stops at the first append that fails
+  // and returns its error; this is the append after the last one in `queued`. If `may_wait` is false, also stops,
+  // without an error, at the first append that would have to wait for room.
   virtual absl::Status AppendMany(absl::Span<const NewAppend> appends, QueuedAppends& queued, bool may_wait = true) = 0;
-  // Waits until every append so far has its outcome. Returns the first error since the last Flush, if any; its text
-  // names the sample and some of the others, `failures` has all of them. DEADLINE_EXCEEDED: then the next Flush reports
-  // the failures.
+  // Waits until every append made so far has an outcome. Returns the first error since the last Flush, if there is any;
+  // its message names the sample and some of the other samples with errors, and `failures` has more of them. After
+  // DEADLINE_EXCEEDED, the next Flush reports the failures.
   virtual absl::Status Flush(std::chrono::milliseconds timeout, AppendFailures* failures = nullptr) = 0;
-  // Waits for the outcomes of one sample and attempt, and returns what went wrong with it, until more of it is
-  // appended. Flush reports the same. Remembers the trouble of 100,000 samples. CANCELLED if the appender was closed
-  // before the outcomes.
+  // Waits until all appends of one sample and attempt have an outcome, and returns what went wrong, if anything did.
+  // The answer stays the same until the next append of the sample, and is kept for up to 100,000 samples. Flush reports
+  // these errors, too. CANCELLED if the appender was closed before there were outcomes.
   virtual absl::StatusOr<std::optional<AppendTrouble>> Settle(absl::string_view sample, std::optional<int64_t> attempt,
                                                               std::chrono::milliseconds timeout) = 0;
-  // Calls Flush and returns its result; then abandons what is left. A second call does nothing.
+  // Calls Flush and returns its result; then abandons the appends that have no outcome. A second call does nothing.
   virtual absl::Status Close(std::chrono::milliseconds timeout, AppendFailures* failures = nullptr) = 0;
   virtual AppenderMetrics metrics() const = 0;
-  // Counts a rejection that happened before there was an append.
+  // Adds to rejected_appends a payload that the caller itself rejected before it called Append.
   virtual void CountRejection(Reason reason) = 0;
 };
 
-// One piece of a read as it arrives: `layer_count` cuts of `rows`, one after the other in `bytes`. CRCs are checked.
+// One piece of a read as it arrives: the ids of `rows` in `layer_count` layers, one layer after the other in `bytes`.
+// CRCs are already checked.
 struct ReadPiece {
   int32_t sample_index = 0;  // Position in the request.
   int32_t layer_begin = 0;   // Position in the request's layer list.
@@ -284,27 +294,27 @@ struct ReadPiece {
   RowRange rows;
   Codec codec = Codec::kRaw;
   int32_t bit_offset = 0;
-  absl::Span<const uint8_t> bytes;  // Valid during the call only; if staging() is used, the end of it.
+  absl::Span<const uint8_t> bytes;  // Valid during the call only. With staging(): the end of that buffer.
 };
 
-// Receives a read in the order of the request: a sample's record, then its pieces. A second record of a sample cancels
-// what came before it: bytes turned out to be damaged, or another server begins the sample again. A status that is not
-// OK cancels the read. Called from one thread at a time: with "shard:" from one thread per server, else from the
-// caller's thread.
+// Receives a read in the order of the request: a sample's record, then its pieces. A second record of a sample means:
+// discard what was received for it before, because bytes were damaged or because another server starts the sample
+// again. If a method returns a status that is not OK, the read is cancelled. Calls do not overlap; they come from the
+// caller's thread, or with "shard:" from one thread per server.
 class ReadSink {
  public:
   virtual ~ReadSink() = default;
   virtual absl::Status OnRecord(const SampleRecord& record) = 0;
   virtual absl::Status OnPiece(const ReadPiece& piece) = 0;
-  // The buffer in which received bytes are gathered before OnPiece is called: appended in order, including pieces for
-  // which OnPiece is not called. Null: none.
+  // A buffer to which the reader appends all received bytes in order, each before the OnPiece call that refers to them,
+  // and also those for which OnPiece is not called. Null: no such buffer.
   virtual std::vector<uint8_t>* staging() { return nullptr; }
 };
 
-// A decoded sample: ids of the asked layers and rows, for tools and tests.
+// A decoded sample, for tools and tests: the ids of the requested layers and rows.
 struct SampleRows {
   SampleRecord record;
-  std::vector<RowRange> rows;  // The recorded rows that were read, normal list.
+  std::vector<RowRange> rows;  // The recorded rows that were read; a normal list.
   // Per requested layer: [TotalRows(rows)][K] ids, widened to u16.
   std::vector<std::vector<uint16_t>> layers;
 };
@@ -316,8 +326,8 @@ struct ReleaseOptions {
 };
 
 struct ReleaseOutcome {
-  int64_t samples = 0;  // Released now …
-  int64_t bytes = 0;    // … and the bytes that this freed.
+  int64_t samples = 0;  // Samples that this call released,
+  int64_t bytes = 0;    // and the bytes that this freed.
 };
 
 // One run on a server, or on several. Thread-safe. Keeps its client's channels alive.
@@ -329,30 +339,31 @@ class Run {
   virtual const RunSettings& settings() const = 0;  // In force, with defaults filled in.
   // What OpenRun's resume_at removed.
   virtual const ReleaseOutcome& dropped() const = 0;
-  // The number that stands for a sample in an int64 column of a batch: SampleHandle; with "shard:" the index of its
-  // server is in the highest byte.
+  // The handle of a sample: an int64 that replaces its id in a batch tensor. It is SampleHandle(sample); with "shard:"
+  // its highest byte is the index of the server that has the sample.
   virtual int64_t Handle(absl::string_view sample) const { return SampleHandle(sample); }
-  // With "shard:": the place tag of the member on this machine ("node-3:"). Begin ids of samples with it where they are
-  // made, and their bytes cross the network on their way to readers alone. That member is the one whose host
-  // ROUTING_REPLAY_PLACE names, else an address of this machine, or this machine's name; empty: there is none, or more
-  // than one.
+  // With "shard:": the place tag of the member on this machine ("node-3:"). If a worker begins its sample ids with this
+  // tag, the rows stay on this machine and cross the network only to readers. The member on this machine is the one
+  // whose host the environment variable ROUTING_REPLAY_PLACE names; without it, the one whose host is an address or the
+  // name of this machine. Empty if no member, or more than one, is on this machine.
   virtual std::string place() const { return {}; }
-  // The tags of all members that have one.
+  // The place tags of all members that have one.
   virtual std::vector<std::string> places() const { return {}; }
 
   virtual std::unique_ptr<Appender> NewAppender(AppenderOptions options = {}) = 0;
-  // One append without a queue: one call per weight version and 2 MiB, all acknowledged when this returns.
+  // Makes one append without an appender, and returns when all of it is acknowledged. It is sent in one RPC for each
+  // weight version and each 2 MiB.
   virtual absl::StatusOr<AppendOutcome> Put(const AppendOptions& options, const TensorDescription& tensor,
                                             absl::Span<const uint8_t> payload) = 0;
-  // Put for an append without recorded rows, as AppendUnrecorded.
+  // Put for an append without recorded rows; `rows` as in Appender::AppendUnrecorded.
   virtual absl::StatusOr<AppendOutcome> PutUnrecorded(const AppendOptions& options, int64_t rows) = 0;
 
-  // request.run is filled in. Streams into `sink` while the next messages arrive. If the server goes away, the read
-  // continues within `timeout`, on the next server if there are several, else when it is back: the sink gets the sample
-  // that was half read from its beginning, and no finished one again. UNAVAILABLE if no server came back in time. With
-  // "shard:" the samples of an unreachable server get the status kUnavailable at once.
+  // Fills in request.run, and passes the rows to `sink` while the next messages arrive. If the server fails, the read
+  // continues within `timeout` on the next server, or on the same one when it is back. The sink then gets the sample
+  // that was partly read again from its beginning; finished samples are not repeated. UNAVAILABLE if no server came
+  // back in time. With "shard:" the samples of an unreachable server get the status kUnavailable at once.
   virtual absl::Status Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) = 0;
-  // Reads and decodes. One entry per entry of request.samples.
+  // Reads and decodes. Returns one entry per entry of request.samples.
   absl::StatusOr<std::vector<SampleRows>> ReadRows(ReadRequest request, std::chrono::milliseconds timeout);
 
   virtual absl::StatusOr<SampleState> Seal(absl::string_view sample, Producer producer, int64_t num_tokens,
@@ -364,12 +375,12 @@ class Run {
   // The samples that exist, in the order of the request.
   virtual absl::StatusOr<std::vector<SampleState>> StatMany(absl::Span<const std::string> samples,
                                                             Producer producer = Producer::kRollout) = 0;
-  // All samples, through all pages. Groups are half-open; absent: all.
+  // Lists all samples, over all pages. `groups` is half-open; absent: all groups.
   virtual absl::StatusOr<std::vector<SampleState>> List(std::optional<std::pair<int64_t, int64_t>> groups = {},
                                                         Producer producer = Producer::kRollout) = 0;
   virtual absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string> samples,
                                                  const ReleaseOptions& options = {}) = 0;
-  // begin <= group < end.
+  // Releases the samples with begin <= group < end.
   virtual absl::StatusOr<ReleaseOutcome> ReleaseGroups(int64_t begin, int64_t end,
                                                        const ReleaseOptions& options = {}) = 0;
   virtual absl::StatusOr<ReleaseOutcome> Drop() = 0;

@@ -7,15 +7,15 @@
 namespace routing_replay {
 
 // Empty fields are taken from the environment: ROUTING_REPLAY_TLS, _CACERT, _CERT, _KEY, _SERVER_NAME and _TOKEN_FILE.
-// Files are read again: the token's for every call, the others' for every new connection.
+// Files may change while the client runs: the token file is read for every call, the others for every new connection.
 struct SecuritySettings {
-  bool tls = false;    // Encrypt, trusting the system's authorities; cacert or cert imply it. "unix:" stays plaintext.
-  std::string cacert;  // PEM file: authorities that sign servers' certificates.
-  std::string cert;    // PEM file: the client's own certificate, if servers ask for one, …
-  std::string key;     // … and its key.
+  bool tls = false;         // Use TLS with the system's authorities; implied by cacert or cert. Not on "unix:".
+  std::string cacert;       // PEM file with the certificate authorities that signed the server's certificate.
+  std::string cert;         // PEM file with the client's own certificate, for servers that ask for one.
+  std::string key;          // PEM file with the private key of `cert`.
   std::string server_name;  // The name in the server's certificate, if it is not the one in the endpoint.
-  // Its first line is a bearer token that is sent with every call. Over a connection without encryption it is sent only
-  // to addresses of this machine; calls elsewhere fail with INVALID_ARGUMENT (field token_file).
+  // A file whose first line is a bearer token, which is sent with every call. Without TLS the token is sent only to
+  // addresses of this machine; calls to other addresses fail with INVALID_ARGUMENT (field token_file).
   std::string token_file;
 };
 
