@@ -1,15 +1,17 @@
-// Agreement of all ranks of a model replica on the samples of a step: replay, live or drop. Otherwise some layers of a
-// sample would replay and others would not, and if its content differed between ranks, two rollouts would be mixed.
+// Lets all ranks of a model replica agree on what to do with each sample of a step: replay it, route it live, or drop
+// it. Without agreement, some layers of a sample could replay while others route live, and if ranks had different
+// contents of one sample, two rollouts would be mixed.
 //
-// An agreement does no I/O. It produces words of int64 and needs their maxima over all ranks back, in at most two
-// rounds. The first round has the same size in every version, and detects ranks with other numbers of samples before
-// any vector depends on that number.
+// An agreement does no I/O. In each of at most two rounds it produces a vector of int64 words, and the caller passes
+// back their maxima over all ranks. The first vector has the same size in every version. It detects ranks that have
+// different numbers of samples, because the size of the second vector depends on this number.
 //
 //   while (!agreement.words().empty()) { reduced = words, maxima over all ranks; status = agreement.Push(reduced); }
 //
-// Every rank takes part once per step, whatever it has seen. A rank whose source failed reports that (source_failed); a
-// rank without even a report passes its error instead. So nobody waits for a rank until the deadline. Then all ranks
-// have the same decision or the same error; only a rank that passed an error gets that error back.
+// Every rank must take part once per step, even after a failure, so that no rank waits for another one until a
+// deadline. A rank whose source failed sets source_failed; a rank that has no report at all passes its error instead.
+// In the end all ranks have the same decision or the same error. Exception: a rank that passed an error gets its own
+// error back.
 #ifndef ROUTING_REPLAY_TRAINER_AGREEMENT_H_
 #define ROUTING_REPLAY_TRAINER_AGREEMENT_H_
 
@@ -30,20 +32,20 @@ namespace routing_replay::trainer {
 // What a rank knows of one sample. Fields that are not set are unknown and are not compared.
 struct SampleReport {
   std::string sample;
-  int64_t handle = 0;                       // SampleHandle of its id; used if sample is empty.
-  SampleStatus status = SampleStatus::kOk;  // kUnspecified if the source of this rank alone failed.
+  int64_t handle = 0;                       // SampleHandle of the sample; used if `sample` is empty.
+  SampleStatus status = SampleStatus::kOk;  // kUnspecified: this rank's source failed for the sample.
   std::optional<int64_t> num_tokens;
   std::optional<int64_t> revision;
   std::optional<uint64_t> content_id;
-  std::optional<int64_t> oldest_weight_version;  // kUnknownWeightVersion if some rows have an unknown one.
+  std::optional<int64_t> oldest_weight_version;  // kUnknownWeightVersion if any row's is unknown.
   std::optional<int64_t> newest_weight_version;
 };
 
 // What a rank knows of a step.
 struct StepReport {
   MissingPolicy policy = MissingPolicy::kStrict;
-  uint64_t geometry_fingerprint = 0;  // Fingerprint of the run's geometry; 0 on all ranks if unknown.
-  bool source_failed = false;         // This rank misses all samples, whatever their reports say.
+  uint64_t geometry_fingerprint = 0;  // Of the run's geometry. If it is unknown, 0 on all ranks.
+  bool source_failed = false;         // Counts as a report that all samples are missing.
   std::vector<SampleReport> samples;  // The step's samples, in the same order on all ranks.
 };
 
@@ -52,10 +54,10 @@ enum class StepAction : uint8_t { kReplay = 0, kLive = 1, kDrop = 2 };
 // Decision for one sample, the same on all ranks.
 struct SampleDecision {
   StepAction action = StepAction::kReplay;
-  SampleStatus status = SampleStatus::kOk;  // The worst status of any rank; kUnspecified: its source failed.
-  std::optional<int64_t> missing_on;        // The first rank that misses the sample.
+  SampleStatus status = SampleStatus::kOk;  // The worst status of all ranks; kUnspecified: a source failed.
+  std::optional<int64_t> missing_on;        // The lowest rank on which the sample is missing.
   bool missing_everywhere = false;
-  // From the ranks that have it.
+  // Known from the ranks that have the sample.
   std::optional<int64_t> num_tokens;
   std::optional<int64_t> revision;
   std::optional<uint64_t> content_id;
@@ -66,31 +68,31 @@ struct SampleDecision {
 
 struct StepDecision {
   std::vector<SampleDecision> samples;
-  std::map<SampleStatus, int64_t> counts;  // Samples by status.
+  std::map<SampleStatus, int64_t> counts;  // Number of samples with each status.
   int64_t replayed = 0;
   int64_t fallen_back = 0;                  // Live or dropped.
-  std::optional<int64_t> source_failed_on;  // The first rank whose source failed.
+  std::optional<int64_t> source_failed_on;  // The lowest rank whose source failed.
   friend bool operator==(const StepDecision&, const StepDecision&) = default;
 };
 
 // One rank's part of the agreement.
 class StepAgreement {
  public:
-  // Never fails: if `step` is an error, all ranks learn in the first round that this rank has no step, and Push returns
-  // why.
+  // Never fails. If `step` is an error, the first round tells all ranks that this rank cannot take part, and Push
+  // returns that error here.
   StepAgreement(int32_t rank, absl::StatusOr<StepReport> step);
 
-  // Words of the next round; empty once decided or failed.
+  // The words of the next round; empty after the decision or an error.
   absl::Span<const int64_t> words() const { return words_; }
-  // An error ends the agreement. On all ranks FAILED_PRECONDITION: kVersionMismatch if ranks run other versions of this
-  // protocol; kGeometryMismatch; kField if ranks have another policy, number or order of samples, or if a rank cannot
-  // take part; kRowCount, kOldRevision or kConflictingRows, naming the sample and both values, if ranks have another
-  // num_tokens, revision or content_id; under kStrict, for the first sample that a rank misses, the reason of its
-  // status, naming sample, status and rank. On this rank alone: the error that it passed as its step; INVALID_ARGUMENT
-  // (kLength) for another number of words, after which the agreement goes on; FAILED_PRECONDITION (kField) after the
-  // end.
+  // Takes the maxima of words() over all ranks. An error ends the agreement. These errors are FAILED_PRECONDITION and
+  // the same on all ranks: kVersionMismatch if ranks run different versions of this protocol; kGeometryMismatch; kField
+  // if ranks differ in policy, number of samples or their order, or if a rank cannot take part; kRowCount, kOldRevision
+  // or kConflictingRows, naming the sample and both values, if ranks differ in num_tokens, revision or content_id.
+  // Under kStrict also: the reason of the status of the first missing sample, naming sample, status and rank. These
+  // errors are of this rank alone: the error that it passed as its step; INVALID_ARGUMENT (kLength) for a wrong number
+  // of words, after which the agreement can go on; FAILED_PRECONDITION (kField) if the agreement has ended.
   absl::Status Push(absl::Span<const int64_t> reduced);
-  // FAILED_PRECONDITION (kField) before the last round, and if a round failed.
+  // FAILED_PRECONDITION (kField) if the last round is not done yet, or if a round failed.
   absl::StatusOr<StepDecision> decision() const;
 
  private:
@@ -106,7 +108,7 @@ class StepAgreement {
   StepDecision decision_;
 };
 
-// The name of a status in agreements: SampleStatusName, or SOURCE_FAILED for kUnspecified.
+// The name of a status in an agreement's results: SOURCE_FAILED for kUnspecified, else SampleStatusName.
 const char* ReportedStatusName(SampleStatus status);
 
 }  // namespace routing_replay::trainer

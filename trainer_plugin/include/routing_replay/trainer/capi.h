@@ -1,10 +1,12 @@
-/* The trainer plugin on the CPU for other languages: plan, fetch, realign, router replay. The library behind it is the
- * one of routing_replay/c_api.h, which has its version; a fetch reads from runs of that interface.
+/* The trainer plugin on the CPU for other languages: plan, fetch, realign, router replay. These functions are in the
+ * same library as those of routing_replay/c_api.h, which also has the version; a fetch reads from an rr_run of that
+ * header.
  *
  * Errors, results, objects and texts are as in c_api.h: functions that can fail return NULL or an error for rr_free,
  * outputs are untouched on failure, results are freed with rr_free and objects with rr_object_free. An object may be
- * used by one thread at a time; objects passed as const may be shared. Arguments given once per plan, step or source
- * are JSON in the forms below, and unknown fields are rejected; arguments of each read are structs. */
+ * used by one thread at a time; objects passed as const may be shared between threads. Arguments that are given once
+ * per plan, step or source are JSON in the forms below, where unknown fields are rejected. Arguments of every read are
+ * structs. */
 #ifndef ROUTING_REPLAY_TRAINER_CAPI_H_
 #define ROUTING_REPLAY_TRAINER_CAPI_H_
 
@@ -40,9 +42,9 @@ typedef struct rrt_agreement rrt_agreement;
  *     null, account_for_embedding and account_for_loss false, mtp_num_layers 0;
  *   or all stages written out: layout, "Et*3|(tt|)*29m|L" or a list of lists of embedding, decoder, mtp and loss;
  *   or hybrid_pattern, "M*ME|MEME", whose symbols E must be the MoE layers of the geometry.
- * run_geometry: the run's geometry, if it lacks hash_layers, [], or native_layers, because the engine captures none of
- *   these.
- * native_layers: [], MoE layers whose own choice the trainer keeps (hash-routed layers, in some trainers).
+ * run_geometry: the geometry of the run, if it has fewer MoE layers than `geometry` because the engine does not capture
+ *   them. The missing ones must be in hash_layers (default []) or native_layers.
+ * native_layers: [], MoE layers that the trainer routes live instead of replaying (in some trainers, hash-routed ones).
  * micro_batch:
  *   format "THD" with cu_seqlens_padded and total_rows, or "BSHD" with batch_size and padded_length;
  *   sequences: sample "", tokens, recorded_rows tokens - 1, first_row 0 (rows of padding before it); instead of sample
@@ -50,24 +52,25 @@ typedef struct rrt_agreement rrt_agreement;
  *     "rows": tokens - 1}]: its tokens are those of the sample from `start` on; the first `rows` of them have a route.
  *     If any sequence has pieces, then "sequence" below, in row maps, slices and fetches, means one piece; pieces of
  *     all sequences are numbered in order (a sequence without tokens has none). live false: true for a sequence or a
- *     piece of no sample, without recorded rows: it routes live, and its rows are in state 3;
- *   last_row_filler false: whether a fetch gives filler, as for a pad, to the last token of a sequence if only this
- *     token has no route and its sample does not fall back;
+ *     piece that belongs to no sample and so has no recorded rows: it routes live, and its rows are in state 3;
+ *   last_row_filler false: true gives filler ids, as for a pad, to the last token of a sequence, if only this token has
+ *     no route and its sample does not fall back;
  *   partition "zigzag_per_document", "zigzag_per_sequence", "contiguous", "contiguous_per_sequence" or "explicit";
  *   cp_size 1, tp_size 1, sequence_parallel false, tokens_per_sample null, target_rows null;
  *   row_order "sequence_major" or "batch_major", sp_slice "after_flatten" or "before_flatten";
  *   local_cp_size, the size for this micro-batch (dynamic and hybrid context parallelism), overrides cp_size;
  *   padding: a policy, below.
  * rank: pp 0, chunk null (all chunks), cp 0, tp 0, positions [] (for an explicit partition).
- *   model null: the layers of the rank's live model, per chunk {"layer_numbers": [14, …], "mtp_layer_numbers": [1]}:
- *     the layer_number of each router in the decoder, and separately of each in the MTP block, which counts from 1
- *     again. With a split, both must agree, or the error names the first difference; without a split, the model alone
- *     defines which layers the rank has.
- * ep_size: size of the expert-parallel group; filler is spread over it, so it must divide num_experts.
+ *   model null: the layers found in the rank's live model, for each chunk {"layer_numbers": [14, …],
+ *     "mtp_layer_numbers": [1]}: the layer_number of each router in the decoder, and of each in the MTP block, whose
+ *     numbers start at 1 again. With a split, both must agree, or the error names the first difference; without a
+ *     split, the model alone defines which layers the rank has.
+ * ep_size: size of the expert-parallel group. Filler ids are spread evenly over its ranks, so ep_size must divide
+ *   num_experts.
  *
- * micro_batch.padding, {"policy": NAME, options…}, names the padding of a framework. It predicts format, partition and
- * shape if they are not given. Given values win; the first difference is a warning. Names, and options with their
- * defaults, which routing_replay/trainer/padding.h explains:
+ * micro_batch.padding, {"policy": NAME, options…}, names the padding of a framework. The policy predicts format,
+ * partition and shape if they are not given. Given values win over predicted ones; the first difference becomes a
+ * warning. Names and options with their defaults, explained in routing_replay/trainer/padding.h:
  *   megatron: packed true, use_per_sequence_balancing false, seq_length null
  *   verl: use_remove_padding true, cp_layout "zigzag" or "contiguous", fp8 false, csa_window_size null,
  *     pad_to_length_bucket null, forced_max_seqlen null, local_cp_size null
@@ -98,45 +101,49 @@ typedef struct rrt_agreement rrt_agreement;
  *              "runs": [{"local_row": 0, "stride": 1, "count": 4, "sequence": 0, "row": 0, "state": "replayed"}]},
  *  "slices": [{"sequence": 0, "sample": "math-7/0", "rows": [[0, 4]]}], "rows_to_read": 4, "bytes_to_read": 336,
  *  "index_bytes": 336, "padded_bytes": 0, "warnings": []}
- * layers: a layer's ids are [rows][top_k] little-endian at `offset` of the index buffer, a multiple of id_bytes; the
- * layers fill its buffer_bytes. geometry: of the plan; its fingerprint is the same on every machine for the same
- * geometry. Local rows in no run are pads; rows are half-open ranges. layout: the layout used, given or predicted.
+ * layers: a layer's ids are [rows][top_k], little-endian, at byte `offset` of the index buffer (a multiple of
+ *   id_bytes). The whole index buffer has buffer_bytes.
+ * geometry: that of the plan. Its fingerprint is the same on every machine for the same geometry.
+ * row_map: local rows that are in no run are pads. slices: rows are half-open ranges.
+ * layout: the layout that is used, whether given or predicted.
  * index_bytes: size of the index buffers of all layers, for all local rows; padded_bytes: the part for pads.
- * mtp_layers: number of MTP layers in the planned chunks; they carry no routes and are in no list of layers.
+ * mtp_layers: number of MTP layers in the planned chunks. They carry no routes and are not in `layers`.
  * warnings: known faults of the framework with this padding policy, and where the given layout differs from it. */
 RRT_API rr_error* rrt_plan_new(rr_text json, int32_t ep_size, rrt_plan** plan, const rr_bytes** described);
 /* The row map, one entry for each of the `count` local rows: the sequence and row that it shows, and its state:
- * 0 replayed, 1 unrecorded (a real token without a route), 2 pad, 3 of a live sequence. Sequence and row of a pad are
- * -1. */
+ * 0 replayed, 1 unrecorded (a real token without a route), 2 pad, 3 token of a live sequence. Sequence and row of a pad
+ * are -1. */
 RRT_API rr_error* rrt_plan_row_map(const rrt_plan* plan, int32_t* sequences, int32_t* rows, uint8_t* states,
                                    size_t count);
 /* One sequence of a fetch, or a sample of an inspection (FetchSequence in routing_replay/trainer/source.h). */
 typedef struct rrt_sequence {
   rr_text sample; /* If it is absent, handle is used. */
   int64_t handle;
-  rr_integer num_tokens;      /* Expected T; a sample with another T counts as missing. */
-  rr_token_check token_check; /* Expected, if has_token_check; a sample with another one counts as missing. */
-  uint64_t content_id;        /* The content that the ranks of the replica agreed on, if has_content_id. */
+  rr_integer num_tokens; /* Expected T; a sample with another T counts as missing. */
+  /* Expected token check, if has_token_check; a sample with another one counts as missing. */
+  rr_token_check token_check;
+  uint64_t content_id; /* If has_content_id: the content id that all ranks of the replica agreed on. */
   int32_t has_token_check, has_content_id;
-  int32_t live; /* It falls back, and none of its rows is read. */
+  int32_t live; /* Not 0: routes live, and none of its rows is read. */
 } rrt_sequence;
 
 enum rrt_missing { RRT_STRICT = 0, RRT_LIVE = 1, RRT_DROP = 2 }; /* MissingPolicy of source.h. */
 
 typedef struct rrt_fetch_options {
-  rr_text run;      /* Its name, for a step cache. */
+  rr_text run;      /* The run's name; part of the key in a step cache. */
   int32_t producer; /* 0: rollout. */
   int32_t missing;
-  int32_t wait;                  /* Whether to wait for rows that are not committed yet. */
-  const rrt_sequence* sequences; /* One per sequence of the micro-batch. NULL: samples and T of the plan. */
+  int32_t wait; /* Not 0: wait for rows that are not committed yet. */
+  /* One per sequence of the micro-batch. NULL: sample and num_tokens as the plan describes them. */
+  const rrt_sequence* sequences;
   size_t count;
 } rrt_fetch_options;
 
 /* What a source reports about a sample. */
 typedef struct rrt_record {
-  int32_t sequence;    /* Its number in the micro-batch, or in the inspection. */
-  rr_text sample;      /* Its id, as given. */
-  rr_sample_rows said; /* Without rows and ids. */
+  int32_t sequence;    /* Index of the sequence in the micro-batch, or in the inspection. */
+  rr_text sample;      /* The sample id that the caller gave. */
+  rr_sample_rows said; /* Its `rows` and `ids` are empty. */
 } rrt_record;
 
 typedef struct rrt_dropped {
@@ -148,14 +155,16 @@ typedef struct rrt_dropped {
 typedef struct rrt_records { /* A result. */
   const rrt_record* data;    /* For a fetch: one per sequence that the rank reads. */
   size_t count;
-  const rrt_dropped* dropped; /* With RRT_DROP: what falls back; the caller must leave it out of the loss. */
+  /* With RRT_DROP: the sequences that fall back. The caller must leave them out of the loss. */
+  const rrt_dropped* dropped;
   size_t dropped_count;
   int64_t fallback_sequences;
   int64_t replayed_rows, unrecorded_rows, pad_rows; /* Counted when the rows are realigned. */
 } rrt_records;
 
-/* The destination of rows: an index buffer of the plan (buffer_bytes), and one state per local row, as in
- * rrt_plan_row_map but as the fetch found it; 2 also for last tokens on filler. Both are fully overwritten. */
+/* The destination of rows: an index buffer of the plan (buffer_bytes) and one state per local row. The states are those
+ * of rrt_plan_row_map, updated with what the fetch found; 2 also marks a last token that takes filler
+ * (last_row_filler). Both buffers are fully overwritten. */
 typedef struct rrt_target {
   void* indices;
   size_t indices_size;
@@ -165,108 +174,116 @@ typedef struct rrt_target {
 
 /* Makes a fetch of a plan's slices, for rrt_fetch_read or rrt_source_fetch. The plan must outlive it. */
 RRT_API rr_error* rrt_fetch_new(const rrt_plan* plan, const rrt_fetch_options* options, rrt_fetch** fetch);
-/* Reads from the service, as a call of routing_replay/c_api.h with the timeout of rr_run_read. FAILED_PRECONDITION:
- * with RRT_STRICT, naming a sample that cannot be replayed; with every policy, and the field content_id, naming a
- * sample that differs from what was agreed. INVALID_ARGUMENT (GEOMETRY_MISMATCH) if the plan's geometry is not the
- * run's. After UNAVAILABLE or DEADLINE_EXCEEDED, call it again, which reads everything again, or call
- * rrt_fetch_give_up. With a queue, do not use the fetch until the call has ended. */
+/* Reads the rows from the service. `call` and its timeout work as for rr_run_read. FAILED_PRECONDITION names a sample
+ * that cannot be replayed (with RRT_STRICT), or, with every policy and with the field content_id, a sample whose
+ * content is not the one that the ranks agreed on. INVALID_ARGUMENT (GEOMETRY_MISMATCH) if the plan's geometry is not
+ * the run's. After UNAVAILABLE or DEADLINE_EXCEEDED, either call this function again, which reads everything again, or
+ * call rrt_fetch_give_up. With a queue, do not use the fetch until the call has ended. */
 RRT_API rr_error* rrt_fetch_read(rrt_fetch* fetch, rr_run* run, const rr_call* call);
-/* Whole fetches in one call, one after the other, on the thread that reads: what rrt_fetch_new, rrt_fetch_read and
- * rrt_fetch_result do, but rows are moved to the target when they arrive, so that it holds anything after an error; and
- * without RRT_STRICT a sample that is not there in time falls back. The timeout is that of all together. With a queue,
- * plans, targets and `fetches` must live until the call has ended. */
+/* Performs several fetches, one after the other, in one call: each as rrt_fetch_new, rrt_fetch_read and
+ * rrt_fetch_result together, with two differences. Rows are written to the target as soon as they arrive, so after an
+ * error the content of the target is undefined. Without RRT_STRICT, a sample that does not arrive in time falls back.
+ * The timeout is for all fetches together. With a queue, plans, targets and `fetches` must live until the call has
+ * ended. */
 typedef struct rrt_row_fetch {
   const rrt_plan* plan;
   rrt_fetch_options options;
   rrt_target target;
-  const rrt_records* records; /* Out, if all of them succeed. */
+  const rrt_records* records; /* Output, set if all fetches succeed. */
 } rrt_row_fetch;
 RRT_API rr_error* rrt_fetch_rows(rr_run* run, rrt_row_fetch* fetches, size_t count, const rr_call* call);
-/* Gives up the rest: samples that are not complete become NOT_READY with the message `why`, and fall back. */
+/* Ends a fetch without the rows that have not arrived: samples that are not complete get the status NOT_READY with the
+ * message `why`, and fall back. */
 RRT_API rr_error* rrt_fetch_give_up(rrt_fetch* fetch, rr_text why);
 
-/* The records of an ended fetch; unless target is NULL, also writes its rows there. FAILED_PRECONDITION before the
- * fetch has ended. */
+/* Returns the records of a fetch that has ended, and writes its rows to target unless that is NULL. FAILED_PRECONDITION
+ * if the fetch has not ended. */
 RRT_API rr_error* rrt_fetch_result(const rrt_fetch* fetch, const rrt_target* target, const rrt_records** records);
 
-/* What a read would report about samples, before any rows are fetched; costs one row of one layer per sample. Returns
- * one record per sequence of `options`, whose `missing` and `live` are ignored. A sample that is not sealed is
- * NOT_READY: ask again to wait for the seal. A call like rrt_fetch_read, but DEADLINE_EXCEEDED is not an error: samples
- * without an answer until then are NOT_READY. */
+/* Finds the status of samples before their rows are fetched, at the cost of reading one row of one layer per sample.
+ * Returns one record per sequence of `options`, whose `missing` and `live` are ignored. A sample that is not sealed is
+ * NOT_READY: call again to wait for the seal. The call works like rrt_fetch_read, except that a timeout is not an
+ * error: samples without an answer are then NOT_READY. */
 RRT_API rr_error* rrt_inspect(rr_run* run, const rrt_fetch_options* options, const rr_call* call,
                               const rrt_records** records);
 
-/* Keeps a step's slices, so that each is read once (trainer_plugin/fetch/step_cache.h). Thread-safe. Use one cache per
- * source: the key of a slice is run, producer, sample and rows, not its source, and local rows have no run. It assumes
- * that samples do not change within a step. Attach a new fetch to the cache, then:
+/* A step cache keeps the slices of one training step, so that each slice is read only once
+ * (trainer_plugin/fetch/step_cache.h). Thread-safe. Use one cache per source, because the key of a slice is run,
+ * producer, sample and rows, but not the source. Samples must not change within a step. Attach a new fetch to the
+ * cache, then:
  *   while (rrt_step_cache_next(fetch, …, &reads), reads) { read the fetch as one without a cache }
- * Then the fetch has ended. It may outlive the cache's handle. */
+ * After this loop the fetch has ended. A fetch may outlive the cache's handle. */
 typedef struct rrt_step_cache_counts {
-  int64_t hits;   /* Slices that a fetch found, or that another one was reading. */
-  int64_t misses; /* Slices that a fetch had to read itself. */
-  int64_t ahead;  /* Slices read ahead. */
-  int64_t stale;  /* Kept slices whose content was not the one that the ranks agreed on. */
+  int64_t hits;   /* Slices found in the cache, or already being read by another fetch. */
+  int64_t misses; /* Slices that were not in the cache and had to be read. */
+  int64_t ahead;  /* Slices that were read ahead of their use. */
+  int64_t stale;  /* Cached slices whose content id was not the one that the ranks agreed on. */
   int64_t evictions, not_kept;
-  int64_t bytes, most_bytes, slices; /* Bytes held now and at most; slices held now. */
+  int64_t bytes, most_bytes, slices; /* Bytes held now, the highest value so far, and slices held now. */
   int64_t bytes_read;
 } rrt_step_cache_counts;
 RRT_API rr_error* rrt_step_cache_new(int64_t max_bytes, rrt_step_cache** cache);
-/* ahead: 0 the rows are needed now, 1 later in this step, 2 in the next step. A fetch ahead never waits for rows,
- * whatever its options say, and rejects no sample: slices that it cannot read at once are read when they are needed. It
- * has no rows at its end. */
+/* ahead: when the rows are needed: 0 now, 1 later in this step, 2 in the next step. A prefetch (1 or 2) fills the cache
+ * and has no rows of its own. It never waits for rows that are not committed, whatever its options say, and never fails
+ * because of a sample: slices that it cannot read at once are read when they are needed. */
 RRT_API rr_error* rrt_step_cache_attach(const rrt_step_cache* cache, rrt_fetch* fetch, int32_t ahead);
-/* Lets others read the slices that the fetch should have read but did not; freeing the fetch does so, too. It keeps its
- * result. */
+/* Detaches the fetch from the cache: slices that it was to read but has not read may now be read by other fetches. The
+ * fetch keeps its result. Freeing a fetch also detaches it. */
 RRT_API rr_error* rrt_step_cache_detach(rrt_fetch* fetch);
-/* reads 1: the fetch must now be read; 0: it has ended. DEADLINE_EXCEEDED if it has waited timeout_ms for another
- * fetch, or a fetch ahead for room: then rrt_fetch_give_up ends it with the slices that exist. CANCELLED after a stop.
- * FAILED_PRECONDITION while its previous read has neither ended nor been given up. */
+/* Sets `reads` to 1 if the caller must now read the fetch, to 0 if the fetch has ended. DEADLINE_EXCEEDED if the fetch
+ * has waited timeout_ms for slices that another fetch reads, or a prefetch for room in the cache; rrt_fetch_give_up
+ * then ends it with the slices that exist. CANCELLED after rrt_step_cache_stop. FAILED_PRECONDITION if the previous
+ * read has neither ended nor been given up. */
 RRT_API rr_error* rrt_step_cache_next(rrt_fetch* fetch, int64_t timeout_ms, int32_t* reads);
-/* Begins the next step: drops all slices except those read ahead for it. */
+/* Begins the next step: evicts all slices except those that were prefetched for it. */
 RRT_API rr_error* rrt_step_cache_end_step(rrt_step_cache* cache);
-/* Ends all waits, now and later, with CANCELLED. */
+/* Makes all waits in this cache, now and later, end with CANCELLED. */
 RRT_API rr_error* rrt_step_cache_stop(rrt_step_cache* cache);
 RRT_API rr_error* rrt_step_cache_counters(const rrt_step_cache* cache, rrt_step_cache_counts* counts);
 
-/* Sources of rows without the service. This one reads a directory: an exported run (proto/FORMAT.md, "Exported runs").
+/* Opens a source that needs no service: a directory that holds an exported run (proto/FORMAT.md, "Exported runs").
  * FAILED_PRECONDITION if the directory has no finished export, DATA_LOSS for files that are not as they were written,
- * ALREADY_EXISTS for two samples with one handle. May be shared between threads. described, as JSON: {"run",
- * "producer", "geometry": {…}, "samples": [id, …]}. A fetch or an inspection for another producer finds no sample. */
+ * ALREADY_EXISTS for two samples with one handle. May be shared between threads. `described` is JSON: {"run",
+ * "producer", "geometry": {…}, "samples": [id, …]}. A fetch or an inspection that asks for the other producer finds no
+ * samples. */
 RRT_API rr_error* rrt_directory_source_open(rr_text path, rrt_source** source, const rr_bytes** described);
-/* A source of arrays that the caller already has in host memory. Geometry as in the description of a plan. */
+/* Makes a source for arrays that the caller already has in host memory. `geometry` is JSON as in the description of a
+ * plan. */
 RRT_API rr_error* rrt_local_source_new(rr_text geometry, rrt_source** source);
-/* Adds rows 0 … num_tokens - 2 of a sample; the tensor holds those that are not unrecorded. If num_tokens is absent, it
- * is one more than the rows. tokens: ids from position 0 on, at least one per row, or none. Replaces an existing sample
- * of that id. INVALID_ARGUMENT naming sample, field, row and layer; ALREADY_EXISTS if another sample has the same
- * handle. */
+/* Adds rows 0 … num_tokens - 2 of a sample; the tensor holds only the recorded ones. If num_tokens is absent, it is the
+ * number of rows plus one. tokens: no tokens, or token ids from position 0 on, at least one per row. A sample that
+ * already has this id is replaced. INVALID_ARGUMENT naming sample, field, row and layer; ALREADY_EXISTS if another
+ * sample has the same handle. */
 RRT_API rr_error* rrt_local_source_add(rrt_source* source, rr_text sample, rr_integer num_tokens, rr_ranges unrecorded,
                                        const rr_tensor* tensor, const uint32_t* tokens, size_t token_count);
-/* R2 without transport: adds the rows of one sequence of the plan's micro-batch that this rank recorded itself, from an
- * index buffer of the plan. The plan must have all layers of the source's geometry. The sample's name and num_tokens
- * are those in the plan's description. Rows that this rank does not hold are unrecorded. The sample has no content_id,
- * because ranks hold different parts of it. */
+/* For R2 (replay of the trainer's own choice) without the service: adds the rows that this rank itself recorded for one
+ * sequence of the plan's micro-batch, from an index buffer of the plan. The plan must have all layers of the source's
+ * geometry. The sample's name and num_tokens are those in the plan's description. Rows that this rank does not hold are
+ * unrecorded. The sample has no content_id, because ranks hold different parts of it. */
 RRT_API rr_error* rrt_local_source_record(rrt_source* source, const rrt_plan* plan, int32_t sequence,
                                           const uint32_t* tokens, size_t token_count, const void* indices,
                                           size_t indices_size);
-/* Returns 1 if the sample existed. */
+/* Removes a sample. Returns 1 if it existed, else 0. */
 RRT_API int32_t rrt_local_source_remove(rrt_source* source, rr_text sample);
 RRT_API rr_error* rrt_source_fetch(const rrt_source* source, rrt_fetch* fetch);
 /* Like rrt_inspect. */
 RRT_API rr_error* rrt_source_inspect(const rrt_source* source, const rrt_fetch_options* options,
                                      const rrt_records** records);
 
-/* A fetch's rows for a device, which realigns them: one block of bytes to copy there. It begins with a packed plan; the
- * staged rows follow, in the compact form in which they arrived. Everything is checked when the block is made, so the
- * device cannot fail on it. The fetch must outlive it. Immutable; may be shared between threads. */
+/* Prepares the rows of a fetch for a device: one block of bytes, which the caller copies to the device and the device
+ * realigns (rrt_cuda_realign). The block begins with a packed realign plan; the staged rows follow, in the compact form
+ * in which they arrived. All checks are made here, so that the kernel cannot fail. The fetch must outlive this object.
+ * Immutable; may be shared between threads. */
 typedef struct rrt_staged_shape {
-  int64_t bytes;          /* Of the block. */
-  int64_t staging_offset; /* Of the staged rows in it, a multiple of 256. */
-  int64_t states_offset;  /* Of the row states in it, one byte per local row. */
-  int64_t units;          /* Of the packed plan: the size of a launch. */
+  int64_t bytes;          /* Size of the block in bytes. */
+  int64_t staging_offset; /* Byte offset of the staged rows in the block, a multiple of 256. */
+  int64_t states_offset;  /* Byte offset of the row states in it, one byte per local row. */
+  int64_t units;          /* Work units in the packed plan, which give the size of the launch. */
   int64_t replayed_rows, unrecorded_rows, pad_rows;
 } rrt_staged_shape;
 RRT_API rr_error* rrt_staged_new(const rrt_fetch* fetch, rrt_staged** staged, rrt_staged_shape* shape);
-/* Writes the block to an address that is a multiple of 16 (for example pinned memory). `size` may exceed its bytes. */
+/* Writes the block to memory (for example pinned memory) whose address is a multiple of 16. `size` is the size of that
+ * memory, at least that of the block. */
 RRT_API rr_error* rrt_staged_write(const rrt_staged* staged, void* block, size_t size);
 
 /* Router replay: Megatron-Core's topk_routing_with_score_function with its top-k replaced. dtype: of logits,
@@ -288,34 +305,35 @@ typedef struct rrt_router_counters {
   int64_t replayed_rows, live_rows, pad_rows, clamped_ids, zero_probabilities;
 } rrt_router_counters;
 /* logits, probs [rows][E]; indices, chosen [rows][K] compact ids; states [rows]; routing_map [rows][E] of 0 and 1;
- * compact_probs [rows][K]; expert_bias [E], used by a live choice with sigmoid and sqrtsoftplus. expert_bias,
- * compact_probs and chosen may be NULL. Memory must be aligned to its dtype. */
+ * compact_probs [rows][K]; expert_bias [E] is used only when a row routes live with sigmoid or sqrtsoftplus.
+ * expert_bias, compact_probs and chosen may be NULL. Memory must be aligned to its dtype. */
 RRT_API rr_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void* logits, const void* indices,
                                      const uint8_t* states, const float* expert_bias, void* probs, uint8_t* routing_map,
                                      void* compact_probs, void* chosen, rrt_router_counters* counters);
 RRT_API rr_error* rrt_router_backward(const rrt_router* router, int64_t rows, const void* logits, const void* chosen,
                                       const void* grad_probs, void* grad_logits, rrt_router_counters* counters);
 
-/* Every call adds to these: rows compared, rows whose sets of experts differ, rows without a common expert, and common
- * experts. */
+/* Every call adds to these counters: rows compared, rows whose sets of experts differ, rows that have no expert in
+ * common, and the sum of the experts in common. */
 typedef struct rrt_compare_counters {
   int64_t rows, different_rows, disjoint_rows, common_ids;
 } rrt_compare_counters;
-/* Compares the replayed choice with a live one, as sets, in the rows with state 0: [rows][K] compact ids each. Uses
- * only E and K of the router, and does not check ids. */
+/* Compares the replayed experts with those of a live choice in the rows with state 0. Both are [rows][K] compact ids;
+ * the order within a row does not matter. Only E and K of the router are used. Ids are not checked. */
 RRT_API rr_error* rrt_compare(const rrt_router* router, int64_t rows, const void* replayed, const uint8_t* states,
                               const void* live, rrt_compare_counters* counters);
 
-/* Decides what all ranks of a model replica do with the samples of a step, without I/O.
- * routing_replay/trainer/agreement.h explains what is compared and how it fails. json, what this rank has seen:
+/* Lets all ranks of a model replica agree on what to do with the samples of a step. Does no I/O.
+ * routing_replay/trainer/agreement.h explains what is compared and which errors there are. `json` says what this rank
+ * has seen:
  *   {"policy": "strict" | "live" | "drop", "geometry_fingerprint": 0, "source_failed": false, "samples":
  *    [{"sample" (or "handle"), "status": "OK", "num_tokens", "revision", "content_id", "oldest_weight_version",
  *      "newest_weight_version"}, …]}
- * status as in a fetch, not UNSPECIFIED. Wrong JSON is an error of the first push, not of this function, because the
- * other ranks must learn of it. Then, while there are words: reduce them to their maxima over all ranks and push the
- * result. A push after the last round is FAILED_PRECONDITION. */
+ * `status` is that of a fetch, except UNSPECIFIED. Invalid JSON is an error of the first push, not of this function,
+ * because the other ranks must learn of it, too. Then, as long as there are words, reduce them to their maxima over all
+ * ranks and push the result. A push after the last round is FAILED_PRECONDITION. */
 RRT_API rr_error* rrt_agreement_new(int32_t rank, rr_text json, rrt_agreement** agreement);
-/* Returns the number of words; they stay valid until the next push. */
+/* Returns the number of words of this round. The words stay valid until the next push. */
 RRT_API size_t rrt_agreement_words(const rrt_agreement* agreement, const int64_t** words);
 RRT_API rr_error* rrt_agreement_push(rrt_agreement* agreement, const int64_t* reduced, size_t count);
 /* {"samples": [{"action": "replay" | "live" | "drop", "status", "missing_on", "missing_everywhere", "num_tokens",
@@ -324,13 +342,14 @@ RRT_API rr_error* rrt_agreement_push(rrt_agreement* agreement, const int64_t* re
  * round, and if a round failed. */
 RRT_API rr_error* rrt_agreement_decision(const rrt_agreement* agreement, const rr_bytes** json);
 
-/* R2: merges what ranks recorded of one micro-batch to whole rows of its sequences. plans: one for each rank and each
- * of its chunks, without pieces; together they have all layers of the model's geometry. indices: their index buffers,
- * of `sizes` bytes. FAILED_PRECONDITION naming a sample, row and layer that no plan has, or that differs between two.
+/* For R2: merges what the ranks recorded of one micro-batch into whole rows of its sequences. `plans` has one plan,
+ * without pieces, for each chunk of each rank; together they must have all layers of the model's geometry. `indices`
+ * are their index buffers, of `sizes` bytes. FAILED_PRECONDITION naming a sample, row and layer that no plan has, or
+ * that differs between two.
  */
 typedef struct rrt_merged_sequence {
   int64_t rows;
-  const void* planes; /* For each MoE layer, ids [rows][K] as in an index buffer. */
+  const void* planes; /* One array per MoE layer: ids [rows][K] as in an index buffer. */
   size_t size;
 } rrt_merged_sequence;
 typedef struct rrt_merged { /* A result. */
@@ -342,20 +361,21 @@ RRT_API rr_error* rrt_merge_records(const rrt_plan* const* plans, const void* co
 
 /* Ids of a plan's micro-batch as int32; K is the largest of the geometry, unused slots are -1. */
 typedef struct rrt_route_ids {
-  size_t sequences;        /* Number in the plan: sequences of the micro-batch, or all pieces. */
-  const int64_t* rows;     /* Rows of each one's record; 0 leaves it out. */
-  const int32_t* recorded; /* [rows][all MoE layers][K] of each, one after the other; -1: unknown. */
+  size_t sequences;        /* Number of sequences in the plan's micro-batch, or of all its pieces if it has any. */
+  const int64_t* rows;     /* Rows in the record of each sequence; 0 leaves the sequence out. */
+  const int32_t* recorded; /* Records [rows][all MoE layers][K], one sequence after the other; -1: unknown. */
   size_t recorded_count;
   const int32_t* seen; /* [local rows][layers of the plan][K] */
   size_t seen_count;
 } rrt_route_ids;
-/* Judges whether the record fits what the routers chose by themselves; drift of the weights alone is unlikely to make
- * it misfit:
+/* Judges whether the recorded experts belong to the rows and layers where they would be replayed, by comparing them
+ * with the live choice of the routers. A mere drift of the weights hardly ever counts as misaligned. The result is
+ * JSON:
  *   {"misaligned": true, "kept": 0.04, "chance": 0.06, "explained_kept": 0.97, "sequence": 1, "layer": 17,
  *    "explanations": [{"of": "rows", "mistakes": ["partition_contiguous"], "matched": 10, "compared": 10,
  *                      "exact": true, "what": "…"}, {"of": "layers", …}]}
- * explanations: the best ones (routing_replay/trainer/diagnose.h), for the rows and for the layers.
- * sequence: the one whose record fits worst; it and the layer are null if nothing is compared. */
+ * explanations: the known mistakes that explain the observation best (routing_replay/trainer/diagnose.h), one entry for
+ * the rows and one for the layers. sequence and layer: those whose record fits worst; null if nothing was compared. */
 RRT_API rr_error* rrt_judge_alignment(const rrt_plan* plan, const rrt_route_ids* ids, const rr_bytes** verdict);
 
 #ifdef __cplusplus

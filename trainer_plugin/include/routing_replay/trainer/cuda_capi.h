@@ -7,7 +7,7 @@
  * is passed by value. Tensors are device memory, contiguous and aligned to their elements; the caller must keep them
  * until the stream has passed the call. capi.h describes them, and has the same functions for the CPU; both compute the
  * same, with sums in the same order. States are not checked: an unknown state counts as replayed. Counters are in
- * device memory, at a multiple of 8, and calls only add to them; they may be NULL.
+ * device memory, at an address that is a multiple of 8, and calls only add to them; NULL: nothing is counted.
  *
  * Functions return NULL, or an error for rr_free of librouting_replay.so, which must have the version of this library:
  * INVALID_ARGUMENT naming the field, INTERNAL with CUDA's message if it rejects the launch. Thread-safe. */
@@ -24,18 +24,19 @@ extern "C" {
 #define RRT_CUDA_ABI_VERSION 1
 RRT_API int32_t rrt_cuda_abi_version(void);
 
-/* Checks whether the kernels run on a device; call it once, before anything is launched there. FAILED_PRECONDITION
- * whose field says what is missing: "cuda.driver" (there is none, or it is too old for the CUDA of this build),
- * "cuda.device" (no such device), "cuda.architecture" (this library has no code for it). Does not change the current
- * device. */
+/* Checks whether the kernels run on a device; call it once, before anything is launched there. If not, returns
+ * FAILED_PRECONDITION with a field that says what is missing: "cuda.driver" (no driver, or one too old for the CUDA of
+ * this build), "cuda.device" (no such device) or "cuda.architecture" (the library has no code for this GPU). Does not
+ * change the current device. */
 RRT_API rr_error* rrt_cuda_check_device(int32_t device);
 
-/* Realigns the block of rrt_staged_write, copied to `block` (at a multiple of 16), into index buffers and states; all
- * in device memory. units: those of rrt_staged_new; another number changes only the speed. */
+/* Realigns a block that rrt_staged_write wrote and the caller copied to `block` (an address that is a multiple of 16),
+ * into index buffers and row states. All pointers are device memory. units: the number from rrt_staged_new; any other
+ * number changes only the speed. */
 RRT_API rr_error* rrt_cuda_realign(const void* block, int64_t staging_offset, int64_t units, void* indices,
                                    uint8_t* states, void* stream);
 
-/* counters: an rrt_router_counters. The backward pass counts only clamped ids. */
+/* counters: points to an rrt_router_counters. The backward pass counts only clamped ids. */
 RRT_API rr_error* rrt_cuda_router_forward(const rrt_router* router, int64_t rows, const void* logits,
                                           const void* indices, const uint8_t* states, const float* expert_bias,
                                           void* probs, uint8_t* routing_map, void* compact_probs, void* chosen,
@@ -44,7 +45,7 @@ RRT_API rr_error* rrt_cuda_router_backward(const rrt_router* router, int64_t row
                                            const void* chosen, const void* grad_probs, void* grad_logits,
                                            rrt_router_counters* counters, void* stream);
 
-/* counters: an rrt_compare_counters, not NULL. */
+/* counters: points to an rrt_compare_counters; must not be NULL. */
 RRT_API rr_error* rrt_cuda_compare(const rrt_router* router, int64_t rows, const void* replayed, const uint8_t* states,
                                    const void* live, rrt_compare_counters* counters, void* stream);
 

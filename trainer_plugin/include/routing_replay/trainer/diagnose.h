@@ -1,10 +1,10 @@
-// Checks that a rank's routers replay routes at the rows and layers at which they were recorded; if not, names the
-// known mistake that explains it best.
+// Checks that a rank's routers replay each route at the row and layer where it was recorded. If they do not, names the
+// known mistake that explains the observation best.
 //
-// Most mistakes of alignment do not change shapes, so nothing fails: the router replays the experts of other tokens or
-// layers. This code takes the layout that the trainer really has, makes each mistake known from Megatron-based trainers
-// on purpose (public threads of verl, slime, miles, SkyRL, NeMo-RL, ms-swift, AReaL and ROLL), and names the one whose
-// routes fit best.
+// Most alignment mistakes do not change shapes, so nothing fails: the router silently replays the experts of other
+// tokens or layers. This code starts from the layout that the trainer really uses, computes the routes that each known
+// mistake would produce (mistakes known from public threads of verl, slime, miles, SkyRL, NeMo-RL, ms-swift, AReaL and
+// ROLL), and names the mistake whose routes fit best.
 #ifndef ROUTING_REPLAY_TRAINER_DIAGNOSE_H_
 #define ROUTING_REPLAY_TRAINER_DIAGNOSE_H_
 
@@ -22,11 +22,11 @@
 
 namespace routing_replay::trainer {
 
-// One way to assign rows or layers, and how well it explains the observed experts.
+// One hypothesis about which rows or layers were used, and how well it explains the observed experts.
 struct Explanation {
-  // Names of the mistakes that give the same assignment in this layout; "none" is the correct one.
+  // The mistakes that all lead to this assignment in this layout; "none" means the correct assignment.
   std::vector<std::string> mistakes;
-  std::string what;  // The first of them in a sentence.
+  std::string what;  // The first of these mistakes, described in a sentence.
   int64_t matched = 0;
   int64_t compared = 0;
 
@@ -41,35 +41,35 @@ struct RouteIds {
   std::vector<int32_t> ids;  // [rows][layers][top_k]
 };
 
-// Joins the records of pieces to one record per sequence, [rows of the sample] each; -1 where no piece has a row.
-// INVALID_ARGUMENT (kShape, field "recorded") for another number of records, or shapes that do not match.
+// Joins the records of pieces into one record per sequence; rows that no piece covers are -1. INVALID_ARGUMENT (kShape,
+// field "recorded") if the number of records or their shapes do not match the pieces.
 absl::StatusOr<std::vector<RouteIds>> JoinPieces(const Geometry& geometry, const MicroBatchLayout& layout,
                                                  absl::Span<const SequencePiece> pieces,
                                                  absl::Span<const RouteIds> recorded);
 
-// Judges by comparing the record with the choice of the model's own routers.
+// Compares the recorded experts with the live choice of the model's own routers.
 //
-// Newer weights, other kernels and other precisions change some experts of many tokens. But routes of other tokens or
-// layers have hardly more experts in common with the live choice than by chance. So the measure is the share of experts
-// that the record explains beyond chance,
+// Newer weights, other kernels and other precisions change some experts of many tokens. But if the record belongs to
+// other tokens or layers, it has hardly more experts in common with the live choice than by chance. So the measure is
+// how far the share of common experts is above chance,
 //
 //   kept = (share in common - chance) / (1 - chance)        chance: of the same rows, each with another row's record
 //
 // which is 1 for equal weights and 0 for unrelated rows, whatever E, K and popular experts there are. Neighbouring
 // tokens are slightly related (about 0.2 in deep layers of Mixtral, arXiv 2401.04088, table 5).
 
-// With mere drift `kept` is above this, and no known mistake fits better by this much.
+// If weights have only drifted, `kept` is above this value, and no known mistake fits better by this much.
 inline constexpr double kLeastKept = 0.25;
-// With fewer pairs of a row and a layer nothing is concluded.
+// With fewer (row, layer) pairs to compare, nothing is concluded.
 inline constexpr int64_t kLeastPairs = 64;
 
 struct Alignment {
-  // True if a sequence, a layer, or the whole keeps less than kLeastKept (with a margin of four standard deviations),
-  // or if a known mistake keeps more than the plan by kLeastKept.
+  // True if `kept` of a sequence, of a layer, or of everything is below kLeastKept (by at least four standard
+  // deviations), or if the `kept` of a known mistake exceeds that of the plan by kLeastKept.
   bool misaligned = false;
-  double kept = 0;            // For the plan's own assignment.
-  double chance = 0;          // Share of experts in common with another row's record.
-  double explained_kept = 0;  // For the best explanation, over the pairs that the plan compares.
+  double kept = 0;            // The measure above for the assignment that the plan makes.
+  double chance = 0;          // Share of experts in common with the record of another row.
+  double explained_kept = 0;  // The measure for the best explanation, over the same pairs.
   // The best explanation: "none" if no known mistake keeps more than the plan by kLeastKept.
   Explanation rows;
   Explanation layers;
@@ -78,10 +78,12 @@ struct Alignment {
   std::optional<int32_t> layer_id;
 };
 
-// What is compared: recorded ids of a rank's sequences, and its routers' live choice. A row's ids count as a set.
+// What is compared: the recorded ids of a rank's sequences, and the live choice of its routers. The order of the ids
+// within a row does not matter.
 struct AlignmentInput {
   const Geometry& geometry;
-  const LayerSplit* split = nullptr;    // Null if unknown: then explanations do not include layers of other ranks.
+  // Null if unknown; then mistakes that use layers of other ranks are not considered.
+  const LayerSplit* split = nullptr;
   absl::Span<const OwnedLayer> layers;  // The plan's layers.
   const MicroBatchLayout& layout;
   const PlanRank& rank;
@@ -89,13 +91,13 @@ struct AlignmentInput {
   // out.
   absl::Span<const RouteIds> recorded;
   const RouteIds& live;  // [local rows][layers][K], -1 where unknown.
-  // True: `live` holds the ids that the routers were given to replay, not their own choice. Then explanations describe
-  // what was replayed instead of what the plan says, and the best one only needs to fit better than the plan.
+  // True: `live` holds the ids that the routers were given to replay, not their own choice. Explanations then say what
+  // was replayed instead of what the plan says, and the best one only has to fit better than the plan.
   bool replayed = false;
 };
 
-// INVALID_ARGUMENT as BuildRowMap, LayerTable and OwnedMoeLayers, and (kShape, fields "observed.ids", "recorded") for
-// shapes that do not match.
+// Fails with the INVALID_ARGUMENT errors of BuildRowMap, LayerTable and OwnedMoeLayers, and with (kShape, field
+// "observed.ids" or "recorded") for shapes that do not match.
 absl::StatusOr<Alignment> JudgeAlignment(const AlignmentInput& input);
 
 }  // namespace routing_replay::trainer

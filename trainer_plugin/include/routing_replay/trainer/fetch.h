@@ -1,4 +1,4 @@
-// Fetch from the service.
+// Fetches the rows of a plan from the service.
 //
 //   plan ─FetchInto─▶ index buffer and row states
 //   plan ─FetchSlices─▶ StagedRows ─PlanRealign─▶ what a device realigns, or Realign
@@ -19,34 +19,36 @@
 
 namespace routing_replay::trainer {
 
-// Reads plan.slices from the service. `sequences` has one entry per sequence of the plan's micro-batch. Blocks. Errors:
-// INVALID_ARGUMENT if the plan reads a sequence that `sequences` lacks (kField) or was made for another geometry
-// (kGeometryMismatch); those of Run::Read; under kStrict FAILED_PRECONDITION whose detail names the first sample that
-// cannot be replayed. Under kLive and kDrop, DEADLINE_EXCEEDED and UNAVAILABLE are no errors: a sample that was not
-// read completely is kNotReady and falls back, unless the ranks had agreed on its content.
+// Reads plan.slices from the service. `sequences` must have one entry per sequence of the plan's micro-batch. Blocks.
+// Errors: INVALID_ARGUMENT if the plan reads a sequence that `sequences` lacks (kField) or was made for another
+// geometry (kGeometryMismatch); the errors of Run::Read; under kStrict, FAILED_PRECONDITION that names the first sample
+// that cannot be replayed. Under kLive and kDrop, DEADLINE_EXCEEDED and UNAVAILABLE are not errors: samples that were
+// not read completely get the status kNotReady and fall back. Exception: a sample on whose content the ranks have
+// agreed may not fall back.
 absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                        const FetchOptions& options);
 
 // The index buffer and the row states of a micro-batch on one rank, for FetchInto.
 struct IndexBuffer {
-  const BufferLayout& layout;                // Of the plan's layers and rows.
-  const ShownRows& rows;                     // Of the plan's row map.
-  absl::Span<const int64_t> last_rows = {};  // As in RealignInput.
-  absl::Span<uint8_t> indices;               // layout.bytes() of them.
-  absl::Span<RowState> states;               // layout.rows() of them.
+  const BufferLayout& layout;                // Made for the plan's layers and rows.
+  const ShownRows& rows;                     // Made from the plan's row map.
+  absl::Span<const int64_t> last_rows = {};  // See RealignInput::last_rows.
+  absl::Span<uint8_t> indices;               // Output, layout.bytes() bytes.
+  absl::Span<RowState> states;               // Output, layout.rows() entries.
 };
 
 struct RealignedRows : FetchedSamples, RowCounts {};
 
-// FetchSlices, PlanRealign and Realign in one, without staging: rows are moved when they arrive. Errors of all three.
-// After an error `out` holds anything.
+// FetchSlices, PlanRealign and Realign in one, without a staging buffer: rows are moved to `out` as soon as they
+// arrive. Returns the errors of all three. After an error, the content of `out` is undefined.
 absl::StatusOr<RealignedRows> FetchInto(Run& run, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                         const FetchOptions& options, const IndexBuffer& out);
 
-// The records that FetchSlices would return for each sample (StagedRows::records), before any of its rows is fetched,
-// at the cost of one row of one layer: the input of an agreement (routing_replay/trainer/agreement.h). A sample that is
-// not sealed is kNotReady (FetchSlices would read the rows that it has), and so is one without an answer before
-// options.timeout; options.missing is ignored. Blocks. Errors: those of Run::Read except DEADLINE_EXCEEDED.
+// Returns the record that FetchSlices would return for each sample (StagedRows::records), before the rows are fetched,
+// at the cost of reading one row of one layer per sample. These records are the input of an agreement
+// (routing_replay/trainer/agreement.h). A sample that is not sealed is kNotReady, although FetchSlices would read the
+// rows that it has. A sample without an answer within options.timeout is also kNotReady. options.missing is ignored.
+// Blocks. Errors: those of Run::Read except DEADLINE_EXCEEDED.
 absl::StatusOr<std::vector<SampleRecord>> InspectSamples(Run& run, absl::Span<const FetchSequence> sequences,
                                                          const FetchOptions& options);
 

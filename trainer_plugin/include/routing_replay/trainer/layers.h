@@ -28,32 +28,34 @@ inline constexpr char kStageDecoder = 't';
 inline constexpr char kStageMtp = 'm';
 inline constexpr char kStageLoss = 'L';
 
-// For the text of a layout with its repeats written out: far above what a model needs.
+// Limit for the text of a layout after its repeats are expanded; far above what any model needs.
 inline constexpr size_t kMaxLayoutText = size_t{1} << 16;
 
-// Stage s = v·P + p is chunk v of pipeline rank p. One character per entry, of the four above; a stage may be empty.
-// LayerTable::Create checks which orders and counts make a model.
+// Stage s = v·P + p is chunk v of pipeline rank p. A stage is a string of the four characters above, one per layer or
+// block; it may be empty. Only LayerTable::Create checks that the stages together make a valid model.
 struct PipelineLayout {
   std::vector<std::string> stages;
   friend bool operator==(const PipelineLayout&, const PipelineLayout&) = default;
 };
 
-// From the text form (PipelineParallelLayerLayout.parse_str_to_list), such as "Et*3|(tt|)*29m|L": stages between "|";
-// x*n is n times the character x, (…)*n n times the group, which may hold "|" and no other group; commas mean nothing.
-// Groups are written out before single characters, each left to right and once. n may be 0.
-// INVALID_ARGUMENT (kField, field "split.layout") for everything else, quoting what was not understood.
+// Parses the text form of Megatron (PipelineParallelLayerLayout.parse_str_to_list), such as "Et*3|(tt|)*29m|L". "|"
+// separates stages; x*n repeats the character x n times; (…)*n repeats a group n times, and the group may contain "|"
+// but no other group; commas are ignored. Groups are expanded before single characters, from left to right, each once.
+// n may be 0. Anything else is INVALID_ARGUMENT (kField, field "split.layout"); the message quotes the part that was
+// not understood.
 absl::StatusOr<PipelineLayout> ParsePipelineLayout(absl::string_view text);
 
-// From the list form: per stage the names embedding, decoder, mtp, loss, in any case, spaces around them ignored.
-// INVALID_ARGUMENT as above, for encoder (which Megatron names and does not support) and all other names.
+// Parses the list form: for each stage a list of the names embedding, decoder, mtp and loss. Case and spaces around a
+// name are ignored. All other names are INVALID_ARGUMENT as above, encoder included, which Megatron defines but does
+// not support.
 absl::StatusOr<PipelineLayout> PipelineLayoutFromNames(const std::vector<std::vector<std::string>>& stages);
 
 // Hybrid patterns: one symbol per layer of a model that mixes Mamba, attention and MoE layers, as Megatron-Core's
 // hybrid_layer_pattern (formerly hybrid_override_pattern) writes them (parse_hybrid_pattern).
 
 struct HybridPattern {
-  // The symbols between "|", one string if there is none: stage s = v·P + p is chunk v of pipeline rank p. Every symbol
-  // (M G * D + - E) is a decoder layer, and layer ids count all of them; those of E carry routes.
+  // The symbols of each stage (stages are separated by "|"); stage s = v·P + p is chunk v of pipeline rank p. Every
+  // symbol (M G * D + - E) is one decoder layer with a layer id of its own; only layers with the symbol E carry routes.
   std::vector<std::string> stages;
   std::vector<int32_t> moe_layer_ids;  // Layers with the symbol E, ascending.
   std::string mtp;                     // The symbols of one MTP depth; empty without MTP.
@@ -63,12 +65,12 @@ struct HybridPattern {
   friend bool operator==(const HybridPattern&, const HybridPattern&) = default;
 };
 
-// "M*ME|MEME/*E/*E": the decoder, and behind each "/" one MTP depth, all alike. INVALID_ARGUMENT (kField, field
-// "split.hybrid_pattern") for an unknown symbol, for "|" in a MTP depth, for depths that differ, and for "*" beside
-// "D" or "+": a model has one kind of attention.
+// Parses a pattern such as "M*ME|MEME/*E/*E": the decoder, and after each "/" one MTP depth; all depths must be equal.
+// INVALID_ARGUMENT (kField, field "split.hybrid_pattern") for an unknown symbol, for "|" in an MTP depth, for depths
+// that differ, and for "*" together with "D" or "+", because a model has only one kind of attention.
 absl::StatusOr<HybridPattern> ParseHybridPattern(absl::string_view text);
 
-// Decoder layers begin, …, end - 1 (global 0-based ids, dense ones counted). May be empty.
+// The decoder layers begin, …, end - 1 (global 0-based ids, dense layers included). May be empty.
 struct LayerRange {
   int32_t begin = 0;
   int32_t end = 0;
@@ -79,13 +81,14 @@ struct LayerRange {
   friend constexpr bool operator==(LayerRange a, LayerRange b) { return a.begin == b.begin && a.end == b.end; }
 };
 
-// How the decoder is split; names in parentheses are Megatron's. At most one of these may be used: a given first or
-// last stage, account_for_…, layout, hybrid. With hybrid, a first or last stage may be given if its pattern has no "|".
+// How the decoder is split over pipeline stages; names in parentheses are Megatron's. Use at most one of these four:
+// first_stage_layers and last_stage_layers, account_for_…, layout, hybrid. Exception: first_stage_layers or
+// last_stage_layers may be combined with a hybrid pattern that has no "|".
 struct LayerSplit {
   int32_t num_layers = 0;                     // L (num_layers)
   int32_t pipeline_size = 1;                  // P (pipeline_model_parallel_size)
   std::optional<int32_t> virtual_stages;      // V, model chunks per rank (virtual_pipeline_model_parallel_size). Not
-                                              // If not set: what layout or hybrid say, else 1.
+                                              // Not set: taken from layout or hybrid, else 1.
   std::optional<int32_t> first_stage_layers;  // (num_layers_in_first_pipeline_stage)
   std::optional<int32_t> last_stage_layers;   // (num_layers_in_last_pipeline_stage)
   bool account_for_embedding = false;         // (account_for_embedding_in_pipeline_split)
@@ -95,8 +98,9 @@ struct LayerSplit {
   int32_t mtp_num_layers = 0;                 // (mtp_num_layers)
 };
 
-// Where the multi-token-prediction layers are: all of them in one chunk. They have no routes of a rollout and are in no
-// LayerRange: their layer_number starts at 1 again, so a number alone always means a decoder layer.
+// The chunk that has all multi-token-prediction (MTP) layers. A rollout records no routes for them. They are in no
+// LayerRange, because their layer_number starts at 1 again: a layer number without further context always means a
+// decoder layer.
 struct MtpPlacement {
   int32_t layers = 0;
   int32_t pp_rank = 0;
@@ -104,14 +108,14 @@ struct MtpPlacement {
   friend bool operator==(const MtpPlacement&, const MtpPlacement&) = default;
 };
 
-// The decoder layers of every chunk v of every pipeline rank p. Each layer is in exactly one chunk; within a rank the
-// chunks ascend. Immutable, thread-safe.
+// The decoder layers of every chunk v of every pipeline rank p. Each layer is in exactly one chunk; the chunks of a
+// rank are in ascending order of their layers. Immutable, thread-safe.
 class LayerTable {
  public:
-  // INVALID_ARGUMENT (kField, field "split.…") with a message that states the broken rule: for every split that
-  // Megatron rejects, and for those that it accepts although its chunks then do not hold each layer once. Those are P =
-  // 1 with several stages (except a hybrid pattern with V given) or with both a first and a last stage, and a hybrid
-  // pattern whose given first and last stage of P = 2 leave layers out. Sources: get_num_layers_to_build and
+  // INVALID_ARGUMENT (kField, field "split.…") for every split that Megatron rejects, with a message that states the
+  // broken rule. Also for splits that Megatron accepts although its chunks then do not hold each layer exactly once: P
+  // = 1 with several stages (except a hybrid pattern with V given), P = 1 with both a first and a last stage given, and
+  // a hybrid pattern with P = 2 whose given first and last stage leave layers out. Sources: get_num_layers_to_build and
   // get_transformer_layer_offset; TransformerConfig.__post_init__; PipelineParallelLayerLayout.validate_layer_layout;
   // select_pipeline_segment.
   static absl::StatusOr<LayerTable> Create(const LayerSplit& split);
@@ -138,10 +142,10 @@ class LayerTable {
   MtpPlacement mtp_;
 };
 
-// A MoE layer of a rank, with both of its numbers.
+// A MoE layer of a rank, with its layer id and its index among the MoE layers.
 struct OwnedLayer {
   int32_t layer_id = 0;  // Global decoder layer id.
-  int32_t ordinal = 0;   // Index among MoE layers.
+  int32_t ordinal = 0;   // Index among all MoE layers of the geometry.
   int32_t chunk = 0;     // v
   friend bool operator==(const OwnedLayer&, const OwnedLayer&) = default;
 };
@@ -152,31 +156,31 @@ struct OwnedLayer {
 absl::StatusOr<std::vector<OwnedLayer>> OwnedMoeLayers(const Geometry& geometry, const LayerTable& table,
                                                        int32_t pp_rank, std::optional<int32_t> chunk = std::nullopt);
 
-// `layers` without those that the trainer routes live. Hash-routed layers take their ids from a table of token ids;
-// some trainers hook them, others leave them native. Ordinals stay. INVALID_ARGUMENT (kField, field "native_layers")
-// for an id that is not a MoE layer of the geometry.
+// Returns `layers` without the native layers, which the trainer routes live. Hash-routed layers, whose experts come
+// from a table of token ids, are native in some trainers and replayed in others. Ordinals do not change.
+// INVALID_ARGUMENT (kField, field "native_layers") for an id that is not a MoE layer of the geometry.
 absl::StatusOr<std::vector<OwnedLayer>> WithoutNativeLayers(const Geometry& geometry, std::vector<OwnedLayer> layers,
                                                             absl::Span<const int32_t> native_layers);
 
-// The layers of a rank as its live model names them. Every Megatron-Core layer knows its layer_number
-// (TransformerLayer.layer_number, TopKRouter.set_layer_number; global over pipeline ranks and chunks, from 1 on). A
-// description of the split is checked against these numbers; without a description they are used instead.
+// Layers found in the live model of a rank. Every Megatron-Core layer knows its layer_number
+// (TransformerLayer.layer_number, TopKRouter.set_layer_number), which is global over pipeline ranks and chunks and
+// starts at 1. A given split is checked against these numbers; without a split, the numbers are used instead.
 
-// The routers of one model chunk, found by a walk over its modules, in any order.
+// The routers found among the modules of one model chunk, in any order.
 struct LiveChunk {
-  std::vector<int32_t> layer_numbers;      // Of layers in the decoder: global, from 1 on.
-  std::vector<int32_t> mtp_layer_numbers;  // Of layers in the MTP block: from 1 on again, never looked up.
+  std::vector<int32_t> layer_numbers;      // layer_number of each decoder router: global, from 1 on.
+  std::vector<int32_t> mtp_layer_numbers;  // layer_number of each MTP router: from 1 on again; only counted.
 };
 
 // The MoE layers of a rank with these chunks (v = 0, 1, …); layer ids ascend. INVALID_ARGUMENT (kField, field
-// "rank.model", layer) for a layer_number that no MoE layer of the geometry has, or that occurs twice: so look MTP
-// layers, or a second copy of the decoder, if they are taken for the decoder's layers.
+// "rank.model", layer) for a layer_number that no MoE layer of the geometry has, or that occurs twice. The usual cause
+// is that MTP layers, or a second copy of the decoder, were listed as decoder layers.
 absl::StatusOr<std::vector<OwnedLayer>> OwnedMoeLayers(const Geometry& geometry, absl::Span<const LiveChunk> chunks);
 
-// The first difference between the model of pipeline rank `pp_rank` and the split, in words with both sides; nothing if
-// they agree. Routers of `native_layers` may exist or not. Chunks are compared one by one: the same layers in other
-// chunks count as different. Of MTP layers only the number is compared; they may have no router (a dense MTP layer has
-// none). Errors as OwnedMoeLayers.
+// Describes the first difference between the model of pipeline rank `pp_rank` and the split, with both values; nothing
+// if they agree. Routers of `native_layers` are optional in the model. Each chunk is compared by itself, so the same
+// layers in other chunks are a difference. Of MTP layers only the number of routers is compared; it may be lower,
+// because a dense MTP layer has no router. Errors as OwnedMoeLayers.
 absl::StatusOr<std::optional<std::string>> LiveDifference(const Geometry& geometry, const LayerTable& table,
                                                           int32_t pp_rank, absl::Span<const LiveChunk> chunks,
                                                           absl::Span<const int32_t> native_layers = {});

@@ -1,10 +1,10 @@
-// R2: merges what the ranks of a model replica recorded of one micro-batch into whole rows of its sequences.
+// For R2 (replay of the trainer's own choice): merges what the ranks of a model replica recorded of one micro-batch
+// into whole rows of its sequences.
 //
 //   index buffers of all (pp, chunk, cp, tp) ranks ─MergeRecords─▶ per sequence [MoE layer][row][K]
 //
-// Ranks have only their layers and local rows. Each rank's buffer layout and row map say which these are. The order of
-// the records does not matter, unlike in reorder_and_merge_vpp_layers and pp_gather of verl, which join them by
-// position.
+// Each rank has recorded only its own layers and local rows; its buffer layout and row map say which. The order of the
+// records does not matter. (verl's reorder_and_merge_vpp_layers and pp_gather join records by position instead.)
 #ifndef ROUTING_REPLAY_TRAINER_MERGE_RECORDS_H_
 #define ROUTING_REPLAY_TRAINER_MERGE_RECORDS_H_
 
@@ -21,30 +21,31 @@
 
 namespace routing_replay::trainer {
 
-// What one rank recorded of the layers of its stage, or of one of its chunks. Only refers to the caller's data.
+// What one rank recorded for the layers of its stage, or of one of its chunks. Refers to the caller's data.
 struct RankRecord {
-  const BufferLayout& layout;         // Its layers.
-  const RowMap& row_map;              // BuildRowMap of the rank; as many rows as the layout.
-  absl::Span<const uint8_t> indices;  // The index buffer, layout.bytes().
+  const BufferLayout& layout;         // The layout of `indices`; says which layers they are.
+  const RowMap& row_map;              // The rank's BuildRowMap; has as many rows as `layout`.
+  absl::Span<const uint8_t> indices;  // The rank's index buffer, layout.bytes() bytes.
 };
 
 struct MergeOptions {
-  std::optional<std::vector<int32_t>> ordinals;  // MoE layers to merge, in order; not set: all of the geometry.
-  std::vector<std::string> samples;              // Names of the sequences in errors; may be empty.
+  // MoE layers to merge, in this order; not set: all layers of the geometry.
+  std::optional<std::vector<int32_t>> ordinals;
+  std::vector<std::string> samples;  // Sample names of the sequences, used in errors; may be empty.
 };
 
-// Decoded ids of one sequence, [ordinal][row][K]: a plane per layer, as BufferLayout has slabs. For all ordinals this
-// is a RAW block of `rows` rows.
+// Decoded ids of one sequence, [ordinal][row][K]: one plane per layer, laid out like the slabs of a BufferLayout. If
+// all layers are merged, these bytes are also a RAW block of `rows` rows.
 struct MergedSequence {
-  int64_t rows = 0;  // recorded_rows of the layout.
+  int64_t rows = 0;  // SequenceShape::recorded_rows of the sequence.
   std::vector<uint8_t> planes;
 };
 
-// One entry per sequence of the layout. If several ranks have a row of a layer (tensor ranks without sequence
-// parallelism), all of them must have the same ids. Ids themselves are not checked. FAILED_PRECONDITION naming sample,
-// row and layer: kNotCommitted for a layer or rows that no record has, kConflictingRows if two records differ.
-// INVALID_ARGUMENT for a record of another geometry (kGeometryMismatch) or size (kLength), and (kField) for ordinals
-// that the geometry lacks.
+// Returns one entry per sequence of the layout. If several ranks have the same row of the same layer (tensor ranks
+// without sequence parallelism), their ids must be equal. Otherwise ids are not checked. FAILED_PRECONDITION names
+// sample, row and layer: kNotCommitted for a layer or rows that no record has, kConflictingRows if two records differ.
+// INVALID_ARGUMENT if a record has another geometry (kGeometryMismatch) or size (kLength), or for ordinals that the
+// geometry lacks (kField).
 absl::StatusOr<std::vector<MergedSequence>> MergeRecords(const Geometry& geometry, const MicroBatchLayout& layout,
                                                          absl::Span<const RankRecord> records,
                                                          const MergeOptions& options = {});

@@ -15,14 +15,13 @@
 
 namespace routing_replay::trainer {
 
-// Where the ids of each (local MoE layer, local row) lie in a rank's index buffer.
+// The layout of a rank's index buffer: where the ids of each local MoE layer and local row are.
 //
 //   buffer = slabs of all local layers, one after the other                  slab = [rows][K] ids, compact width
 //
-// There is no padding, neither between slabs nor inside: rows follow each other, whatever E and K the neighbouring
-// layers have. Only the base of a buffer is aligned. Slabs of two-byte ids come first, so that every id is at a
-// multiple of its width; slabs of one width are in slot order. Addresses depend on the layout alone, so they may be
-// captured in a CUDA graph.
+// There is no padding, neither between slabs nor inside them, whatever E and K the layers have. Only the start of the
+// buffer is aligned. Slabs with two-byte ids come first, so that every id is at a multiple of its width; slabs with the
+// same width are in slot order. Addresses depend only on the layout, so they may be captured in a CUDA graph.
 
 // Recommended alignment of a buffer, or of a pool of buffers.
 inline constexpr int64_t kBufferAlignment = 256;
@@ -32,12 +31,13 @@ inline constexpr int64_t kMaxLocalRows = int64_t{1} << 24;
 class BufferLayout {
  public:
   struct Options {
-    std::vector<int32_t> ordinals;  // MoE ordinals of the local layers in slot order, each at most once. May be empty.
-    int64_t rows = 0;               // Local rows, pads included.
-    int32_t ep_size = 1;            // Size of the expert-parallel group; used to spread filler.
+    // Indexes of the local layers among all MoE layers, in slot order, each at most once. May be empty.
+    std::vector<int32_t> ordinals;
+    int64_t rows = 0;     // Local rows, pads included.
+    int32_t ep_size = 1;  // Size of the expert-parallel group; filler ids are spread evenly over it.
   };
-  // INVALID_ARGUMENT (kField) for an ordinal that the geometry lacks or that occurs twice, rows outside [0,
-  // kMaxLocalRows], and an E that ep_size does not divide (then filler cannot be balanced, and Megatron rejects it).
+  // INVALID_ARGUMENT (kField) for an ordinal that the geometry lacks or that occurs twice, for rows outside [0,
+  // kMaxLocalRows], and if ep_size does not divide E (filler could not be balanced, and Megatron rejects this).
   static absl::StatusOr<BufferLayout> Create(const Geometry& geometry, const Options& options);
 
   const Geometry& geometry() const { return geometry_; }
@@ -68,46 +68,47 @@ class BufferLayout {
   int32_t ep_size_ = 1;
 };
 
-// Realign: staged cuts of many sequences → the index buffer of one rank, and the state of each local row.
+// Realign turns staged pieces of many sequences into the index buffer of one rank and the state of each local row.
 //
-// Two steps. A plan checks everything on the host: that each staged byte is in its place, and that every route that the
-// row map needs was delivered for every local layer. Executing the plan only moves ids and cannot fail.
+// There are two steps. Making a realign plan checks everything on the host: that the pieces match the staging buffer,
+// and that every route that the row map needs was delivered for every local layer. Executing the plan only moves ids
+// and cannot fail.
 
-// One piece of a read in the staging buffer: one cut of `rows` for each of `layer_count` local layers, one after the
-// other, as read.proto's Piece.
+// One piece of a read in the staging buffer (read.proto's Piece): the ids of `rows` in `layer_count` local layers, one
+// layer (a cut) after the other.
 struct StagedPiece {
-  int32_t sequence = 0;     // As in the row map.
-  int32_t layer_begin = 0;  // Slot of the layout.
+  int32_t sequence = 0;     // Index of the sequence, as in the row map.
+  int32_t layer_begin = 0;  // First layer, as a slot of the layout.
   int32_t layer_count = 0;
-  RowRange rows;  // Absolute rows of the sequence.
+  RowRange rows;  // Row numbers in the sequence.
   Codec codec = Codec::kRaw;
-  int32_t bit_offset = 0;  // Bit of the first id in each cut's first byte; 0 for RAW.
-  int64_t offset = 0;      // Offset of the first cut in the staging buffer.
+  int32_t bit_offset = 0;  // Where the first id begins in the first byte of each cut; 0 for RAW.
+  int64_t offset = 0;      // Byte offset of the first cut in the staging buffer.
 };
 
-// What the local rows show, in the form in which realigning needs it: made once per plan. Immutable.
+// The row map in the form that realigning needs, indexed by sequence. Made once per plan. Immutable.
 class ShownRows {
  public:
-  // Rows `rows` of a sequence at consecutive local rows.
+  // Rows of a sequence that are at consecutive local rows.
   struct Run {
     RowRange rows;
     int64_t local_row = 0;
   };
   struct Sequence {
-    std::vector<Run> runs;  // Of its replayed rows, by their first row. They overlap where a row is shown twice.
+    std::vector<Run> runs;  // The sequence's replayed rows, sorted by first row. Runs overlap if a row is shown twice.
     int64_t longest_run = 0;
   };
-  // `row_map`: of ExpandRowMap. A row may be shown more than once. INVALID_ARGUMENT (kField) naming a local row that
-  // shows what cannot be.
+  // `row_map` comes from ExpandRowMap. Several local rows may show the same row. INVALID_ARGUMENT (kField) names a
+  // local row with an impossible sequence, row or state.
   static absl::StatusOr<ShownRows> Create(absl::Span<const LocalRow> row_map);
 
   int64_t size() const { return static_cast<int64_t>(states_.size()); }
   const std::vector<RowState>& states() const { return states_; }
-  // Those that are not replayed, ascending.
+  // The local rows that are not replayed, ascending.
   const std::vector<std::pair<int64_t, LocalRow>>& others() const { return others_; }
-  // Up to the last one that a replayed row is of.
+  // Indexed by sequence, up to the last one that has a replayed row.
   const std::vector<Sequence>& sequences() const { return sequences_; }
-  // Calls `body(part, local_row)` for the parts of `rows` that local rows show, each run by itself.
+  // Calls `body(part, local_row)` for each part of `rows` that consecutive local rows show; local_row is the first.
   template <typename Body>
   void ForEachPart(int32_t sequence, RowRange rows, Body&& body) const;
 
@@ -119,18 +120,19 @@ class ShownRows {
 
 struct RealignInput {
   int64_t staging_bytes = 0;
-  absl::Span<const StagedPiece> pieces;  // Any order; no (sequence, layer, row) twice.
+  absl::Span<const StagedPiece> pieces;  // In any order; no row of a layer twice.
   const ShownRows& rows;                 // layout.rows() of them.
-  // Per sequence the rows without a route (a normal list): they become kUnrecorded, staged or not. A sequence that
-  // falls back to live routing lists all its rows.
+  // For each sequence, its rows without a route (a normal list). They become kUnrecorded even if they are staged. For a
+  // sequence that falls back to live routing, list all its rows.
   absl::Span<const std::vector<RowRange>> unrecorded;
-  // Per sequence the row of its last token: if it is kUnrecorded in the row map and not listed above (a sequence that
-  // falls back lists all rows), it takes filler, as a kPad. -1, or an empty span: it stays kUnrecorded. No loss over
-  // next tokens depends on this row.
+  // For each sequence, the row of its last token if this row shall take filler ids as a kPad, else -1; empty: -1 for
+  // all. Filler is used only if the row is kUnrecorded in the row map and not listed in `unrecorded`. This is safe
+  // because no next-token loss depends on the last token.
   absl::Span<const int64_t> last_rows = {};
 };
 
-// Rows [first_row, first_row + rows) of a piece go to local rows from local_row on, for all the piece's layers.
+// Copies rows [first_row, first_row + rows) of a piece to the local rows from local_row on, for all layers of the
+// piece.
 struct RealignCopy {
   int32_t piece = 0;
   int64_t first_row = 0;  // Within the piece.
@@ -138,23 +140,23 @@ struct RealignCopy {
   int64_t local_row = 0;
 };
 
-// The filler ids number `ordinal` go to this local row, for all layers.
+// Writes the filler ids with the number `ordinal` to this local row, for all layers.
 struct RealignFill {
   int64_t local_row = 0;
   int64_t ordinal = 0;
 };
 
-// Local rows by state.
+// Number of local rows in each state.
 struct RowCounts {
   int64_t replayed_rows = 0;
   int64_t unrecorded_rows = 0;
   int64_t pad_rows = 0;
 };
 
-// What is written beside the ids that pieces bring.
+// What realigning writes in addition to the ids of the pieces.
 struct RowPlan : RowCounts {
-  // Pads in local order with ordinals 0, 1, …, then unrecorded rows and then live ones with the following ordinals:
-  // filler is balanced over the pads alone and over all together.
+  // First pads in local order, with ordinals 0, 1, …; then unrecorded rows, then live ones, with the following
+  // ordinals. So the experts of filler are balanced over the pads alone, and also over all of these rows together.
   std::vector<RealignFill> fills;
   std::vector<RowState> states;  // Per local row.
 };
@@ -165,38 +167,38 @@ struct RealignPlan : RowPlan {
   std::vector<RealignCopy> copies;
 };
 
-// INVALID_ARGUMENT (kField, kLength) for pieces that contradict the layout, the staging buffer or each other, and for a
-// rows of another number or sequence. FAILED_PRECONDITION (kNotCommitted, with layer and missing_rows of the first
-// sequence and layer concerned) if a row that the map replays is neither staged in every local layer nor listed as
-// unrecorded: a row is never replayed in only some of the layers.
+// INVALID_ARGUMENT (kField, kLength) for pieces that contradict the layout, the staging buffer or each other, and if
+// input.rows does not match the layout or the sequences. FAILED_PRECONDITION (kNotCommitted, with layer and
+// missing_rows of the first sequence and layer concerned) if a row that the map replays is neither staged in every
+// local layer nor listed as unrecorded, because a row must never be replayed in only some of the layers.
 absl::StatusOr<RealignPlan> PlanRealign(const BufferLayout& layout, const RealignInput& input);
 
-// Executes the plan on the CPU. `staging` has the input.staging_bytes bytes that were planned; `indices` has
-// layout.bytes() bytes and `states` layout.rows() entries, both fully overwritten. `plan` must come from PlanRealign
-// with this layout. INVALID_ARGUMENT (kLength) for other sizes, nothing written. Ids are not checked.
+// Executes the plan on the CPU. `plan` must come from PlanRealign with this layout, and `staging` must have the
+// input.staging_bytes of that call. `indices` must have layout.bytes() bytes and `states` layout.rows() entries; both
+// are fully overwritten. INVALID_ARGUMENT (kLength) for other sizes; nothing is written then. Ids are not checked.
 absl::Status Realign(const BufferLayout& layout, const RealignPlan& plan, absl::Span<const uint8_t> staging,
                      absl::Span<uint8_t> indices, absl::Span<RowState> states);
 
-// Without staging: each piece is moved when it arrives, while its bytes are in the cache. At the end PlanRows checks
-// all of them, as PlanRealign would if they were staged one after the other, and FinishRealign writes what no piece
-// brings.
+// Realign without a staging buffer: MovePiece moves each piece when it arrives, while its bytes are in the CPU's cache.
+// At the end, PlanRows makes the checks that PlanRealign would make for staged pieces, and FinishRealign writes filler
+// and states.
 
-// Moves the ids of a piece of a checked read to the local rows that show them. `bytes`: its cuts. Requires
-// CheckTargets.
+// Moves the ids of a piece to the local rows that show them. The read must have checked the piece. `bytes`: its cuts.
+// Requires that CheckTargets returned OK.
 void MovePiece(const BufferLayout& layout, const ShownRows& rows, const StagedPiece& piece,
                absl::Span<const uint8_t> bytes, absl::Span<uint8_t> indices);
 absl::StatusOr<RowPlan> PlanRows(const BufferLayout& layout, const RealignInput& input);
-// Writes filler and states. Requires CheckTargets.
+// Writes filler and states. Requires that CheckTargets returned OK.
 void FinishRealign(const BufferLayout& layout, const RowPlan& plan, absl::Span<uint8_t> indices,
                    absl::Span<RowState> states);
-// INVALID_ARGUMENT (kLength) unless these are an index buffer and row states of the layout.
+// INVALID_ARGUMENT (kLength) unless both have the size that the layout requires.
 absl::Status CheckTargets(const BufferLayout& layout, absl::Span<uint8_t> indices, absl::Span<RowState> states);
 
 template <typename Body>
 void ShownRows::ForEachPart(int32_t sequence, RowRange rows, Body&& body) const {
   if (static_cast<size_t>(sequence) >= sequences_.size()) return;
   const auto& [runs, longest_run] = sequences_[sequence];
-  // A run that begins earlier than `rows` by more than the longest run's length cannot reach them.
+  // A run that begins before rows.begin by the length of the longest run or more cannot overlap `rows`.
   auto run = std::lower_bound(runs.begin(), runs.end(), rows.begin - longest_run,
                               [](const Run& r, int64_t begin) { return r.rows.begin < begin; });
   for (; run != runs.end() && run->rows.begin < rows.end; ++run) {
@@ -205,14 +207,15 @@ void ShownRows::ForEachPart(int32_t sequence, RowRange rows, Body&& body) const 
   }
 }
 
-// A realign plan in one block of bytes without pointers, to be copied to a device next to the staged bytes.
+// A packed plan is a realign plan in one block of bytes without pointers, which can be copied to a device together with
+// the staged bytes.
 //
 //   plan ─PackPlan─▶ bytes ─copy─▶ device ─LaunchRealign (replay_cuda.h)─▶ index buffers of all local layers, row
 //   states
 //
-// The work is divided into units, each for one warp: up to 1024 ids of one layer that are contiguous in both buffers,
-// up to 32 rows of filler of one layer, or up to 1024 row states. The plan has 24 bytes per 1024 ids if rows follow one
-// another in runs.
+// The work is divided into units of one warp each. A unit is up to 1024 ids of one layer that are contiguous in both
+// buffers, up to 32 filler rows of one layer, or up to 1024 row states. If rows are in long runs, the packed plan takes
+// about 24 bytes per 1024 ids.
 
 // Required alignment of a packed plan.
 inline constexpr int64_t kPackedPlanAlignment = 16;
@@ -225,12 +228,12 @@ struct PackedPlanSize {
 // `plan` must come from PlanRealign with this layout.
 PackedPlanSize SizeOfPackedPlan(const BufferLayout& layout, const RealignPlan& plan);
 
-// Writes the packed plan to the first bytes of `out` (on a multiple of kPackedPlanAlignment), which may be longer: a
-// buffer at a fixed address, for a captured graph, has room for the largest plan. INVALID_ARGUMENT (kLength) if it is
-// too short or not aligned, nothing written.
+// Writes the packed plan to the beginning of `out`, whose address must be a multiple of kPackedPlanAlignment. `out` may
+// be longer than the plan: for a captured graph, use one buffer at a fixed address with room for the largest plan.
+// INVALID_ARGUMENT (kLength) if `out` is too short or not aligned; nothing is written then.
 absl::Status PackPlan(const BufferLayout& layout, const RealignPlan& plan, absl::Span<uint8_t> out);
 
-// Executes a packed plan on the CPU, as a device does. Buffers as for Realign.
+// Executes a packed plan on the CPU in the way a device does. Buffers as for Realign.
 void RealignPacked(const uint8_t* packed, const uint8_t* staging, uint8_t* indices, RowState* states);
 
 }  // namespace routing_replay::trainer

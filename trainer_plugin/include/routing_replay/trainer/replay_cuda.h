@@ -6,8 +6,9 @@
 // sums have the same order, and only expf, log1pf and the like differ in their last bits. The same call on the same GPU
 // always gives the same bits.
 //
-// Ids out of range do not stop a kernel: they are clamped and counted. Counters are in device memory, are only added
-// to, and can be read at any time; null: not counted. They must be aligned to 8 bytes and zero at first.
+// Ids out of range do not stop a kernel: they are clamped and counted. Counters are in device memory, aligned to 8
+// bytes; null: nothing is counted. The caller sets them to zero once, kernels only add to them, and they can be read at
+// any time.
 //
 // All pointers are device pointers that must stay valid until the stream has passed the call; tensors are contiguous
 // and aligned to their elements' size. INVALID_ARGUMENT for invalid arguments (as the CPU's functions, and kField
@@ -27,25 +28,27 @@ namespace routing_replay::trainer {
 
 using CudaStream = ::CUstream_st*;  // cudaStream_t; null is the default stream.
 
-// OK if the kernels can run on the device. FAILED_PRECONDITION whose field names what is missing: "cuda.driver" (none,
-// or too old for the CUDA version of this build), "cuda.device" (no such device), "cuda.architecture" (no code for it
-// was compiled). Not for the hot path: it loads code. Does not change the current device.
+// OK if the kernels can run on the device. Else FAILED_PRECONDITION with a field that names what is missing:
+// "cuda.driver" (no driver, or one too old for the CUDA version of this build), "cuda.device" (no such device),
+// "cuda.architecture" (no code was compiled for this GPU). Slow, because it loads code: do not call it in the hot path.
+// Does not change the current device.
 absl::Status CheckCudaDevice(int32_t device);
 
-// Executes a packed plan: index buffers of all local layers and row states in one launch. Writes exactly what the plan
-// says.
+// Executes a packed plan in one launch, which writes the index buffers of all local layers and the row states. Memory
+// that the plan does not name is not touched.
 struct CudaRealign {
-  const uint8_t* packed_plan = nullptr;  // PackPlan's bytes, on a multiple of kPackedPlanAlignment.
-  const uint8_t* staging = nullptr;      // The staged bytes that the plan was made for.
-  uint8_t* indices = nullptr;            // BufferLayout::bytes(), on a multiple of 2.
+  const uint8_t* packed_plan = nullptr;  // The bytes from PackPlan, at a multiple of kPackedPlanAlignment.
+  const uint8_t* staging = nullptr;      // The staged bytes for which the plan was made.
+  uint8_t* indices = nullptr;            // BufferLayout::bytes() bytes, at a multiple of 2.
   RowState* states = nullptr;            // BufferLayout::rows()
-  // Number of units, which determines the grid. Plans with more or fewer units run as well: in a captured graph, pass
-  // the usual number.
+  // Expected number of units, from which the grid size follows. Plans with more or fewer units also work, so for a
+  // captured graph pass the usual number.
   int64_t units = 0;
 };
 absl::Status LaunchRealign(const CudaRealign& call, CudaStream stream);
 
-// RouterReplayForward of N = rows rows. Tensors as RouterForwardInput and RouterForwardOutput have them.
+// RouterReplayForward on the device, with N = rows. The tensors are those of RouterForwardInput and
+// RouterForwardOutput.
 struct CudaRouterForward {
   Dtype dtype = Dtype::kFloat32;
   int64_t rows = 0;
@@ -61,7 +64,7 @@ struct CudaRouterForward {
 };
 absl::Status LaunchRouterForward(const RouterConfig& config, const CudaRouterForward& call, CudaStream stream);
 
-// RouterReplayBackward.
+// RouterReplayBackward on the device.
 struct CudaRouterBackward {
   Dtype dtype = Dtype::kFloat32;
   int64_t rows = 0;
@@ -69,17 +72,17 @@ struct CudaRouterBackward {
   const uint8_t* chosen = nullptr;
   const void* grad_probs = nullptr;
   void* grad_logits = nullptr;
-  RouterCounters* counters = nullptr;  // clamped_ids alone.
+  RouterCounters* counters = nullptr;  // Only clamped_ids is counted.
 };
 absl::Status LaunchRouterBackward(const RouterConfig& config, const CudaRouterBackward& call, CudaStream stream);
 
-// CompareChoices.
+// CompareChoices on the device.
 struct CudaCompare {
   int64_t rows = 0;
   const uint8_t* replayed = nullptr;
   const RowState* states = nullptr;
   const uint8_t* live = nullptr;
-  CompareCounters* counters = nullptr;  // Counters of the layer. Not null.
+  CompareCounters* counters = nullptr;  // The counters of this layer; must not be null.
 };
 absl::Status LaunchCompare(const RouterConfig& config, const CudaCompare& call, CudaStream stream);
 

@@ -13,19 +13,19 @@ namespace routing_replay::trainer {
 // Router replay: the probabilities and the routing map of a MoE layer for experts that were chosen elsewhere.
 //
 // Only the choice is replayed. Probabilities come from the live logits, so gradients reach the router. The result is
-// that of Megatron-Core's topk_routing_with_score_function with its top-k replaced by given ids; one call handles rows
-// of three kinds. With x the row's logits, j_1 … j_K its ids and c the scaling factor:
+// that of Megatron-Core's topk_routing_with_score_function with its top-k replaced by given ids. One call handles rows
+// in all states (RowState). With x the row's logits, j_1 … j_K its ids and c the scaling factor:
 //
 //   softmax, post:   p_k = c · softmax over the K gathered logits             gradient at the K ids only
 //   softmax, pre:    p_k = c · (softmax over all E logits)[j_k]               gradient dense over E
 //   sigmoid:         a = 1 / (1 + e^-x), p_k = c · a_k / (Σ a + 1e-20)        gradient at the K ids only
 //   sqrtsoftplus:    a = √softplus(x), the rest as sigmoid
 //
-// K = 1 is not renormalised with sigmoid and sqrtsoftplus. Logits, probabilities and gradients have one dtype D: float,
-// double, Bf16 or Fp16 (a template argument, float by default). All arithmetic is fp32 except where
-// RouterConfig::rounding says otherwise, and a live choice ranks fp32 scores whatever D is. Sums run in slot order; a
-// softmax over K sums runs of 32 terms first and then the runs, one over all E sums 32 strided sums first and then
-// those.
+// With sigmoid and sqrtsoftplus, K = 1 is not renormalised. Logits, probabilities and gradients have one dtype D:
+// float, double, Bf16 or Fp16 (a template argument, float by default). All arithmetic is fp32 except where
+// RouterConfig::rounding says otherwise, and a live choice ranks fp32 scores whatever D is. The order of sums is fixed,
+// so that CPU and GPU agree: slot order in general; a softmax over K first sums runs of 32 terms and then the runs; a
+// softmax over all E first makes 32 strided sums and then adds these.
 //
 // Everything here is pure and thread-safe; nothing is written when a status is not OK.
 
@@ -40,24 +40,25 @@ int32_t IdBytes(const RouterConfig& config);
 template <typename D>
 struct RouterForwardInput {
   absl::Span<const D> logits;           // [N][E]
-  absl::Span<const uint8_t> indices;    // Bytes of [N][K] ids. Read for replayed rows and pads.
+  absl::Span<const uint8_t> indices;    // [N][K] compact ids; read only for replayed rows and pads.
   absl::Span<const RowState> states;    // [N]
   absl::Span<const float> expert_bias;  // [E] or empty. Used only for live choices with sigmoid and sqrtsoftplus.
 };
 
-// Owned by the caller; fully overwritten.
+// The memory belongs to the caller and is fully overwritten.
 template <typename D>
 struct RouterForwardOutput {
   absl::Span<D> probs;              // [N][E], zero outside the map.
   absl::Span<uint8_t> routing_map;  // [N][E], 1 where routed, else 0: a bool tensor.
   absl::Span<D> compact_probs;      // [N][K] in slot order, or empty.
-  absl::Span<uint8_t> chosen;       // Bytes of [N][K] ids in use, or empty. May be the same memory as `indices`.
+  absl::Span<uint8_t> chosen;       // [N][K] compact ids that were used, or empty. May be the memory of `indices`.
 };
 
-// kReplayed: uses `indices`; the bias and the group limit do not matter. kPad: the same, with filler in `indices`.
-// kUnrecorded, kLive: the live choice, which is the top-k of the scores (plus bias) under the group limit, best first,
-// ties by lower id. It is a pure function of logits and bias, so a recompute chooses the same. A NaN score ranks first,
-// as in torch.topk. INVALID_ARGUMENT (kShape, naming the tensor) unless every size matches N = states.size(), E and K.
+// Computes probabilities and routing map. A kReplayed row uses its ids in `indices`; bias and group limit do not
+// matter. A kPad row does the same with the filler in `indices`. A kUnrecorded or kLive row makes a live choice: the
+// top-k of the scores (plus bias) under the group limit, best first; equal scores go by lower id, and a NaN score ranks
+// first, as in torch.topk. A live choice depends only on logits and bias, so a recompute chooses the same experts.
+// INVALID_ARGUMENT (kShape, naming the tensor) unless every size matches N = states.size(), E and K.
 template <typename D = float>
 absl::Status RouterReplayForward(const RouterConfig& config, const RouterForwardInput<D>& input,
                                  const RouterForwardOutput<D>& output, RouterCounters& counters);
@@ -65,25 +66,25 @@ absl::Status RouterReplayForward(const RouterConfig& config, const RouterForward
 template <typename D>
 struct RouterBackwardInput {
   absl::Span<const D> logits;        // [N][E], those of the forward call.
-  absl::Span<const uint8_t> chosen;  // From the forward call; `indices` can be used if no row chose live.
-  absl::Span<const D> grad_probs;    // [N][E], gradient of the loss by `probs`.
+  absl::Span<const uint8_t> chosen;  // From the forward call. If no row routed live, `indices` will do.
+  absl::Span<const D> grad_probs;    // [N][E], gradient of the loss with respect to `probs`.
 };
 
-// Writes the gradient of the loss by the logits to `grad_logits`, [N][E], N = logits.size() / E. Only clamped_ids is
-// counted. INVALID_ARGUMENT (kShape) as above.
+// Writes the gradient of the loss with respect to the logits to `grad_logits`, [N][E], N = logits.size() / E. Of the
+// counters only clamped_ids is updated. INVALID_ARGUMENT (kShape) as above.
 template <typename D = float>
 absl::Status RouterReplayBackward(const RouterConfig& config, const RouterBackwardInput<D>& input,
                                   absl::Span<D> grad_logits, RouterCounters& counters);
 
-// Compare: counts how the replayed choice differs from the live one, for metrics and alarms.
+// Compare counts how far the replayed choice differs from the live one, for metrics and alarms.
 //
 // Rows are compared as sets: the order of slots does not matter, because torch.topk's order depends on whether
 // gradients are needed. Only kReplayed rows count. Everything here is pure and thread-safe; nothing is written when a
 // status is not OK.
 
-// Two choices of N = states.size() rows of one layer, bytes of [N][K] compact ids each. Only E and K of the
-// configuration matter; ids are not checked, and an id that occurs twice in a row counts once. INVALID_ARGUMENT as
-// CheckRouterConfig, and (kShape, naming the tensor) unless the sizes match.
+// Compares two choices of N = states.size() rows of one layer, each [N][K] compact ids. Of the configuration only E and
+// K are used. Ids are not checked, and an id that occurs twice in a row counts once. Fails with the INVALID_ARGUMENT
+// errors of CheckRouterConfig, and with (kShape, naming the tensor) unless the sizes match.
 absl::Status CompareChoices(const RouterConfig& config, absl::Span<const uint8_t> replayed,
                             absl::Span<const uint8_t> live, absl::Span<const RowState> states,
                             CompareCounters& counters);

@@ -1,5 +1,5 @@
 // The plain data of a router: dtypes, what a MoE layer computes, and the counters of its calls. Includes only standard
-// headers, because CUDA code includes it, too, and kernels add to counters in device memory.
+// headers, because CUDA code includes this file, too.
 #ifndef ROUTING_REPLAY_TRAINER_ROUTER_CONFIG_H_
 #define ROUTING_REPLAY_TRAINER_ROUTER_CONFIG_H_
 
@@ -10,7 +10,7 @@ namespace routing_replay::trainer {
 
 enum class Dtype : uint8_t { kFloat32 = 0, kFloat64 = 1, kBfloat16 = 2, kFloat16 = 3 };
 
-// Converts as torch does: to the nearest, ties to even; a NaN stays one.
+// Rounds as torch does: to the nearest, ties to even; NaN stays NaN.
 struct Bf16 {
   uint16_t bits = 0;
 
@@ -23,7 +23,7 @@ struct Bf16 {
   explicit operator float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
 };
 
-// Converts as torch does: to the nearest, ties to even, to infinity from 65520 on; a NaN stays one.
+// Rounds as torch does: to the nearest, ties to even; values from 65520 on become infinity; NaN stays NaN.
 struct Fp16 {
   uint16_t bits = 0;
 
@@ -35,7 +35,8 @@ struct Fp16 {
   explicit operator float() const {
     const uint32_t sign = (bits & 0x8000u) << 16, magnitude = bits & 0x7FFFu;
     if (magnitude >= 0x7C00u) return std::bit_cast<float>(sign | 0x7F800000u | magnitude << 13);
-    // The biases of the exponents differ by 112; multiplying by 2^112 adds that, for subnormal numbers too.
+    // The exponent biases of fp16 and fp32 differ by 112; multiplying by 2^112 corrects this, for subnormal numbers
+    // too.
     return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude << 13) * 0x1p112f));
   }
 
@@ -44,7 +45,8 @@ struct Fp16 {
     if (word > 0x7F800000u) return 0x7E00u;
     if (word >= 0x477FF000u) return 0x7C00u;
     if (word < 0x38800000u) {
-      // Subnormal: multiples of 2^-24. Adding 2^23 of them rounds to a whole number, which is then in the mantissa.
+      // Subnormal fp16 numbers are multiples of 2^-24. Adding 2^23 such multiples rounds to a whole number of them,
+      // which is then in the mantissa.
       const float units = std::bit_cast<float>(word) * 0x1p24f + 0x1p23f;
       return std::bit_cast<uint32_t>(units) & 0x7FFu;
     }
@@ -54,13 +56,13 @@ struct Fp16 {
 
 enum class ScoreFunction : uint8_t { kSoftmax = 0, kSigmoid = 1, kSqrtSoftplus = 2 };
 
-// Where Megatron-Core's router rounds to the dtype D of its logits. Both are the same where D is fp32.
+// At which steps Megatron-Core's router rounds to the dtype D of its logits. If D is fp32, both values mean the same.
 enum class Rounding : uint8_t {
   kOnce = 0,      // fp32 inside, one cast to D at the end: Megatron-Core 0.18 and later.
   kEachStep = 1,  // Scores are cast to D; gather, normalisation and scaling run in D: Megatron-Core 0.16 and 0.17.
 };
 
-// One MoE layer's router; names in parentheses are Megatron-Core's.
+// The configuration of one MoE layer's router; names in parentheses are Megatron-Core's.
 struct RouterConfig {
   ScoreFunction score_function = ScoreFunction::kSoftmax;  // (moe_router_score_function)
   bool pre_softmax = false;                                // (moe_router_pre_softmax) Only with softmax.
@@ -74,23 +76,24 @@ struct RouterConfig {
   int32_t group_topk = 1;
 };
 
-// Added to by every call, never reset.
+// Counters of router calls. Every call adds to them; nothing resets them.
 struct RouterCounters {
   int64_t replayed_rows = 0;
   int64_t live_rows = 0;
   int64_t pad_rows = 0;
-  // Ids >= E. They are clamped to E - 1, because a kernel cannot stop; anything but 0 means a broken buffer.
+  // Ids >= E. They are clamped to E - 1, because a kernel cannot report an error. A value above 0 means that a buffer
+  // is corrupt.
   int64_t clamped_ids = 0;
-  // Replayed ids whose probability came out as 0: dispatchers that derive ids from probabilities lose that expert.
+  // Replayed ids whose probability is 0. Dispatchers that derive ids from probabilities lose such an expert.
   int64_t zero_probabilities = 0;
 };
 
-// For one layer. Added to by every call, never reset.
+// Counters of comparisons for one layer. Every call adds to them; nothing resets them.
 struct CompareCounters {
   int64_t rows = 0;            // Rows compared.
-  int64_t different_rows = 0;  // Rows whose sets differ.
-  int64_t disjoint_rows = 0;   // Rows whose sets have no expert in common: typical of rows shifted by one.
-  int64_t common_ids = 0;      // Σ of the experts in common; rows · K where all are equal.
+  int64_t different_rows = 0;  // Rows whose sets of experts differ.
+  int64_t disjoint_rows = 0;   // Rows without a common expert; many of them suggest that rows are shifted.
+  int64_t common_ids = 0;      // Sum of the experts in common; rows · K if all rows are equal.
 };
 
 }  // namespace routing_replay::trainer

@@ -1,4 +1,4 @@
-// The row map: what each local row of a rank shows, [local rows] in the order in which Megatron's TopKRouter sees them.
+// The row map says which token each local row of a rank shows. Local rows are in the order of Megatron's TopKRouter.
 #ifndef ROUTING_REPLAY_TRAINER_ROW_MAP_H_
 #define ROUTING_REPLAY_TRAINER_ROW_MAP_H_
 
@@ -9,8 +9,8 @@ namespace routing_replay::trainer {
 enum class RowState : uint8_t {
   kReplayed = 0,    // A token whose route is replayed.
   kUnrecorded = 1,  // A real token without a route.
-  kPad = 2,         // No token, or the last token of a sequence if it takes filler (realign.h).
-  kLive = 3,        // A token of a sequence that belongs to no sample: it routes live on purpose.
+  kPad = 2,         // Padding, or the last token of a sequence if it takes filler ids (realign.h).
+  kLive = 3,        // A token of a sequence that belongs to no sample and so routes live on purpose.
 };
 
 // One local row. `sequence` and `row` mean nothing for a pad.

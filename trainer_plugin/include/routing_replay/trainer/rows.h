@@ -1,8 +1,9 @@
-// Computes the rows that the router of one rank sees. A zigzag row is computed here: see Partition and BuildRowMap.
+// Computes which rows the router of one rank sees, for example under a zigzag partition: see Partition and BuildRowMap.
 //
-// Nothing is inferred: format, padded boundaries, partition, sizes and flags are what the trainer really used. The
-// steps are those of a Megatron forward pass, which rows.cc takes one by one: padded sequences → context-parallel (CP)
-// slice → router's row order → sequence-parallel (SP) slice → samples un-flattened → padding to a target row count.
+// Nothing is guessed: the caller states the format, padded boundaries, partition, sizes and flags that the trainer
+// really used. rows.cc follows the steps of a Megatron forward pass one by one: padded sequences → context-parallel
+// (CP) slice → router's row order → sequence-parallel (SP) slice → samples un-flattened → padding to a target row
+// count.
 #ifndef ROUTING_REPLAY_TRAINER_ROWS_H_
 #define ROUTING_REPLAY_TRAINER_ROWS_H_
 
@@ -20,58 +21,60 @@
 
 namespace routing_replay::trainer {
 
-// Rows of one micro-batch over all ranks.
+// Limit for the rows of one micro-batch over all ranks.
 inline constexpr int64_t kMaxStreamRows = int64_t{1} << 26;
 
 enum class TokenFormat : uint8_t {
-  kThd = 0,   // Packed: one stream of documents.
+  kThd = 0,   // Packed: all sequences in one stream of documents.
   kBshd = 1,  // A rectangle [batch_size][padded_length].
 };
 
-// Which rows a CP rank r of C keeps. Zigzag over a span of S rows, a multiple of 2C: with h = S / 2C first [r·h,
-// (r+1)·h), then [S - (r+1)·h, S - r·h). Contiguous over S, a multiple of C: [r·S/C, (r+1)·S/C). Sources: Megatron-Core
-// get_batch_on_this_cp_rank (zigzag per sequence) and Transformer Engine thd_get_partitioned_indices (per document);
-// contiguous: verl's cp_layout, slime's and miles's allgather CP, prime-rl. The communication of attention (p2p,
-// all_gather, a2a, hierarchical groups) changes none of this, and dynamic and hybrid CP only choose C and r per
-// micro-batch.
+// Which rows CP rank r of C keeps. Zigzag over a span of S rows (S a multiple of 2C): with h = S / 2C, first rows [r·h,
+// (r+1)·h), then rows [S - (r+1)·h, S - r·h). Contiguous over S rows (S a multiple of C): rows [r·S/C, (r+1)·S/C).
+// Sources: Megatron-Core get_batch_on_this_cp_rank (zigzag per sequence) and Transformer Engine
+// thd_get_partitioned_indices (per document); contiguous: verl's cp_layout, slime's and miles's allgather CP, prime-rl.
+// The communication method of attention (p2p, all_gather, a2a, hierarchical groups) does not change which rows a rank
+// keeps; dynamic and hybrid CP only choose C and r per micro-batch.
 enum class Partition : uint8_t {
   kZigzagPerDocument = 0,      // THD: zigzag over each document.
-  kZigzagPerSequence = 1,      // BSHD: over each sequence of the batch. THD: over the stream as a whole.
-  kContiguous = 2,             // THD: over the stream as a whole.
+  kZigzagPerSequence = 1,      // Zigzag. BSHD: over each sequence of the batch. THD: over the whole stream.
+  kContiguous = 2,             // THD: contiguous over the whole stream.
   kContiguousPerSequence = 3,  // BSHD: over each sequence of the batch.
   kExplicit = 4,               // As RowRank::positions says.
 };
 
-// BSHD only (Megatron TopKRouter.routing: logits.view(-1, E) of [s, b, E]): the position of row (s, b) of the rectangle
-// at the router, for local rows s and sequences b.
+// BSHD only: the position at the router of the row with local row number s and sequence number b. (Megatron's
+// TopKRouter.routing does logits.view(-1, E) on [s, b, E].)
 enum class RowOrder : uint8_t {
   kSequenceMajor = 0,  // s·B + b: hidden states are [s, b, h], as in Megatron.
   kBatchMajor = 1,     // b·S + s
 };
 
-// BSHD in batch-major order only: what the SP slice (Megatron scatter_to_sequence_parallel_region: dimension 0 in
-// tp_size equal pieces) divides. Sequence-major order gives the same rows either way.
+// BSHD in batch-major order only: what the sequence-parallel (SP) slice divides into tp_size equal pieces (Megatron's
+// scatter_to_sequence_parallel_region divides dimension 0). In sequence-major order both give the same rows.
 enum class SpSlice : uint8_t {
   kAfterFlatten = 0,   // All local rows of the micro-batch, as one list.
   kBeforeFlatten = 1,  // The local rows of each sequence. Not with kExplicit.
 };
 
 struct SequenceShape {
-  int64_t tokens = 0;         // T, without padding, media expanded. 0: the whole document is padding.
-  int64_t recorded_rows = 0;  // Rows 0 … recorded_rows - 1 have a route, judging by lengths: T - 1, T or fewer.
-  int64_t first_row = 0;      // Within its document or padded sequence: above 0 if the padding is on the left.
-  bool live = false;          // Belongs to no sample: rows without a route are kLive.
+  int64_t tokens = 0;  // T, without padding, with expanded media tokens. 0: the document is all padding.
+  // Rows 0 … recorded_rows - 1 should have a route: usually T - 1 rows; T or fewer are allowed.
+  int64_t recorded_rows = 0;
+  // Position of the first token in its document or padded sequence; above 0 with left padding.
+  int64_t first_row = 0;
+  bool live = false;  // The sequence belongs to no sample: its rows without a route are kLive.
   friend bool operator==(const SequenceShape&, const SequenceShape&) = default;
 };
 
-// The micro-batch, the same on every rank.
+// Describes the micro-batch; the same on every rank.
 struct MicroBatchLayout {
   TokenFormat format = TokenFormat::kThd;
   std::vector<SequenceShape> sequences;
-  // THD: boundaries of the padded documents before CP. Document i holds sequence i from its first row on; documents
-  // after the last sequence are padding.
+  // THD: boundaries of the padded documents before CP. Document i holds sequence i, starting at its first_row;
+  // documents after the last sequence are padding.
   std::vector<int64_t> cu_seqlens_padded;
-  // THD: rows of the padded stream as the token tensor has them, before CP.
+  // THD: number of rows of the padded stream (the token tensor) before CP.
   int64_t total_rows = 0;
   // BSHD. Rows of the batch after the last sequence are padding.
   int64_t batch_size = 0;
@@ -83,11 +86,11 @@ struct MicroBatchLayout {
   bool sequence_parallel = false;
   RowOrder row_order = RowOrder::kSequenceMajor;
   SpSlice sp_slice = SpSlice::kAfterFlatten;
-  // THD: S of Megatron's PackedSeqParams.tokens_per_sample. A MoE layer that has n·S local rows after CP and SP, n > 1,
-  // un-flattens them to [S][n] (TransformerLayer._maybe_unflatten_for_moe): router row s·n + b shows stream row b·S +
-  // s.
+  // THD: Megatron's PackedSeqParams.tokens_per_sample, here S. If a MoE layer has n·S local rows after CP and SP, with
+  // n > 1, it un-flattens them to [S][n] (TransformerLayer._maybe_unflatten_for_moe): router row s·n + b shows local
+  // row b·S + s.
   std::optional<int64_t> tokens_per_sample;
-  // Rows at the router of every rank, if something pads them further after SP: pads are added at the end.
+  // Number of rows at the router of every rank, if the trainer pads them further after SP. Pads are added at the end.
   std::optional<int64_t> target_rows;
   friend bool operator==(const MicroBatchLayout&, const MicroBatchLayout&) = default;
 };
@@ -96,12 +99,12 @@ struct MicroBatchLayout {
 struct RowRank {
   int32_t cp_rank = 0;
   int32_t tp_rank = 0;
-  // kExplicit: for each row that this rank holds after CP and before SP, in the router's order, its position in the
-  // padded stream (THD) or b·padded_length + s (BSHD).
+  // For kExplicit: the position of each row that this rank holds after CP and before SP, in the router's order. A
+  // position is an index in the padded stream (THD) or b·padded_length + s (BSHD).
   std::vector<int64_t> positions;
 };
 
-// Rows row, row + 1, …, row + count - 1 of a sequence at local rows local_row, local_row + stride, ….
+// Says that rows row, …, row + count - 1 of a sequence are at local rows local_row, local_row + stride, ….
 struct RowRun {
   int64_t local_row = 0;
   int64_t stride = 1;
@@ -110,18 +113,18 @@ struct RowRun {
   int64_t row = 0;
   RowState state = RowState::kReplayed;  // Never kPad.
 
-  // The entries [begin, end). Requires 0 <= begin <= end <= count.
+  // The part of this run with the entries [begin, end). Requires 0 <= begin <= end <= count.
   constexpr RowRun Part(int64_t begin, int64_t end) const {
     return {local_row + begin * stride, stride, end - begin, sequence, row + begin, state};
   }
   friend bool operator==(const RowRun&, const RowRun&) = default;
 };
 
-// What every local row shows, in compact form: local rows in no run are pads. A row that is replayed here may still
-// turn out to be unrecorded when its sample is read.
+// A compact row map: which token each local row shows. Local rows that are in no run are pads. A row that is to be
+// replayed may still turn out to be unrecorded when its sample is read.
 struct RowMap {
   int64_t rows = 0;          // Local rows at the router, pads included.
-  std::vector<RowRun> runs;  // No local row twice.
+  std::vector<RowRun> runs;  // Each local row is in at most one run.
   int64_t replayed_rows = 0;
   int64_t unrecorded_rows = 0;
   int64_t live_rows = 0;
@@ -129,15 +132,16 @@ struct RowMap {
   int64_t pad_rows() const { return rows - replayed_rows - unrecorded_rows - live_rows; }
 };
 
-// The size of a parallel group: INVALID_ARGUMENT (kField) unless it is in 1 … 2^20.
+// Checks the size of a parallel group: INVALID_ARGUMENT (kField) unless it is 1 … 2^20.
 absl::Status CheckSize(absl::string_view field, int32_t size);
 
-// The rows of one rank, [local rows]: pad, slice over CP, put in the router's order, slice over SP, un-flatten, pad to
-// target_rows, in the order of a Megatron forward pass (get_batch_on_this_cp_rank, the embedding's scatter to the
-// sequence-parallel region, TransformerLayer._maybe_unflatten_for_moe).
+// Computes the local rows of one rank. The steps are those of a Megatron forward pass (get_batch_on_this_cp_rank, the
+// embedding's scatter to the sequence-parallel region, TransformerLayer._maybe_unflatten_for_moe): pad, slice over CP,
+// put in the router's order, slice over SP, un-flatten, pad to target_rows.
 //
-// INVALID_ARGUMENT, the message naming numbers and rule; reason kField for sizes, ranks and combinations that cannot
-// be (more than kMaxRows recorded rows among them), and kShape for lengths that do not divide or add up:
+// Fails with INVALID_ARGUMENT; the message states the numbers and the broken rule. The reason is kField for impossible
+// sizes, ranks and combinations (among them more than kMaxRows recorded rows), and kShape for lengths that are not
+// divisible or do not add up:
 //   more recorded rows than tokens, or more tokens than their document or padded_length;
 //   cu_seqlens_padded that does not start at 0, descends, or does not end at total_rows (the rows outside it would
 //     silently repeat others);
@@ -147,20 +151,20 @@ absl::Status CheckSize(absl::string_view field, int32_t size);
 //   a position outside the stream; an explicit partition without positions (kField).
 absl::StatusOr<RowMap> BuildRowMap(const MicroBatchLayout& layout, const RowRank& rank);
 
-// One entry per local row.
+// Returns one entry per local row.
 std::vector<LocalRow> ExpandRowMap(const RowMap& map);
 
-// Per sequence the rows that some local row replays: normal lists, `sequences` of them.
+// For each of `sequences` sequences, the rows that the map replays, as a normal list.
 std::vector<std::vector<RowRange>> ReplayedRows(const RowMap& map, int32_t sequences);
 
-// The inverse of the row map: from what the ranks recorded of a micro-batch to the rows of its sequences.
+// The inverse of the row map: finds where the rows of each sequence are in what the ranks recorded of a micro-batch.
 //
-// It is made from the ranks' own row maps, so every layout that can be replayed can also be recorded. What verl does
-// for zigzag and contiguous partitions in merge_router_topk_indices (gather over TP, gather over CP, inverse map per
-// sample) is one case of it.
+// The inverse is made from the row maps of the ranks, so every layout that can be replayed can also be recorded. verl's
+// merge_router_topk_indices (gather over TP, gather over CP, inverse map per sample) is the special case for zigzag and
+// contiguous partitions.
 
-// Rows run.row, run.row + 1, … of run.sequence are at local rows run.local_row, run.local_row + run.stride, … of record
-// `record`.
+// Says that rows run.row, run.row + 1, … of run.sequence are at local rows run.local_row, run.local_row + run.stride, …
+// of the record with the index `record`.
 struct RecordRun {
   int32_t record = 0;
   RowRun run;
@@ -168,18 +172,18 @@ struct RecordRun {
 };
 
 struct SequenceMerge {
-  // Rows 0 … recorded_rows - 1 once each, ascending.
+  // Cover rows 0 … recorded_rows - 1 exactly once, ascending.
   std::vector<RecordRun> runs;
-  // Further copies of these rows: on tensor ranks without sequence parallelism, which all see the whole CP slice, and
-  // in explicit lists that repeat rows. Ascending.
+  // Further copies of these rows, ascending. There are copies on tensor-parallel ranks without sequence parallelism,
+  // which all see the whole CP slice, and in explicit partitions that repeat rows.
   std::vector<RecordRun> copies;
 };
 
-// One entry per sequence. `maps` holds the result of BuildRowMap for `layout` on each rank of the model replica that
-// shares the layers, in any order; if several show a row, the first one's is in `runs`. recorded_rows of a sequence
-// says which rows are merged: T - 1 as the service keeps them, or T. `samples` names the sequences in errors, or is
-// empty. FAILED_PRECONDITION (kNotCommitted, with sample, row and missing_rows) if no map shows some of a sequence's
-// rows.
+// Returns one entry per sequence. `maps` are the results of BuildRowMap for `layout` on each rank that has the same
+// layers, in any order. If several ranks show a row, `runs` has that of the first one. All rows below the recorded_rows
+// of a sequence are merged (T - 1 as the service keeps them, or T). `samples` names the sequences in errors, or is
+// empty. FAILED_PRECONDITION (kNotCommitted, with sample, row and missing_rows) if some rows of a sequence are in no
+// map.
 absl::StatusOr<std::vector<SequenceMerge>> MergeRows(const MicroBatchLayout& layout, absl::Span<const RowMap> maps,
                                                      absl::Span<const std::string> samples = {});
 

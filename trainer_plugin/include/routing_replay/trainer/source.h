@@ -28,14 +28,16 @@ namespace routing_replay::trainer {
 
 // What happens to a sample that cannot be replayed.
 
-// All ranks of a model replica must use the same policy; they compare its number.
+// All ranks of a model replica must use the same policy; an agreement compares the numeric values.
 enum class MissingPolicy : uint8_t {
-  kStrict = 0,  // The fetch, or the step on all ranks, fails: FAILED_PRECONDITION naming the sample and its status.
-  kLive = 1,    // The whole sample is unrecorded: its rows take live routing. Counted.
-  kDrop = 2,    // As kLive, and the sample is listed: the caller leaves it out of the loss.
+  // The fetch (or, with an agreement, the step on all ranks) fails: FAILED_PRECONDITION names sample and status.
+  kStrict = 0,
+  kLive = 1,  // All rows of the sample route live, as if unrecorded. The sample is counted.
+  kDrop = 2,  // As kLive. The sample is also listed, and the caller must leave it out of the loss.
 };
 
-// Options and results of a fetch from any source: the slices of a plan in one staging buffer, in storage encoding.
+// Options and results of a fetch from any source. A fetch puts the slices of a plan into one staging buffer, in storage
+// encoding.
 
 struct FetchOptions {
   Producer producer = Producer::kRollout;
@@ -47,34 +49,36 @@ struct FetchOptions {
 // One sequence of the micro-batch.
 struct FetchSequence {
   std::string sample;
-  int64_t handle = 0;                    // SampleHandle of its id; used if sample is empty.
-  std::optional<int64_t> num_tokens;     // Expected T; a sample with another one counts as missing.
-  std::vector<TokenCheck> token_checks;  // Expected; a sample that differs counts as missing.
-  // The content that all ranks of the replica agreed on before. The sample must still have this content id and be
-  // readable, whatever the policy: if one rank fell back alone, replayed and live layers would mix. Exception:
-  // kTokensNotKnown follows the policy, because ranks that name the same tokens all fall back.
+  int64_t handle = 0;                    // SampleHandle of the sample; used if `sample` is empty.
+  std::optional<int64_t> num_tokens;     // Expected T; a sample with another T counts as missing.
+  std::vector<TokenCheck> token_checks;  // Expected; a sample with other tokens counts as missing.
+  // The content id on which all ranks of the replica agreed before. The sample must still have this content id and be
+  // readable, or the fetch fails under every policy: if one rank alone fell back, replayed and live layers would mix.
+  // Exception: the status kTokensNotKnown follows the policy, because all ranks pass the same tokens and so all fall
+  // back.
   std::optional<uint64_t> content_id;
-  bool live = false;  // Falls back: nothing is read, the whole sequence is unrecorded.
+  bool live = false;  // Nothing is read, and the whole sequence routes live.
 };
 
-// What a fetch says about the samples.
+// What a fetch reports about the samples.
 struct FetchedSamples {
-  std::vector<SampleRecord> records;  // One per plan slice, in its order; kUnspecified if it was not read.
+  // One per slice of the plan, in the same order; kUnspecified if the slice was not read.
+  std::vector<SampleRecord> records;
   int64_t fallback_sequences = 0;
-  std::vector<int32_t> dropped;  // Under kDrop: the sequences that fall back, in the order in which they were found.
+  std::vector<int32_t> dropped;  // Under kDrop: the sequences that fall back, in the order in which this was found out.
 };
 
 struct StagedRows : FetchedSamples {
   std::vector<uint8_t> staging;
   std::vector<StagedPiece> pieces;  // layer_begin is an index in plan.layers.
-  // Per sequence of the micro-batch: rows without a route (normal lists), or all rows if it falls back. The value of
-  // RealignInput::unrecorded.
+  // For each sequence of the micro-batch, its rows without a route (a normal list); all rows if the sequence falls
+  // back. Pass this as RealignInput::unrecorded.
   std::vector<std::vector<RowRange>> unrecorded;
 };
 
 class StagingSink;  // Collects the answer of a read.
 
-// Rows that are available without the service. Fetch and Inspect may run on many threads.
+// A source has rows that are available without the service. Several threads may call Fetch and Inspect at once.
 class Source {
  public:
   virtual ~Source() = default;
@@ -83,7 +87,7 @@ class Source {
   // As FetchSlices; options.wait and timeout are ignored.
   absl::StatusOr<StagedRows> Fetch(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                    const FetchOptions& options) const;
-  // Fetches only these positions in plan.slices, none of a live sequence.
+  // Fetches only the slices at these positions in plan.slices; none may be of a live sequence.
   absl::StatusOr<StagedRows> Fetch(const ReplayPlan& plan, absl::Span<const int32_t> slices,
                                    absl::Span<const FetchSequence> sequences, const FetchOptions& options) const;
   // The record that a read would return for a sample, without reading rows.
@@ -93,14 +97,14 @@ class Source {
 
  private:
   virtual SampleRecord Answer(const SampleRead& asked, Producer producer) const = 0;
-  // Stages the requested rows of a sample for which Answer returned kOk, all layers of the plan, as those of the read's
-  // sample number `index`.
+  // Passes the requested rows of a sample, for all layers of the plan, to `sink`, as those of the sample with this
+  // index in the read. Called only if Answer returned kOk.
   virtual absl::Status Stage(const SampleRead& asked, int32_t index, const ReplayPlan& plan,
                              StagingSink& sink) const = 0;
 };
 
-// Rows that the host holds already, as arrays from Ray, TransferQueue or a pickle: replay without the service. Same
-// checks, same staging.
+// A source of rows that the host already has, as arrays from Ray, TransferQueue or a pickle, for replay without the
+// service. The checks are the same as with the service.
 //
 //   LocalSource source(geometry);
 //   source.Add({.sample = "step1/0"}, {.dtype = DType::kI32, .shape = {rows, layers, K}}, bytes);
@@ -110,12 +114,13 @@ class Source {
 struct LocalSample {
   std::string sample;
   std::optional<int64_t> num_tokens;     // T; not set: one more than the rows.
-  std::vector<RowRange> unrecorded;      // Rows for which the tensor has no slots: normal list.
-  absl::Span<const uint32_t> token_ids;  // Token ids of all rows' positions, or empty. Copied.
+  std::vector<RowRange> unrecorded;      // Rows that the tensor does not contain; a normal list.
+  absl::Span<const uint32_t> token_ids;  // One token id per row, or empty. Copied.
 };
 
-// Not thread-safe while it changes. Its samples count for every producer. The content id of a sample is a hash of the
-// rows as this source stores them, the same on all ranks that add the same tensor.
+// Not thread-safe while samples are added or removed. A fetch finds the samples whichever producer it asks for. The
+// content id of a sample is a hash of its rows as they are stored here, so it is equal on all ranks that add the same
+// tensor.
 class LocalSource final : public Source {
  public:
   explicit LocalSource(Geometry geometry, HandleFunction handle_of = SampleHandle);
@@ -123,20 +128,21 @@ class LocalSource final : public Source {
   LocalSource(LocalSource&&) noexcept;
   LocalSource& operator=(LocalSource&&) noexcept;
 
-  // Decodes, checks, narrows and keeps the rows; the payload is not needed any more. An existing sample of that id is
-  // replaced. Errors as those of an append (INVALID_ARGUMENT naming sample, field, row and layer; the fields are those
-  // of LocalSample, "tensor.…" and "payload"), and ALREADY_EXISTS (kHandleCollision) naming both samples if another one
-  // has the same handle; the existing samples are untouched then.
+  // Decodes, checks and narrows the rows and keeps a copy; the payload may be freed afterwards. Replaces an existing
+  // sample with this id. Fails with the errors of an append (INVALID_ARGUMENT naming sample, field, row and layer;
+  // fields are those of LocalSample, "tensor.…" and "payload"), and with ALREADY_EXISTS (kHandleCollision) naming both
+  // samples if another sample has the same handle. After an error the source is unchanged.
   absl::Status Add(const LocalSample& sample, const TensorDescription& tensor, absl::Span<const uint8_t> payload);
-  // R2 without transport: keeps the rows of a sample that this rank recorded itself, from an index buffer. Row r comes
-  // from a local row that shows row r of sequence `sequence` as one to be replayed. Rows of the sample that no local
-  // row shows are unrecorded: other ranks hold them, and a plan with the same partition does not ask for them. The
-  // layout must have all MoE layers of the geometry (for a rank of a pipeline: a geometry of its layers), which must
-  // have one K. sample.num_tokens is required, sample.unrecorded must be empty. There is no content id: each rank has
-  // rows and layers of its own. INVALID_ARGUMENT (kGeometryMismatch, kLength, kField) for mismatches, otherwise as Add.
+  // For R2 (replay of the trainer's own choice) without the service: adds the rows of a sample that this rank itself
+  // recorded, from an index buffer. Row r is taken from a local row that shows row r of `sequence` with the state
+  // kReplayed. Rows that no local row shows become unrecorded: other ranks hold them, and a plan with the same
+  // partition does not ask for them here. The layout must have all MoE layers of the geometry, and all of these must
+  // have the same K; a rank of a pipeline needs a geometry of only its layers. sample.num_tokens is required, and
+  // sample.unrecorded must be empty. The sample has no content id, because each rank has other rows and layers.
+  // INVALID_ARGUMENT (kGeometryMismatch, kLength, kField) for mismatches; other errors as Add.
   absl::Status AddRecorded(const LocalSample& sample, int32_t sequence, const BufferLayout& layout,
                            absl::Span<const LocalRow> row_map, absl::Span<const uint8_t> indices);
-  // Returns true if the sample existed.
+  // Removes a sample. Returns true if it existed.
   bool Remove(absl::string_view sample);
   const Geometry& geometry() const override { return geometry_; }
 
@@ -152,18 +158,19 @@ class LocalSource final : public Source {
   Geometry geometry_;
   HandleFunction handle_of_;
   std::map<std::string, std::unique_ptr<const Entry>, std::less<>> samples_;
-  std::map<int64_t, std::string> names_;  // Ids of samples_, by handle.
+  std::map<int64_t, std::string> names_;  // Sample ids by handle.
 };
 
-// Rows that were exported to a directory (proto/FORMAT.md, "Exported runs"): replay without the service.
+// A source of rows that were exported to a directory (proto/FORMAT.md, "Exported runs"), for replay without the
+// service.
 
-// Holds the index. A sample's rows are read when they are fetched, one sample at a time, and are not kept. Exports may
-// go on into the directory: a source finds its files until the second export after it was opened has ended, and from
-// then on only those of unchanged samples. Immutable.
+// Keeps only the index in memory. The rows of a sample are read from its file when they are fetched, and are not kept.
+// New exports may be written to the directory meanwhile: an open source still finds its files after the next export,
+// but after the second one only those of samples that have not changed. Immutable.
 //
-// In addition, a fetch returns DATA_LOSS (kChecksum) naming a sample whose file was changed since it was written, and
-// INVALID_ARGUMENT naming one whose file never matched the index. A read for another producer than the run's finds no
-// sample, and the record's message names both.
+// A fetch can also fail with DATA_LOSS (kChecksum), naming a sample whose file was changed after it was written, and
+// with INVALID_ARGUMENT, naming a sample whose file never matched the index. A fetch for another producer than that of
+// the exported run finds no samples; the message in the record names both producers.
 class DirectorySource final : public Source {
  public:
   // FAILED_PRECONDITION: kNotCommitted if there is no finished export, kVersionMismatch; DATA_LOSS for a damaged index;
@@ -175,7 +182,7 @@ class DirectorySource final : public Source {
   const Geometry& geometry() const override;
   const std::string& run() const;
   Producer producer() const;
-  // Ids, in the order of the index.
+  // The sample ids, in the order of the index.
   std::vector<std::string> samples() const;
 
  private:
