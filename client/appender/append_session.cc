@@ -16,7 +16,6 @@ constexpr Backoff::Options kRejectionBackoff{.initial = std::chrono::millisecond
                                              .maximum = std::chrono::milliseconds(500)};
 constexpr Backoff::Options kReconnectBackoff{.initial = std::chrono::milliseconds(50),
                                              .maximum = std::chrono::seconds(1)};
-constexpr std::chrono::hours kLongWait(1);
 // Limits of AppendFailures; and how many samples a text names.
 constexpr size_t kMaxFailedSamples = 100'000, kMaxFailures = 100, kSamplesInText = 10;
 
@@ -178,6 +177,11 @@ Clock::Duration AppendQueue::RejectionDelay(const absl::Status& rejection) {
   const auto detail = GetErrorDetail(rejection);
   const int32_t said = detail ? detail->retry_after_ms.value_or(0) : 0;
   return std::max<Clock::Duration>(backoff_.Next(), std::chrono::milliseconds(said));
+}
+
+std::optional<AppendQueue::Message> AppendQueue::NextIfSmall(Clock::Time now) {
+  if (to_send_.size() != 1 || unsent_bytes_ > kFreePayloadBytes) return std::nullopt;
+  return NextMessage(now);
 }
 
 void AppendQueue::OnAck(const AppendAck& ack, Clock::Time now) {
@@ -396,9 +400,14 @@ AppendSession::Action AppendSession::Next(Clock::Time now, bool can_write) {
   if (state_ == State::kStreaming && can_write) {
     if (auto message = queue_.NextMessage(now)) return {.step = Step::kSend, .message = *std::move(message)};
   }
-  Clock::Time until = queue_.NextEvent(now).value_or(now + kLongWait);
+  // No append that is added later expires before then.
+  Clock::Time until = queue_.NextEvent(now).value_or(DeadlineAfter(now, options_.append_timeout));
   if (state_ == State::kIdle && queue_.HasUnsent()) until = std::min(until, connect_after_);
   return {.until = until};
+}
+
+std::optional<AppendQueue::Message> AppendSession::NextIfSmall(Clock::Time now) {
+  return state_ == State::kStreaming ? queue_.NextIfSmall(now) : std::nullopt;
 }
 
 void AppendSession::OnMessage(const absl::StatusOr<ByteChain>& bytes, Clock::Time now) {

@@ -69,6 +69,9 @@ class AppendQueue {
   // The next time at which Expire or NextMessage may have something to do without an answer.
   std::optional<Clock::Time> NextEvent(Clock::Time now) const;
 
+  // The same if the append that was added last is small and alone in waiting to be sent.
+  std::optional<Message> NextIfSmall(Clock::Time now);
+
   // Outcomes since the last call.
   std::vector<Finished> TakeFinished() { return std::exchange(finished_, {}); }
 
@@ -250,6 +253,9 @@ class AppendSession {
 
   // `can_write` says whether the stream accepts another message now. Call again after each action except kWait.
   Action Next(Clock::Time now, bool can_write);
+  // The message of the append that was added last, for a stream that accepts it now, if that append is small and
+  // nothing waits before it. No Next is needed for it: the `until` of the last one still holds.
+  std::optional<AppendQueue::Message> NextIfSmall(Clock::Time now);
   // A message of the stream, or why it could not be received.
   void OnMessage(const absl::StatusOr<ByteChain>& bytes, Clock::Time now);
   void OnStreamEnd(absl::Status why, Clock::Time now);

@@ -98,6 +98,21 @@ TEST_F(AppendSessionTest, ConnectsOnlyForSomethingToSend) {
   EXPECT_EQ(Next(), Step::kWait);
 }
 
+TEST_F(AppendSessionTest, ASmallAppendThatNothingWaitsBeforeIsForItsCaller) {
+  const auto add = [&](size_t bytes) {
+    session_.Add(MakePlan("a", std::vector<uint8_t>(bytes, 1), {}, {0, static_cast<int64_t>(bytes)}), clock_.Now());
+    return session_.NextIfSmall(clock_.Now()).has_value();
+  };
+  EXPECT_FALSE(add(1));  // No stream.
+  EXPECT_EQ(Next(), Step::kConnect);
+  EXPECT_FALSE(add(1));  // The first one waits.
+  while (Next() == Step::kSend) {
+  }
+  EXPECT_TRUE(add(1));
+  EXPECT_EQ(Next(), Step::kWait);
+  EXPECT_FALSE(add(40'000));
+}
+
 TEST_F(AppendSessionTest, WhatGetsNoCreditForGoodFails) {
   const std::vector<uint8_t> ids(40'000, 1);  // More than may be sent without credit.
   for (const char* sample : {"a", "b"}) session_.Add(MakePlan(sample, ids, {}, {0, 40'000}), clock_.Now());
@@ -210,6 +225,15 @@ class ImpatientSessionTest : public AppendSessionTest {
  protected:
   ImpatientSessionTest() : AppendSessionTest(milliseconds(500)) {}
 };
+
+// Whoever waits until then need not be told of an append that its caller sends.
+TEST_F(ImpatientSessionTest, WaitsNoLongerThanAnAppendMayTake) {
+  const Clock::Time until = session_.Next(clock_.Now(), true).until;
+  session_.Add(MakePlan("a", {1}, {}, {0, 1}), clock_.Now());
+  clock_.Advance(until - clock_.Now());
+  Next();
+  EXPECT_EQ(session_.TakeFinished().size(), 1u);
+}
 
 TEST_F(ImpatientSessionTest, EndsAStreamThatDoesNotAnswer) {
   session_.Add(MakePlan("a", {1, 2}, {}, {0, 2}), clock_.Now());

@@ -79,6 +79,7 @@ DirectAppendStream::Event DirectAppendStream::Receive() {
 }
 
 DirectAppendStream::Event DirectAppendStream::Wait(int wake, Clock::Time until) {
+  MutexLock lock(mutex_);
   while (true) {
     // What the server said before its connection broke is still to be received.
     Event event = Receive();
@@ -92,7 +93,9 @@ DirectAppendStream::Event DirectAppendStream::Wait(int wake, Clock::Time until) 
     ready[0].events = static_cast<short>(connection_->receive_events() | to_send);
     const bool is_ready = connection_->IsReady();
     const int64_t patience = is_ready ? 0 : std::clamp<int64_t>(left.count(), 0, 60'000);
+    mutex_.Unlock();
     const int count = poll(ready.data(), ready.size(), static_cast<int>(patience));
+    mutex_.Lock();
     if (count == 0 && !is_ready && left.count() <= 60'000) return {};
     if (sending && (is_ready || (ready[0].revents & to_send) != 0)) broken_ = connection_->TrySend();
     if ((ready[1].revents & POLLIN) != 0) {

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "client/appender/append_session.h"
 #include "client/channel/link.h"
+#include "proto/wire/mutex.h"
 
 namespace routing_replay::client {
 
@@ -47,7 +48,8 @@ class AppendStream {
   bool broken_ = false;  // A write failed.
 };
 
-// The same over the direct path. For one thread.
+// The same over the direct path. `mutex` is held in every call but Cancel and Wait, which takes it while it does not
+// wait: one thread waits, and any thread that has it may write meanwhile.
 class DirectAppendStream {
  public:
   struct Event {
@@ -56,14 +58,15 @@ class DirectAppendStream {
     std::optional<absl::Status> end;
   };
 
-  explicit DirectAppendStream(std::unique_ptr<DirectConnection> connection) : connection_(std::move(connection)) {}
+  DirectAppendStream(std::unique_ptr<DirectConnection> connection, Mutex& mutex)
+      : mutex_(mutex), connection_(std::move(connection)) {}
 
   bool CanWrite() const { return broken_.ok() && !connection_->sending(); }
   // Requires CanWrite().
   void Write(AppendQueue::Message message);
   void Cancel() { connection_->Break(); }
   // Sends and receives until one of these, or until then: a message, the end, or that `wake` (an eventfd) is set, which
-  // it clears.
+  // it clears. Another thread that writes sets it unless CanWrite() is true afterwards.
   Event Wait(int wake, Clock::Time until);
   std::unique_ptr<DirectConnection> TakeConnection() { return std::move(connection_); }
 
@@ -71,6 +74,7 @@ class DirectAppendStream {
   // What has come.
   Event Receive();
 
+  Mutex& mutex_;
   std::unique_ptr<DirectConnection> connection_;
   AppendQueue::Message message_;  // Being sent.
   absl::Status broken_;

@@ -24,8 +24,9 @@
 namespace routing_replay::client {
 namespace {
 
-// Callers put appends into the queue; one thread owns the connection, sends, receives and reports. After a fork the
-// parent's thread continues with the queue; the child's thread begins with its first append.
+// Callers put appends into the queue; one thread owns the connection, sends, receives and reports. Over the direct path
+// a caller sends a small append itself if nothing waits before it: that costs less than to wake the thread. After a
+// fork the parent's thread continues with the queue; the child's thread begins with its first append.
 class AppenderImpl final : public PlanAppender, private ForkPart {
  public:
   AppenderImpl(AppenderRun run, AppenderOptions options)
@@ -90,6 +91,8 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
     const absl::Status status = WaitFor(delivered_, DeadlineAfter(Clock::Real().Now(), timeout), settled);
     return absl::IsDeadlineExceeded(status) ? session_.NotFlushed() : status;
   }
+  // Sends the append that was added last. False: the thread is to be woken for it, or for what is left of it.
+  bool SendHere(Clock::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Wakes the thread; starts it if it is not running.
   void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends the thread; open appends get no outcome.
@@ -99,7 +102,8 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
   void Loop();
   // Does what can be done now and returns the time at which there may be more.
   Clock::Time Advance();
-  AppendSession::Action NextAction();
+  // Decides what to do next, and sends what is to be sent.
+  AppendSession::Action Step();
   void Do(AppendSession::Action action);
   void OnEvent(intptr_t tag, bool ok);
   void OnMessage(const absl::StatusOr<ByteChain>& bytes);
@@ -124,9 +128,11 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
 
   // Null: the thread is not running. Changes only with mutex_ held, while the thread is not running.
   std::unique_ptr<Events> events_;
-  ServerConnection connection_;           // Of the stream.
-  std::unique_ptr<AppendStream> stream_;  // One of them, or none.
-  std::unique_ptr<DirectAppendStream> direct_;
+  ServerConnection connection_;                 // Of the stream.
+  std::unique_ptr<AppendStream> stream_;        // One of them, or none.
+  std::unique_ptr<DirectAppendStream> direct_;  // Used by callers, too, while on_direct_.
+  // Of direct_. Messages are decided and written under it, so that they go in that order. Before mutex_.
+  Mutex sending_;
   Mutex joining_;
   std::thread thread_ ABSL_GUARDED_BY(joining_);
 };
@@ -192,6 +198,16 @@ absl::Status AppenderImpl::WaitFor(CondVar& condition, Clock::Time deadline, con
   return absl::OkStatus();
 }
 
+// The thread holds sending_ before mutex_: here it can only be tried.
+bool AppenderImpl::SendHere(Clock::Time now) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (!on_direct_ || waking_ || !sending_.TryLock()) return false;
+  auto message = direct_->CanWrite() ? session_.NextIfSmall(now) : std::nullopt;
+  if (message) direct_->Write(*std::move(message));
+  const bool sent = message && direct_->CanWrite();
+  sending_.Unlock();
+  return sent;
+}
+
 void AppenderImpl::Wake() {
   if (!events_) Start();
   if (std::exchange(waking_, true)) return;
@@ -218,7 +234,7 @@ absl::StatusOr<std::optional<PlanAppender::Queued>> AppenderImpl::Enqueue(Append
   Queued queued{.dropped = !status.ok()};
   const Clock::Time now = Clock::Real().Now();
   queued.sequence = queued.dropped ? session_.AddDropped(plan, now) : session_.Add(std::move(plan), now);
-  Wake();
+  if (!SendHere(now)) Wake();
   return std::optional(queued);
 }
 
@@ -291,23 +307,31 @@ void AppenderImpl::Loop() {
 
 Clock::Time AppenderImpl::Advance() {
   while (true) {
-    AppendSession::Action action = NextAction();
+    AppendSession::Action action = Step();
     Deliver();
     if (action.step == AppendSession::Step::kWait) return action.until;
     Do(std::move(action));
   }
 }
 
-AppendSession::Action AppenderImpl::NextAction() {
-  MutexLock lock(mutex_);
-  const Clock::Time now = Clock::Real().Now();
-  if (stopping_ || resting_) return {.until = now};
-  return session_.Next(now, direct_ ? direct_->CanWrite() : stream_ && stream_->CanWrite());
+AppendSession::Action AppenderImpl::Step() {
+  MutexLock sending(sending_);
+  AppendSession::Action action;
+  {
+    MutexLock lock(mutex_);
+    const Clock::Time now = Clock::Real().Now();
+    if (stopping_ || resting_) return {.until = now};
+    action = session_.Next(now, direct_ ? direct_->CanWrite() : stream_ && stream_->CanWrite());
+  }
+  if (action.step != AppendSession::Step::kSend) return action;
+  direct_ ? direct_->Write(std::move(action.message)) : stream_->Write(std::move(action.message));
+  return action;
 }
 
 void AppenderImpl::Do(AppendSession::Action action) {
   switch (action.step) {
     case AppendSession::Step::kWait:
+    case AppendSession::Step::kSend:
       return;
     case AppendSession::Step::kConnect: {
       auto connection = run_.link->Connect();
@@ -317,14 +341,12 @@ void AppenderImpl::Do(AppendSession::Action action) {
       }
       connection_ = *std::move(connection);
       if (auto direct = run_.link->BeginDirect(connection_, "Append", Clock::Time::max())) {
-        direct_ = std::make_unique<DirectAppendStream>(std::move(direct));
+        direct_ = std::make_unique<DirectAppendStream>(std::move(direct), sending_);
         return WaitForDirect(true);
       }
       stream_ = std::make_unique<AppendStream>(connection_, events_->queue);
       return;
     }
-    case AppendSession::Step::kSend:
-      return direct_ ? direct_->Write(std::move(action.message)) : stream_->Write(std::move(action.message));
     case AppendSession::Step::kCancel:
       run_.link->OnEnd(connection_, absl::UnavailableError("the server does not answer")).IgnoreError();
       return direct_ ? direct_->Cancel() : stream_->Cancel();
@@ -352,9 +374,9 @@ void AppenderImpl::OnDirectEvent(DirectAppendStream::Event event) {
   }
   if (event.message) OnMessage(event.message->chain());
   if (!event.end) return;
+  WaitForDirect(false);
   run_.link->EndDirect(connection_, direct_->TakeConnection(), *event.end);
   direct_.reset();
-  WaitForDirect(false);
   OnStreamEnd(*std::move(event.end));
 }
 
@@ -402,6 +424,7 @@ void AppenderImpl::Deliver() {
 }
 
 void AppenderImpl::ShutDown() {
+  if (direct_) WaitForDirect(false);
   direct_.reset();
   if (stream_) stream_->Cancel();
   void* tag = nullptr;

@@ -2,6 +2,7 @@
 #include <zstd.h>
 
 #include <random>
+#include <thread>
 
 #include "tests/integration/fixture.h"
 #include "tests/quickstart/engine_payload.h"
@@ -128,6 +129,34 @@ TEST_F(AppendReadTest, AnySplitEncodingAndRetryGivesTheSameSample) {
     EXPECT_EQ(state.token_check, first.token_check);
     EXPECT_EQ(state.stored_bytes, first.stored_bytes);
   }
+}
+
+// Small appends are sent by their callers, long ones by the appender's thread: rows of a sample keep their order.
+TEST_F(AppendReadTest, ManyThreadsShareAnAppender) {
+  const Geometry geometry = Geometry::Uniform(40, 128, 8);
+  constexpr int64_t kRows = 3000, kThreads = 4;
+  const auto run = OpenRun("threads", geometry);
+  const RandomRoutes routes = MakeRandomRoutes(geometry, kRows, 12);
+  const auto appender = run->NewAppender();
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      std::mt19937_64 random(thread);
+      AppendOptions options{.sample = absl::StrCat("s", thread)};
+      for (int64_t begin = 0, end; begin < kRows; begin = end) {
+        end = std::min(kRows, begin + (random() % 8 == 0 ? 400 : 1 + static_cast<int64_t>(random() % 4)));
+        options.row_start = begin;
+        if (end == kRows) options.seal_num_tokens = kRows + 1;
+        const std::vector<int32_t> tensor = routes.Tensor({begin, end});
+        EXPECT_OK(appender->Append(options, Int32Tensor(geometry, end - begin), AsBytes(tensor)));
+        const bool wait = random() % 4 == 0;
+        EXPECT_OK(wait ? appender->Settle(options.sample, std::nullopt, kCallTimeout).status() : absl::OkStatus());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_OK(appender->Flush(kCallTimeout));
+  for (int thread = 0; thread < kThreads; ++thread) ExpectRows(*run, absl::StrCat("s", thread), routes, {{0, kRows}});
 }
 
 TEST_F(AppendReadTest, UnrecordedRowsAreListedAndHoldNothing) {

@@ -51,7 +51,7 @@ absl::Status PlanSender::Connect() {
   connection_ = *std::move(connection);
   auto direct = link_->BeginDirect(connection_, "Append", Clock::Time::max());
   if (direct) {
-    direct_ = std::make_unique<DirectAppendStream>(std::move(direct));
+    direct_ = std::make_unique<DirectAppendStream>(std::move(direct), sending_);
   } else {
     stream_ = std::make_unique<AppendStream>(connection_, events_);
   }

@@ -37,6 +37,7 @@ class PlanSender {
   client::ServerConnection connection_;
   grpc::CompletionQueue events_;
   client::AppendSession session_;
+  Mutex sending_;                                 // Of direct_.
   std::unique_ptr<client::AppendStream> stream_;  // One of them.
   std::unique_ptr<client::DirectAppendStream> direct_;
 };
