@@ -1,7 +1,7 @@
-"""Calls of the library that may wait: they block, or report their end in a queue.
+"""Calls of the library that may wait. Such a call either blocks or delivers its completion through a queue.
 
-A method of a client is written once, as a function that makes an `Operation`. `blocking` turns it into the method that
-waits for it; `routing_replay.aio` turns that one into the method that is awaited.
+Each client method is written once, as a function that makes an `Operation`. `blocking` turns this function into a
+method that waits for the operation; `routing_replay.aio` makes the coroutine method from it.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ S = TypeVar("S")
 T = TypeVar("T")
 U = TypeVar("U")
 
-_HANDLER_MS = 50  # How long a signal may have to wait for its handler.
+_HANDLER_MS = 50  # Seconds that a signal may have to wait before Python runs its handler.
 PLAIN_CALL, NO_WAIT = byref(Call(-1, None, 0)), byref(Call(0, None, 0))
 
 
 @dataclass(slots=True)
 class Operation(Generic[T]):
-    """A call that may wait, with its arguments, which live until it has ended.
+    """A call that may wait, together with its arguments, which must stay alive until the call has ended.
 
-    function: of the library: inputs, the rr_call, and where its outputs go
+    function: the library function; it takes the inputs, the rr_call and the output pointers
     read: makes the result from the outputs
-    discard: frees the outputs of a call that was cancelled and ended nevertheless
+    discard: frees the outputs of a call that was cancelled but succeeded before the cancellation took effect
     timeout: seconds; None: the client's call_timeout
-    kept: what has to live as long as the call
+    kept: objects that must stay alive as long as the call
     settle: called at the end with the error or None; may raise another error
     in_thread: the call must run in the thread that waits for it
     """
@@ -61,14 +61,14 @@ class Operation(Generic[T]):
         return self  # type: ignore[return-value]
 
     def start(self, queue: int, tag: int) -> None:
-        """Starts the call; its end comes out of the queue. Raises errors in the arguments."""
+        """Starts the call; its completion is delivered through the queue. Raises errors in the arguments at once."""
         check(self.function(*self.inputs, byref(Call(self._milliseconds(), queue, tag)), *self.outputs))
 
     def _milliseconds(self) -> int:
         return -1 if self.timeout is None else round(self.timeout * 1000)
 
     def end(self, error: int | None) -> T:
-        """The result, or raises the error. Called once."""
+        """Returns the result, or raises the error. Called once."""
         failure = None if error is None else take_error(error)
         if self.settle is not None:
             self.settle(failure)
@@ -78,7 +78,7 @@ class Operation(Generic[T]):
         return result
 
     def drop(self, error: int | None) -> None:
-        """Frees what a cancelled call has left."""
+        """Frees the outputs that a cancelled call has left behind."""
         if error is not None:
             lib.rr_free(error)
         elif self.discard is not None:
@@ -90,7 +90,8 @@ class Operation(Generic[T]):
         return self.end(self.function(*self.inputs, call, *self.outputs))
 
     def wait(self) -> T:
-        """Blocks; in the main thread, signal handlers run meanwhile, and an exception of theirs ends the call."""
+        """Blocks until the call ends. In the main thread signal handlers run meanwhile, and an exception in a handler
+        cancels the call."""
         if self.in_thread or threading.get_ident() != _main_thread:
             return self.here()
         queue = _interruptible.pop() if _interruptible else Queue()
@@ -121,7 +122,7 @@ def making(
     kept: Any,
     **options: Any,
 ) -> Operation[Handle]:
-    """For a function that makes an object."""
+    """Makes the operation for a library function that creates an object."""
     out = c_void_p()
 
     def made() -> Handle:
@@ -139,7 +140,8 @@ def operation(
     kept: Any = None,
     **options: Any,
 ) -> Operation[T]:
-    """For a function that returns a structure, which `read` copies."""
+    """Makes the operation for a library function that returns a structure; `read` copies the structure to a Python
+    value."""
     owner = making(lib.rr_free, function, inputs, timeout, kept, **options)
     return owner.then(lambda owner: read(kind.from_address(owner.pointer)))
 
@@ -174,7 +176,7 @@ class Queue:
         self._handle.pointer = None
 
     def take(self) -> list[tuple[int, int | None]]:
-        """Tags and errors of the calls that have ended."""
+        """Returns tag and error of each call that has ended."""
         count = lib.rr_queue_take(self.pointer, self._ended, len(self._ended))
         return [(ended.tag, ended.error) for ended in self._ended[:count]]
 
@@ -182,7 +184,8 @@ class Queue:
         lib.rr_queue_cancel(self.pointer, tag)
 
     def wait_for_one(self, operation: Operation[Any]) -> int | None:
-        """The error of the only running operation. An exception of a signal handler cancels it."""
+        """Waits for the only running operation and returns its error. An exception in a signal handler cancels the
+        operation."""
         ended = self._ended[0]
         ended.tag = 0
         try:
@@ -190,7 +193,7 @@ class Queue:
                 pass
         except BaseException:
             self.cancel(1)
-            while not ended.tag:  # Until its end its memory is written to.
+            while not ended.tag:  # The library writes to the operation's memory until it has ended.
                 with contextlib.suppress(BaseException):  # A handler may raise again.
                     lib.rr_queue_wait(self.pointer, 1000, byref(ended))
             operation.drop(ended.error)
@@ -199,7 +202,8 @@ class Queue:
 
 
 _main_thread = threading.main_thread().ident
-_interruptible: list[Queue] = []  # For waits of the main thread; a signal handler may nest them.
+# Queues for waits in the main thread; there may be several, because a signal handler may wait, too.
+_interruptible: list[Queue] = []
 
 
 # Passes log lines of the library to the logger "routing_replay".
@@ -223,13 +227,13 @@ def _pass_on() -> None:
         try:
             for line in operation(lib.rr_log, (), _native.Texts, lambda lines: list(map(str, lines)), 1e9).here():
                 _log.warning("%s", line)
-        except RoutingReplayError:  # A fork, or no line for a day.
+        except RoutingReplayError:  # The process forked, or there was no log line for a day.
             time.sleep(1)
 
 
 def _after_fork_in_child() -> None:
     global _main_thread, _thread, _lock
-    _main_thread = threading.main_thread().ident  # The thread that forked.
+    _main_thread = threading.main_thread().ident  # Only the thread that forked may do this.
     lib.rr_fork_in_child()
     _interruptible.clear()
     _lock = threading.Lock()

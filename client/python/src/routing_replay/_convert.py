@@ -48,15 +48,15 @@ _NO_ROWS = (
     "vllm.rows, envelope.rows …), or pass raw bytes as a Payload"
 )
 _OF_RECORDED = ("row_start", "take", "unrecorded", "tokens", "layers", "weights", "engine", "surplus_rows")
-DTYPES = {"u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "i4": "I32", "i8": "I64"}  # By numpy's kind and size.
+DTYPES = {"u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "i4": "I32", "i8": "I64"}  # By numpy kind and item size.
 _NATIVE_DTYPES = {kind: _native.text(name) for kind, name in DTYPES.items()}
 _BASES = {"all": _native.text("ALL_LAYERS"), "moe": _native.text("MOE_LAYERS")}
 _EXPLICIT = _native.text("EXPLICIT")
 
 
 def taking(made: Callable[P, A]) -> Callable[[Callable[[S, A], T]], Callable[Concatenate[S, P], T]]:
-    """Gives a method that takes an `Append` (or a similar class) the parameters of that class, so that there is one
-    signature.
+    """Gives a method that takes an `Append` (or a similar class) the parameters of that class, so that the parameters
+    are defined in one place only.
     """
     parameters = list(inspect.signature(made).parameters.values())
 
@@ -78,29 +78,30 @@ def taking(made: Callable[P, A]) -> Callable[[Callable[[S, A], T]], Callable[Con
 
 
 def append(given: Append, made: _native.Append) -> list[Any]:
-    """Fills an rr_append; the objects that must live until it is taken. InvalidArgumentError naming a field."""
+    """Fills an rr_append, and returns the objects that must stay alive until the library has taken it. Raises
+    InvalidArgumentError naming a field."""
     return _fill(made, _of_recorded(given, given.rows) if isinstance(given.rows, RecordedRows) else given)
 
 
 def appends(given: Sequence[Append]) -> tuple[Any, list[Any]]:
-    """The same for several."""
+    """Fills an array of rr_append; see `fill_append`."""
     made = (_native.Append * len(given))()
     return made, [append(one, target) for one, target in zip(given, made, strict=True)]
 
 
 def _of_recorded(append: Append, recorded: RecordedRows) -> Append:
-    """Adds what the rows state about themselves; explicit options win."""
+    """Adds what RecordedRows say about themselves (weights, tokens, …); explicitly given options win."""
     given = {name: value for name in _OF_RECORDED if (value := getattr(append, name)) is not None}
     if append.weight_version is not None:
         given["weight_version"] = append.weight_version
     return replace(append, **(recorded.options(given) | {"rows": recorded.rows}))
 
 
-_ROLLOUT, _ZERO = "rollout", 0  # Compared by identity: another object with this value is converted, to the same.
+_ROLLOUT, _ZERO = "rollout", 0  # Compared by identity, which is faster; equal values give the same result.
 
 
 def _fill(target: _native.Append, append: Append) -> list[Any]:
-    """Looks only at what is given: a rollout appends often, and little at a time."""
+    """Converts only the options that are given, because a rollout makes many small appends."""
     sample = append.sample
     name = _values.utf8(sample, "append.sample")
     target.sample, target.sample_size = name, len(name)
@@ -160,7 +161,7 @@ def producer(value: Any, field: str, sample: Any = None) -> int:
 
 
 def spans(given: Any, field: str, sample: Any = None) -> tuple[Any, int]:
-    """An rr_weight_span for each span, and their number."""
+    """Returns an array with an rr_weight_span for each span, and its length."""
     made = [
         _native.WeightSpan(span.begin, span.end, span.version, _native.text(span.label))
         for span in weight_spans(given, field, sample)
@@ -174,7 +175,7 @@ def array_of(kind: Any, items: Sequence[Any]) -> tuple[Any, int]:
 
 
 def tensor(rows: Any, layers: Any, sample: str, take: RowRange | None = None, field: str = "take") -> tuple[int, Any]:
-    """The address of an rr_tensor, and what must live as long."""
+    """Returns the address of an rr_tensor, and the objects that must stay alive as long as it."""
     made, data = _payload(rows, sample) if isinstance(rows, Payload) else _array(rows, sample)
     if layers is None:
         pass
@@ -206,7 +207,8 @@ def _payload(rows: Payload, sample: str) -> tuple[_native.Tensor, Any]:
         data = np.frombuffer(view.cast("B"), np.uint8)
     except (TypeError, ValueError) as error:
         raise _values.invalid("payload", f"must be contiguous bytes: {error}", sample) from None
-    if isinstance(view.obj, mmap.mmap) and view.obj.size() < len(view.obj):  # Reading it would be a SIGBUS.
+    # Reading the mapped file would raise SIGBUS.
+    if isinstance(view.obj, mmap.mmap) and view.obj.size() < len(view.obj):
         raise _values.invalid("payload", "its file was truncated after it was opened", sample, "LENGTH")
     made.data, made.size = _native.data_of(data), data.nbytes
     return made, data
@@ -243,7 +245,8 @@ def _ids(rows: Any, sample: str) -> np.ndarray:
 
 @functools.lru_cache(1024)
 def _described(dtype: np.dtype[Any], shape: tuple[int, ...]) -> _native.Tensor | None:
-    """Cached: rollouts append many arrays of few shapes. None for a dtype that ids cannot have."""
+    """The result is cached, because rollouts append many arrays with few different shapes. None for a dtype that ids
+    cannot have."""
     name = _NATIVE_DTYPES.get(dtype.str[1:])
     if name is None:
         return None
@@ -255,7 +258,7 @@ def _described(dtype: np.dtype[Any], shape: tuple[int, ...]) -> _native.Tensor |
 
 def _little_endian(array: np.ndarray) -> np.ndarray:
     """A contiguous array."""
-    # True for nearly all arrays; the code below takes a microsecond.
+    # True for nearly all arrays, and saves the microsecond that the code below takes.
     if array.flags.c_contiguous and array.dtype.isnative:
         return array
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
@@ -277,7 +280,7 @@ def groups(value: RowRange | None) -> Any:
 
 
 def names(samples: Iterable[str]) -> tuple[Any, int]:
-    """An rr_text for each id, without duplicates, and their number."""
+    """Returns an array with an rr_text for each distinct id, and its length."""
     known = dict.fromkeys(_values.text(name, "samples") for name in _values.items(samples, "samples", "ids"))
     return array_of(_native.Text, [_native.text(name) for name in known])
 
@@ -297,7 +300,7 @@ def names_and_handles(samples: Iterable[str | int]) -> tuple[Any, int, Any, int]
 def read(
     samples: Iterable[SampleLike], layers: Sequence[int] | None, produced_by: str, wait: bool, only_begun: bool
 ) -> _native.Read:
-    """InvalidArgumentError for wrong layers."""
+    """Checks the layers of a read; raises InvalidArgumentError if they are wrong."""
     asked = [_sample(item, f"samples[{i}]") for i, item in enumerate(_values.items(samples, "samples", "samples"))]
     made = _native.Read(producer=producer(produced_by, "producer"), wait=bool(wait), only_begun=bool(only_begun))
     made.samples, made.count = array_of(_native.SampleRead, asked)
@@ -334,7 +337,8 @@ def _check(check: TokenCheck, field: str) -> _native.TokenCheck:
 
 
 def destinations(made: _native.Read, out: Sequence[Any]) -> list[np.ndarray]:
-    """Lets the ids be written into these buffers, which the caller keeps. Torch tensors may be pinned."""
+    """Sets the buffers into which the library writes the ids. The caller must keep them alive. Torch tensors may be
+    pinned."""
     arrays = [_writable(buffer, f"out[{i}]") for i, buffer in enumerate(_values.items(out, "out", "arrays"))]
     if len(arrays) != made.count:
         raise _values.invalid("out", f"{len(arrays)} for {made.count} samples", reason="LENGTH")
@@ -344,7 +348,7 @@ def destinations(made: _native.Read, out: Sequence[Any]) -> list[np.ndarray]:
 
 
 def _writable(buffer: Any, field: str) -> np.ndarray:
-    """A view without a copy."""
+    """Returns a numpy view of the buffer, without a copy."""
     try:
         if isinstance(buffer, np.ndarray):
             array = buffer
@@ -363,7 +367,7 @@ def _writable(buffer: Any, field: str) -> np.ndarray:
 
 
 def value(kind: type[T], found: Any, **others: Any) -> T:
-    """A dataclass from the structure's fields of the same names, and from `others`."""
+    """Makes a dataclass from the fields of the structure that have the same names, and from `others`."""
     readers = _readers(cast(Hashable, kind), cast(Hashable, type(found)))
     plain = {name: read(found) for name, read in readers if name not in others}
     return kind(**plain, **others)
@@ -378,7 +382,7 @@ def _readers(kind: Any, structure: Any) -> list[tuple[str, Callable[[Any], Any]]
 def _reader(field: Any, declared: Any) -> Callable[[Any], Any]:
     name = field.name
     items = getattr(types, declared._type_.__name__, None) if issubclass(declared, ctypes._Pointer) else None
-    if items is not None:  # A pointer with a count beside it.
+    if items is not None:  # The field is a pointer with a count beside it.
         return lambda found: tuple(
             value(items, item) for item in getattr(found, name)[: getattr(found, f"{name}_count")]
         )
@@ -438,7 +442,7 @@ def outcomes(found: Any) -> list[AppendOutcome]:
 
 
 class _Memory:
-    """Owner of an array's memory, for numpy."""
+    """Owns the memory behind numpy arrays of a result, and frees it with the last of them."""
 
     __slots__ = ("__array_interface__", "_owner")
 
@@ -448,7 +452,8 @@ class _Memory:
 
 
 def rows(owner: _native.Handle, out: Sequence[np.ndarray] | None = None) -> list[SampleRows]:
-    """The results of an rr_rows; arrays keep its memory alive. Ids that were written to `out` are views of it."""
+    """Converts an rr_rows to results, whose arrays keep the memory of the rr_rows alive. Ids that were written to `out`
+    are views of `out`."""
     found = _native.Rows.from_address(owner.pointer or 0)
     layers = tuple(found.layers[: found.layer_count])
     typestr = "|u1" if found.id_bytes == 1 else "<u2"
@@ -471,6 +476,6 @@ def rows(owner: _native.Handle, out: Sequence[np.ndarray] | None = None) -> list
 
 
 def form(found: Any) -> tuple[Payload, slice]:
-    """From an rr_form: dtype and shape of the ids, and where they are."""
+    """Converts an rr_form to the dtype and shape of the ids and their byte range in a file."""
     payload = Payload(b"", dtype=str(found.dtype), shape=found.shape[: found.shape_count])
     return payload, slice(found.data.begin, found.data.end)

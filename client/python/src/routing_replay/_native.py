@@ -1,6 +1,6 @@
 """The native library: its structures and functions, as client/include/routing_replay/c_api.h declares them.
 
-Every call through ctypes gives up the GIL while it runs.
+Every call through ctypes releases the GIL while it runs.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _LIBRARY = "librouting_replay.so"
 _DIRECTORY_VARIABLE = "ROUTING_REPLAY_LIBRARY_DIR"
 
 
-# Structures, with the names that the header gives them: rr_weight_span is WeightSpan.
+# Structures are named as in the header, in camel case without "rr_": rr_weight_span is WeightSpan.
 
 
 class Text(Structure):
-    """rr_text. Made from bytes, which it keeps; `str` converts one that the library returned."""
+    """rr_text. It is made from bytes, which it keeps alive; `str` converts an rr_text that the library returned."""
 
     _fields_ = (("data", c_char_p), ("size", c_size_t))
 
@@ -162,7 +162,7 @@ Tensor = structure(
     "z:layer_count Range*:take w:ids_and_weights",
 )
 Tokens = structure("Tokens", "p:data z:size t:dtype w:axes")
-# What nearly every append has lies flat, as making a structure inside of another takes a microsecond.
+# Fields of nearly every append are listed flat, because making a nested structure takes a microsecond.
 Append = structure(
     "Append",
     "c:sample z:sample_size w:producer p:rows i:row_start Ranges:unrecorded Tokens:tokens i:revision q:restart "
@@ -350,12 +350,12 @@ def check(address: int | None) -> None:
 
 
 class Handle:
-    """Owns an object of the library: `pointer` is its address, or None."""
+    """Owns an object of the library. `pointer` is the object's address, or None."""
 
     __slots__ = ("__weakref__", "_free", "pointer")
 
     def __init__(self, free: Callable[[Any], None], pointer: int | None) -> None:
-        self._free = free  # Kept here: names of a module may be gone when the interpreter ends.
+        self._free = free  # Kept as attributes, because module globals may be gone when the interpreter exits.
         self.pointer = pointer
 
     def __del__(self) -> None:
@@ -381,7 +381,7 @@ def data_of(array: Any) -> int:
     """The address of a numpy array's first byte; `ctypes.data` is ten times slower."""
     try:
         return ctypes.addressof(c_char.from_buffer(array))
-    except (TypeError, ValueError):  # It is read-only, or empty.
+    except (TypeError, ValueError):  # The buffer is read-only, or empty.
         return int(array.ctypes.data)
 
 

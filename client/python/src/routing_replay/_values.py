@@ -25,7 +25,7 @@ UINT32 = (0, 2**32 - 1)
 UINT64 = (0, 2**64 - 1)
 NATURAL = (0, 2**63 - 1)
 
-_LONGEST_WAIT = 1e9  # Seconds: poll() and the library do not accept infinity.
+_LONGEST_WAIT = 1e9  # The longest wait in seconds, used for infinity, which poll() and the library do not accept.
 
 
 def invalid(field: str, what: str, sample: Any = None, reason: str = "FIELD") -> InvalidArgumentError:
@@ -34,7 +34,7 @@ def invalid(field: str, what: str, sample: Any = None, reason: str = "FIELD") ->
 
 
 def integer(value: Any, field: str, bounds: tuple[int, int] = INT64, sample: Any = None) -> int:
-    """An integer; also of numpy and the like, but not True and not 1.0."""
+    """Converts an integer, also one of numpy and similar packages. True and 1.0 are rejected."""
     if type(value) is int:
         number = value
     else:
@@ -148,6 +148,7 @@ def choice(value: Any, field: str, choices: Mapping[Any, T], sample: Any = None)
 def items(value: Any, field: str, what: str, sample: Any = None) -> list[Any]:
     """A list of the items of any iterable except text."""
     if not isinstance(value, (str, bytes)) and isinstance(value, Iterable):
-        with contextlib.suppress(TypeError, NotImplementedError):  # An array without an axis, or a view with several.
+        # A numpy array without an axis, or a memoryview with several.
+        with contextlib.suppress(TypeError, NotImplementedError):
             return list(value)
     raise invalid(field, f"must be a list of {what}, got {reprlib.repr(value)}", sample)

@@ -1,6 +1,6 @@
-"""The client for asyncio: as routing_replay, with calls that are awaited.
+"""The client for asyncio: the same methods as in routing_replay, but awaited.
 
-64 agents at once, which share one run, its queue and its connection:
+Example: 64 agents at once, which share one run, its append queue and its connection:
 
     import asyncio
 
@@ -24,10 +24,10 @@
             await asyncio.gather(*(agent(run, f"step7/{i}") for i in range(64)))
             await run.flush()                                 # Raises what was rejected.
 
-Methods, parameters, meanings and errors are those of routing_replay. Waiting happens in threads of the library, not in
-the loop's executor, so the loop goes on. A call that is cancelled, or times out in asyncio.wait_for, ends soon and then
-raises: from then on nothing touches its arguments. Calls of one client may be made in several event loops; an appender
-with on_outcome belongs to one.
+Methods, parameters, meanings and errors are those of routing_replay. Threads of the library wait for the server, not
+the loop's executor, so the event loop is never blocked. A call that is cancelled, or times out in asyncio.wait_for,
+ends soon afterwards and only then raises; from then on the library does not touch its arguments. Calls of one client
+may be made in several event loops; an appender with on_outcome belongs to one.
 
 A client does not survive os.fork: in the child its calls raise FailedPreconditionError; make a new client there.
 """
@@ -57,7 +57,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-# Native calls in an event loop: their ends come out of one queue, whose descriptor the loop watches.
+# Native calls in an event loop. Their completions arrive in one queue, whose descriptor the loop watches.
 
 
 class _Loop:
@@ -66,7 +66,7 @@ class _Loop:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._queue = _calls.Queue()
         self._tag = 0
-        # Kept until their end arrives: the library writes to their memory.
+        # Operations are kept until their completion arrives, because the library writes to their memory.
         self._under_way: dict[int, tuple[Operation[Any], asyncio.Future[int | None]]] = {}
         reference = weakref.ref(self)
 
@@ -89,7 +89,8 @@ class _Loop:
             while ended.cancelled() and tag in self._under_way:
                 ended = make_future()
                 self._under_way[tag] = operation, ended
-                with contextlib.suppress(asyncio.CancelledError):  # The first exception is on its way to the caller.
+                # The first exception is already being raised to the caller.
+                with contextlib.suppress(asyncio.CancelledError):
                     await ended
             if not ended.cancelled():
                 operation.drop(ended.result())
@@ -115,7 +116,8 @@ _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = weakref.We
 
 
 async def done(operation: Operation[T]) -> T:
-    """The result of the operation. When this returns or raises, cancelled or not, its memory is not used any more."""
+    """Awaits the operation and returns its result. When this returns or raises, even if it was cancelled, the library
+    no longer uses the operation's memory."""
     if isinstance(operation, Done):
         return operation.wait()
     running = asyncio.get_running_loop()
@@ -125,7 +127,7 @@ async def done(operation: Operation[T]) -> T:
     return await loop.wait(operation)
 
 
-# Clients, runs, appenders and trajectories: the methods of the blocking ones, awaited.
+# Clients, runs, appenders and trajectories: coroutine forms of the blocking methods.
 
 
 @overload
@@ -137,8 +139,9 @@ def awaited(
     method: Callable[Concatenate[Any, P], Any], made: Callable[..., T]
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]: ...
 def awaited(method: Any, made: Any = None, build: Any = None) -> Any:
-    """A blocking method as a coroutine function, with the same parameters, documentation and operation. `made`: the
-    class of the result, if it has a form for asyncio. `build`: makes the operation, if the blocking one has none."""
+    """Makes a coroutine function from a blocking method, with the same parameters, documentation and operation. `made`:
+    the class of the result, if there is an asyncio form of it. `build`: makes the operation, if the blocking method has
+    none."""
     build = method.build if build is None else build
 
     @functools.wraps(method)
@@ -161,7 +164,7 @@ async def _close(link: Link, lines: Iterable[Line], timeout: float) -> None:
 
 
 class _Closing:
-    """Is closed at the end of an `async with`."""
+    """An object that is closed at the end of an `async with`."""
 
     async def close(self, timeout: float = 60.0) -> None:
         raise NotImplementedError
@@ -206,7 +209,7 @@ class Appender(appender.AppenderCalls, _Closing):
         self._reporting = asyncio.get_running_loop().create_task(reporting, name="routing-replay-outcomes")
 
     async def close(self, timeout: float = 60.0) -> None:
-        """Flushes for at most `timeout` seconds, then abandons what is left (logged). Idempotent."""
+        """Flushes for at most `timeout` seconds, then abandons the remaining appends and logs this. Idempotent."""
         await _close(self._link, [self.line], timeout)
 
 

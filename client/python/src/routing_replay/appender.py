@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from routing_replay.run import Link
 
 _log = logging.getLogger("routing_replay")
-_EXIT_TIMEOUT = 5.0  # Seconds that the end of the interpreter waits for queued appends.
-_LINGER_TIMEOUT = 125.0  # Seconds to send the queue of an appender without references.
+_EXIT_TIMEOUT = 5.0  # Seconds that the interpreter's exit waits for queued appends.
+_LINGER_TIMEOUT = 125.0  # Seconds to send the queue of an appender that nobody refers to any more.
 ON_FULL = {"block": 0, "drop": 1, "raise": 2}
 
 OnOutcome = Callable[[AppendOutcome], None]
@@ -35,7 +35,7 @@ N = TypeVar("N")
 
 
 class Line(_native.Handle):
-    """An appender of the library, and its run. The client holds it until it is closed."""
+    """An appender of the library, with its run. The client keeps a reference until the appender is closed."""
 
     __slots__ = ("run", "run_name")
 
@@ -52,7 +52,7 @@ class Line(_native.Handle):
         return _native.give(lib.rr_appender_metrics, _native.Counters, _native.Counters.dict, self.pointer)
 
     def closing(self, timeout: float) -> Operation[None]:
-        """Closes the line for the end of the interpreter. Errors go to the log."""
+        """Closes the appender when the interpreter exits. Errors are logged."""
         _lines.discard(self)
         return Operation(lib.rr_appender_close, (self.pointer,), (), _nothing, timeout=timeout, kept=self)
 
@@ -60,14 +60,15 @@ class Line(_native.Handle):
         _log.warning("closing the appender of run %s: %s", self.run_name, error)
 
     def close(self, timeout: float) -> None:
-        """Waits for what is queued; logs failures."""
+        """Waits until the queued appends have an outcome; logs failures."""
         try:
             self.closing(timeout).wait()
         except RoutingReplayError as error:
             self.report(error)
 
     def outcomes(self) -> Operation[list[AppendOutcome]]:
-        """Waits for outcomes since the last call, and marks those as reported. None once the appender is closed."""
+        """Waits for outcomes that no earlier call returned, and marks those of the last call as reported. None once the
+        appender is closed."""
         arguments = (self.pointer,)
         return _calls.operation(lib.rr_appender_outcomes, arguments, _native.Outcomes, _convert.outcomes, 1e9, self)
 
@@ -80,7 +81,7 @@ class Line(_native.Handle):
 
 
 class Closing:
-    """Is closed at the end of a `with`."""
+    """An object that is closed at the end of a `with`."""
 
     def close(self) -> None: ...
 
@@ -107,11 +108,11 @@ class AppenderCalls:
             self._start_reporting()
 
     def _start_reporting(self) -> None:
-        """Starts calling on_outcome."""
+        """Starts the thread (or task) that calls on_outcome."""
         raise NotImplementedError
 
     def queue(self, append: Append) -> int:
-        """Queues it in this thread."""
+        """Queues the appends from this thread."""
         made, sequence, dropped = _native.Append(), c_uint64(), c_size_t()
         _kept = _convert.append(append, made)
         call = NO_WAIT if self._never_waits() else PLAIN_CALL
@@ -122,7 +123,7 @@ class AppenderCalls:
         return sequence.value
 
     def queueing(self, appends: Sequence[Append], numbers: Callable[[Any], N] = list) -> Operation[N]:
-        """numbers: makes the result of the sequence numbers"""
+        """numbers: converts the sequence numbers to the result of the method"""
         self._link.check()
         made, kept = _convert.appends(appends)
         count = len(appends)
@@ -139,7 +140,7 @@ class AppenderCalls:
         return Operation(lib.rr_appender_append, arguments, outputs, read, timeout=timeout, kept=kept, in_thread=True)
 
     def _never_waits(self) -> bool:
-        """In a thread with a running event loop, which would stand still."""
+        """True in a thread with a running event loop, which a blocking wait would stop."""
         return self._never_waits_in_loop and asyncio._get_running_loop() is not None
 
     def _report_drop(self, appends: Sequence[Append]) -> None:
@@ -163,16 +164,16 @@ class AppenderCalls:
 class Appender(AppenderCalls, Closing):
     """A queue of appends that is sent in the background. Thread-safe. Made by `Run.appender`.
 
-    on_outcome is called in a thread of the appender, once per append, in order per sample; it must not call the
-    appender. The end of the interpreter waits for queued appends, but only for seconds: call flush.
+    on_outcome is called in a thread of the appender, once per append; calls for one sample are in the order of its
+    appends. It must not call the appender. When the interpreter exits, it waits only a few seconds for queued appends:
+    call flush before.
 
     Survives broken connections, and restarts of a server that keeps its runs: unacknowledged appends are sent again. A
     run
-    that is gone (dropped, or lost with a server that keeps runs in memory) is not made again, because acknowledged rows
-    would be missing silently: its appends end with NotFoundError (NO_RUN), which flush raises and on_outcome gets.
-    After
-    `Client.run` has made the run again, the appender continues. Appends of one sample are applied in the order of the
-    calls.
+    that is gone (dropped, or lost with a server that keeps runs in memory) is not created again, because its
+    acknowledged rows would be missing without notice. Its appends end with NotFoundError (NO_RUN), which flush raises
+    and on_outcome receives. After `Client.run` has made the run again, the appender continues. Appends of one sample
+    are applied in the order of the calls.
 
     After os.fork the child has an empty appender of its own; the parent sends what it had queued.
     """
@@ -181,18 +182,17 @@ class Appender(AppenderCalls, Closing):
 
     @taking(Append)
     def append(self, append: Append) -> int:
-        """Queues one append and returns its sequence number: 1, 2, … Parameters as of `Append`.
+        """Queues one append and returns its sequence number: 1, 2, … The parameters are the fields of `Append`.
 
-        Rows are copied or encoded before this returns (with asyncio large ones in a thread; a cancelled append may have
-        been
-        queued). Raises InvalidArgumentError at once if the ingest checks reject the rows.
-        Never raises because of trouble with the service: when the queue is full, on_full decides.
+        Rows are copied or encoded before this returns (with asyncio, large ones in a thread, and an append that is
+        cancelled may have been queued all the same). Raises InvalidArgumentError at once if the ingest checks reject
+        the rows. Never raises because of trouble with the service: when the queue is full, on_full decides.
         """
         return self.queue(append)
 
     @blocking
     def append_many(self, appends: Iterable[Append]) -> Operation[list[int]]:
-        """Queues several appends, in this order, with one call; their sequence numbers.
+        """Queues several appends in this order with one call, and returns their sequence numbers.
 
         If one is rejected, those before it are queued, and the error names it as `append[i]`.
         """
@@ -200,10 +200,10 @@ class Appender(AppenderCalls, Closing):
 
     @blocking
     def flush(self, timeout: float = 120.0) -> Operation[None]:
-        """Waits until every append so far has its outcome.
+        """Waits until every append made so far has an outcome: it is acknowledged or has failed.
 
         Raises the first error since the last flush, whose `failed_samples` names every sample with a failed append;
-        DeadlineExceededError after `timeout` seconds, and the failures come with the next flush.
+        DeadlineExceededError after `timeout` seconds; then the next flush reports the failures.
         """
         return self.flushing(timeout)
 
@@ -230,19 +230,19 @@ def _nothing() -> None:
     """An operation without a result."""
 
 
-# Appenders without references, and the end of the interpreter.
+# What happens to appenders that nobody refers to, and when the interpreter exits.
 
-_lines: weakref.WeakSet[Line] = weakref.WeakSet()  # Those that are not closed.
+_lines: weakref.WeakSet[Line] = weakref.WeakSet()  # The appenders that are not closed.
 _reporting: weakref.WeakSet[Appender] = weakref.WeakSet()
 _lingering: set[Line] = set()
 
 
 def linger(lines: Iterable[Line]) -> None:
-    """Closes the appenders of a client without references, once their queues are sent."""
+    """Closes the appenders of a client that nobody refers to any more, once their queues are sent."""
     waiting = [line for line in lines if line.metrics()["open_appends"]]
     _lingering.update(waiting)
     for line in waiting:
-        with contextlib.suppress(RuntimeError):  # The interpreter is ending, and waits for the queues by itself.
+        with contextlib.suppress(RuntimeError):  # The interpreter is exiting; its exit hook waits for the queues.
             threading.Thread(target=_close, args=(line,), name="routing-replay-linger", daemon=True).start()
 
 
@@ -264,5 +264,5 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-# Registered to run before the interpreter stops starting threads, as concurrent.futures does.
+# Registered like the hook of concurrent.futures, so that it runs while threads can still be started.
 getattr(threading, "_register_atexit", atexit.register)(_at_exit)

@@ -51,13 +51,13 @@ class ClientCalls:
     def metrics(self) -> dict[str, Any]:
         """How appends and reads go to the server.
 
-        transport: of the last stream, "grpc", or without gRPC "direct" (TCP), "unix" or "shm" (shared memory); None
-            before the first; with several servers, of each, where they differ
-        grpc_streams, direct_streams, unix_streams, shm_streams: how many were begun. Equal clients of a process count
-            together
+        transport: transport of the newest stream: "grpc", or without gRPC "direct" (TCP), "unix" or "shm" (shared
+            memory); None before the first stream; if several servers differ, that of each server
+        grpc_streams, direct_streams, unix_streams, shm_streams: number of streams begun. Clients of one process with
+            equal options share these counters
 
-        By default the fastest that reaches the server is used. ROUTING_REPLAY_TRANSPORT in the environment of a new
-        client may say one of the four.
+        By default the fastest transport that reaches the server is used. To force one, set the environment variable
+        ROUTING_REPLAY_TRANSPORT to its name before the client is made.
         """
         return _native.give(lib.rr_client_metrics, _native.Transports, _convert.transports, self._link.client.pointer)
 
@@ -71,26 +71,27 @@ class Client(ClientCalls, Closing):
 
     endpoint: "host:port", "[v6]:port" or "unix:PATH": one server. "host:port,host:port,…": servers that share a store;
         each client begins at a random one and stays there until it is unavailable, then goes on to the next.
-        "dns:///host:port": the same for all addresses of a name, calls going to them in turn. "file:PATH": read from a
-        file that holds one of these, which is waited for within call_timeout when the client is first used, and read
-        again whenever the server cannot be reached, as a restarted one may have another port; if absent, the
-        environment's ROUTING_REPLAY_ENDPOINT. "shard:a:7400,b:7400": servers that know nothing of each other, over
-        which samples are spread: see Run
-    use_http_proxy: HTTP proxies of the environment are ignored unless this is set
-    call_timeout: seconds for a call without a timeout of its own (default 30)
-    tls: encrypt, with the system's authorities; cacert or cert imply it. "unix:" stays plaintext
-    cacert: PEM file of the authority that signs servers' certificates
-    cert, key: PEM files, the client's own certificate and its key, where servers ask for one
+        "dns:///host:port": all addresses of a DNS name, likewise sharing a store; calls go to them in turn.
+        "file:PATH": a file that holds an endpoint in one of these forms. The first call waits for the file within
+        call_timeout, and the file is read again whenever the server cannot be reached, because a restarted server may
+        have another port. "shard:a:7400,b:7400": servers that share nothing, over which samples are spread: see Run. If
+        absent: the environment variable ROUTING_REPLAY_ENDPOINT
+    use_http_proxy: use the HTTP proxies that environment variables name; by default they are ignored
+    call_timeout: seconds for calls that have no timeout parameter (default 30)
+    tls: use TLS and trust the system's certificate authorities; implied by cacert and cert. "unix:" never uses TLS
+    cacert: PEM file with the certificate authorities that signed the server's certificate
+    cert, key: PEM files with the client's own certificate and its private key, for servers that ask for one
     server_name: the name in the server's certificate, if it is not the one in the endpoint
-    token_file: its first line is a bearer token that is sent with every call. Over a connection that is not encrypted
-        it goes to addresses of this machine alone; elsewhere calls raise InvalidArgumentError
+    token_file: file whose first line is a bearer token, which is sent with every call. Without TLS the token is sent
+        only to addresses of this machine; calls to other addresses raise InvalidArgumentError
 
-    The last six default to the environment's ROUTING_REPLAY_TLS, _CACERT, _CERT, _KEY, _SERVER_NAME and _TOKEN_FILE.
-    Files are read again: the token's for every call, the others' for every new connection.
+    The last six default to the environment variables ROUTING_REPLAY_TLS, _CACERT, _CERT, _KEY, _SERVER_NAME and
+    _TOKEN_FILE. Files may change while the client runs: the token file is read for every call, the others for every new
+    connection.
 
-    A client without references is freed, with its connections, once its appenders have sent their queues. After os.fork
-    the child makes a connection of its own when it first uses the client. Raises InvalidArgumentError for a malformed
-    endpoint.
+    When nobody refers to a client any more, it is freed with its connections once its appenders have sent their queues.
+    After os.fork the child opens its own connection when it first uses the client. Raises InvalidArgumentError for a
+    malformed endpoint.
     """
 
     _run_type = Run
@@ -109,23 +110,25 @@ class Client(ClientCalls, Closing):
         resume_at: int | None = None,
         wait: float = 0.0,
     ) -> Operation[Run]:
-        """Makes the run, or joins it; without a geometry it only joins.
+        """Creates the run, or joins it if it exists. Without a geometry, only joins an existing run.
 
         ttl: seconds after which an idle sample is removed
         strict: rows that conflict with stored ones are an error instead of a count
         block_rows: rows per block, a power of two
         codec: "RAW" or "PACKED"
-        durability: where acknowledged appends are stored: "memory", "written" (to the operating system) or "synced" (to
-            the disk); by default as the server is configured. InvalidArgumentError if its store cannot give it
-        resume_at: training resumes from a checkpoint with this group: samples of this and of higher groups, of both
-            producers, are left over from before, and are removed; `Run.dropped` says how much. Only one coordinator may
-            pass it, before any worker appends
+        durability: where an append is stored before it is acknowledged: in "memory", "written" (to the operating
+            system) or "synced" (to the disk); by default as the server is configured. InvalidArgumentError if the
+            server's store does not support it
+        resume_at: the first group that training produces again after it resumed from a checkpoint. The samples of this
+            group and of higher groups, of both producers, are stale and are removed; `Run.dropped` says how many. Only
+            one coordinator may pass it, before any worker appends
         wait: seconds to wait for a run that does not exist yet (if no geometry is given), and for a server that cannot
         be
             reached, in addition to call_timeout: so a trainer may start before the rollout
 
-        Raises FailedPreconditionError if the run has another geometry or other settings, NotFoundError (NO_RUN) if it
-        does not exist and there is no geometry, and with `wait` DeadlineExceededError if it was not made in time.
+        Raises FailedPreconditionError if the run exists with another geometry or other settings, NotFoundError (NO_RUN)
+        if it does not exist and no geometry is given, and with `wait` DeadlineExceededError if nobody created it in
+        time.
         """
         settings = _native.RunSettings(
             0 if ttl is None else _values.milliseconds(ttl, "ttl"),
@@ -157,18 +160,18 @@ class Client(ClientCalls, Closing):
         *,
         on_progress: OnProgress | None = None,
     ) -> Operation[RestoreOutcome]:
-        """Appends the samples of a directory that `Run.checkpoint` wrote, unless the run has them.
+        """Appends the samples of a directory that `Run.checkpoint` wrote, except those that the run already has.
 
-        run: name of the run, made if it does not exist (for other settings than the server's call `run` first); by
-            default the name it was exported under
+        run: name of the run, which is created if it does not exist; by default the name under which it was exported.
+            For settings other than the server's defaults, call `run` first
         groups: samples of groups[0] <= group < groups[1]; all if absent
         on_progress: called in this thread, of asyncio in the event loop
 
-        Rows that the run already has are compared, and the append continues where they end: a second call does nothing,
-        and an interrupted one is continued. AlreadyExistsError (CONFLICTING_ROWS) naming a sample whose rows in the run
-        differ; FailedPreconditionError (NOT_COMMITTED) if the directory has no finished export; DataLossError naming a
-        sample whose file is damaged. Rows, unrecorded rows, weights, groups, seals and the token check at the end are
-        restored; revisions, content ids and provenance are those of new samples.
+        Rows that the run already has are compared, and only the missing rows are appended. So calling it again does
+        nothing, or continues a call that was interrupted. AlreadyExistsError (CONFLICTING_ROWS) naming a sample whose
+        rows in the run differ; FailedPreconditionError (NOT_COMMITTED) if the directory has no finished export;
+        DataLossError naming a sample whose file is damaged. Rows, unrecorded rows, weights, groups, seals and the token
+        check at the end are restored; revisions, content ids and provenance are those of new samples.
         """
         progress = Progress(on_progress, self._in_loop)
         options = _native.ImportOptions(
@@ -187,15 +190,15 @@ class Client(ClientCalls, Closing):
 
     @blocking
     def runs(self) -> Operation[list[RunSummary]]:
-        """The runs of the server."""
+        """Lists the runs on the server."""
         return self._asking(lib.rr_client_runs, _native.RunSummaries, _convert.summaries)
 
     @blocking
     def server_info(self) -> Operation[ServerInfo]:
-        """Version, memory, counters."""
+        """Returns version, memory use and counters of the server."""
         return self._asking(lib.rr_client_server_info, _native.ServerInfo, _convert.server_info)
 
     def close(self, timeout: float = 60.0) -> None:
-        """Flushes every run's appenders for at most `timeout` seconds each, then closes the connection."""
+        """Flushes the appenders of every run for at most `timeout` seconds each, then closes the connection."""
         self._link.close(list(self._link.lines), timeout)
         self._link.drop()

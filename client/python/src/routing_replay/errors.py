@@ -1,6 +1,6 @@
 """Exceptions: one class per status code, with the fields that programs need.
 
-All of them can be pickled, so they cross process borders (multiprocessing, Ray).
+All of them can be pickled, so they can be passed between processes (multiprocessing, Ray).
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ _FIELDS = ("reason", "field", "sample", "row", "layer", "committed_rows", "revis
 class RoutingReplayError(Exception):
     """Any error of the service or of the client.
 
-    Attributes are None where the error does not say:
+    Attributes that an error does not set are None:
 
     code: name of the status code, for example "INVALID_ARGUMENT"
-    message: for people
-    reason: for programs, for example "ID_RANGE" (ErrorDetail.Reason in common.proto)
+    message: text for people reason: name for programs, for example "ID_RANGE" (ErrorDetail.Reason in common.proto)
     field: path of the wrong field, for example "append.tensor.dtype"
     sample: sample id
     row: absolute row number
     layer: global decoder layer id
     committed_rows, revision: of the sample
-    first_differing_block: number of the first block window whose tokens differ
+    first_differing_block: index of the first block of rows whose tokens differ
     missing_rows: list of half-open (begin, end)
-    retry_after_ms: how long to wait
-    failed_samples: of `flush`: ids of all samples with a failed append since the last one, up to 100,000
-    failures: of `flush`: the first 100 such appends, as (sample, error)
+    retry_after_ms: how long to wait before a retry
+    failed_samples: set by `flush`: ids of the samples with failed appends since the last flush, up to 100,000
+    failures: set by `flush`: the first 100 failed appends, as (sample, error)
     """
 
     code: str = "UNKNOWN"
@@ -96,7 +95,7 @@ class InvalidArgumentError(RoutingReplayError, ValueError, code="INVALID_ARGUMEN
 
 
 class DeadlineExceededError(RoutingReplayError, TimeoutError, code="DEADLINE_EXCEEDED"):
-    """No answer in time."""
+    """There was no answer in time."""
 
 
 class NotFoundError(RoutingReplayError, LookupError, code="NOT_FOUND"):
@@ -108,23 +107,23 @@ class AlreadyExistsError(RoutingReplayError, code="ALREADY_EXISTS"):
 
 
 class PermissionDeniedError(RoutingReplayError, code="PERMISSION_DENIED"):
-    """The caller may not do this."""
+    """The caller lacks the permission for this call."""
 
 
 class ResourceExhaustedError(RoutingReplayError, code="RESOURCE_EXHAUSTED"):
-    """No room: in the server's budget or in the appender's queue. retry_after_ms may say how long."""
+    """There is no room in the server's budget or in the appender's queue. retry_after_ms may say when to retry."""
 
 
 class FailedPreconditionError(RoutingReplayError, code="FAILED_PRECONDITION"):
-    """Right request, wrong moment: a gap, an old revision, a sealed sample, another geometry."""
+    """The request is valid, but not in the present state: a gap, an old revision, a sealed sample, another geometry."""
 
 
 class FallbackLimitError(FailedPreconditionError):
     """More of a training step's samples fall back to live routing than `max_fallback_fraction` allows.
 
-    samples, fallen_back: how many the step has, and how many of them fall back
-    by_status: how many fall back for which reason, for example {"NOT_FOUND": 12}
-    first: some of those that fall back: (sample id or handle, status)
+    samples, fallen_back: number of samples in the step, and number of those that fall back
+    by_status: number of samples that fall back by status, for example {"NOT_FOUND": 12}
+    first: the first samples that fall back, as (sample id or handle, status)
     """
 
     def __init__(self, message: str, **detail: Any) -> None:
@@ -136,11 +135,11 @@ class FallbackLimitError(FailedPreconditionError):
 
 
 class AbortedError(RoutingReplayError, code="ABORTED"):
-    """The call was aborted because of another one."""
+    """The call was aborted because of a concurrent call."""
 
 
 class OutOfRangeError(RoutingReplayError, IndexError, code="OUT_OF_RANGE"):
-    """Rows past the end."""
+    """The requested rows are past the end of the sample."""
 
 
 class UnimplementedError(RoutingReplayError, NotImplementedError, code="UNIMPLEMENTED"):
@@ -148,7 +147,7 @@ class UnimplementedError(RoutingReplayError, NotImplementedError, code="UNIMPLEM
 
 
 class InternalError(RoutingReplayError, code="INTERNAL"):
-    """Client or server violate the protocol."""
+    """The client or the server violated the protocol."""
 
 
 class UnavailableError(RoutingReplayError, ConnectionError, code="UNAVAILABLE"):
@@ -167,7 +166,7 @@ _BY_NAME = {kind.code: kind for kind in RoutingReplayError.__subclasses__()}
 
 
 def from_detail(detail: dict[str, Any]) -> RoutingReplayError:
-    """The exception of these fields, with `message` and the `code_name` of the status code."""
+    """Makes the exception for the status code with the name `code_name`, with `message` and these fields."""
     others = {key: value for key, value in detail.items() if key not in ("code", "message")}
     return _BY_NAME.get(detail["code_name"], UnknownError)(detail["message"], **others)
 

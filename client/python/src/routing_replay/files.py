@@ -25,8 +25,8 @@ def rows(source: Source, *, tensor: str = "") -> RecordedRows:
     source: path, or the file's bytes; a path is mapped into memory and not read before the rows are appended
     tensor: its name in a safetensors file; "" is the only one with three axes of integers
 
-    Raises InvalidArgumentError for another kind of file, NotFoundError (naming those of the file) for a missing tensor,
-    OSError if it cannot be opened.
+    Raises InvalidArgumentError for another kind of file, NotFoundError for a missing tensor (the message lists the
+    tensors in the file), OSError if the file cannot be opened.
     """
     view = _view(source, "source")
     arguments = (*_native.address_of(view), _values.native_text(tensor, "tensor"))
@@ -41,16 +41,17 @@ def trace(
     name: str = "",
     tensor: str = "",
 ) -> Iterator[RecordedRows]:
-    """The sequences of a recorded trace, each the rows 0 … of a sample of its own.
+    """Splits a recorded trace into its sequences; each becomes a sample of its own, with rows from 0 on.
 
     source: path or bytes of [tokens of all sequences, layers, K], .npy or safetensors
-    index: path or bytes of JSON whose "seq_lens" are the rows of each sequence, at its root or under the file's stem;
-        None: index.json beside the file
-    name: the stem, where source is bytes
+    index: path or bytes of JSON with "seq_lens", the number of rows of each sequence, at the top level or under the
+        stem of the file's name; None: index.json beside the file
+    name: the stem, if source is bytes
     tensor: as in `rows`
 
     A sequence of n rows has n + 1 tokens: the last sampled one has no row. Raises InvalidArgumentError (ROW_COUNT) if
-    the sequences are not all rows of the file, NotFoundError if it is not in the index, and as `rows`.
+    seq_lens do not add up to the rows of the file, NotFoundError if the index does not have the file, and the errors of
+    `rows`.
     """
     path = Path(os.fsdecode(source)) if isinstance(source, (str, os.PathLike)) else None
     if index is None:

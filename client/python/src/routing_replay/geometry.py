@@ -24,7 +24,7 @@ from routing_replay._model_config import (
 
 
 class Geometry:
-    """The routing geometry of a run. Not to be changed; hashable, picklable.
+    """The routing geometry of a run. Immutable, hashable and picklable.
 
     num_layers: decoder layers, dense ones included
     num_experts: E, one number or one per MoE layer; ids are in [0, E)
@@ -36,7 +36,7 @@ class Geometry:
     max_top_k: length of the K axis of arrays
     dtype: of ids that are read: uint8 if every E is at most 256, else uint16
     raw_row_bytes: bytes of one row over all MoE layers, unpacked
-    fingerprint: 64 bits; equal geometries have equal ones on every machine
+    fingerprint: 64-bit hash; equal geometries have the same fingerprint on every machine
 
     Raises InvalidArgumentError naming the field and the layer.
     """
@@ -65,7 +65,7 @@ class Geometry:
         self.fingerprint, self._text = int(facts.fingerprint), str(facts.text)
 
     def _description(self) -> dict[str, Any]:
-        """Canonical form: a number that all layers share is given once."""
+        """The canonical form, in which a number that all layers share is written once."""
         uniform = len(set(zip(self.num_experts, self.top_k, strict=True))) == 1
         experts, top_k = (values[0] if uniform else values for values in (self.num_experts, self.top_k))
         layers = {"num_layers": self.num_layers, "moe_layers": self.moe_layers}
@@ -97,10 +97,9 @@ class Geometry:
         hash_layers: False leaves out the MoE layers whose ids come from a table of token ids, for an engine that does
             not capture them, such as SGLang. A trainer then plans with the run's geometry (`Plan(run.geometry, …)`)
 
-        Every MoE family of Transformers 5.23 is known, with all names of its keys. Another type is read by its keys
-        alone if
-        these are unambiguous. Raises InvalidArgumentError: "no routed experts" for a dense model, and for keys that are
-        missing (naming those that were searched), wrong, or contradictory.
+        All MoE families of Transformers 5.23 are known, with all names of their keys. Another model type is read from
+        its keys alone, if these are unambiguous. Raises InvalidArgumentError: "no routed experts" for a dense model,
+        and for keys that are missing (naming those that were searched), wrong, or contradictory.
         """
         if isinstance(config, (str, os.PathLike)):
             return cls._of_model(of_hugging_face(parse_fields(_text_of(config))), hash_layers)

@@ -14,20 +14,20 @@ _DONE = re.compile(rb"\s*\[DONE\]\s*")
 
 
 def routed_experts(body: bytes | bytearray | memoryview) -> Any:
-    """The response as from json.loads, but the texts of routed experts are memoryviews of `body`.
+    """Parses a response like json.loads, but returns the texts of routed experts as memoryviews of `body`.
 
-    body: one JSON object or list, or one event of a stream: a line that begins with `data:` (for the "[DONE]" of a
-        stream's end the result is None). Must not change while views of it live
+    body: one JSON object or list, or one event of a stream: a line that begins with `data:` (for the "[DONE]" at the
+        end of a stream the result is None). It must not change while such views exist
 
-    These texts are found by simdjson and neither copied nor decoded; the small rest goes through json.loads. The
-    adapters of routing_replay.engines take the result as any other response:
+    simdjson finds these texts, which are neither copied nor decoded; json.loads parses the small rest. The adapters of
+    routing_replay.engines take the result like any other response:
 
         response = routing_replay.http.routed_experts(await reply.read())
         run.append(sample, vllm.rows(response, 0), seal=True)
 
-    They are routed_experts and prompt_routed_experts of the response, of its items if it is a list, of choices, and of
-    meta_info, sglext and sgl_ext at any of these; if such a field is an object, its data. Lists of numbers and texts
-    with escapes are as from json.loads.
+    The fields are routed_experts and prompt_routed_experts, at the top level (or in each item, if the response is a
+    list), in choices, and in meta_info, sglext and sgl_ext at any of these places. If such a field is an object, its
+    data is meant. Lists of numbers and texts with escapes are returned as by json.loads.
 
     Raises InvalidArgumentError (ENCODING, field "body") for what is not JSON, for several events, and for an object in
     which a key occurs twice.

@@ -24,12 +24,12 @@ _PROGRAM_VARIABLE = "ROUTING_REPLAY_SERVER"
 _ENDPOINT_VARIABLE = "ROUTING_REPLAY_ENDPOINT"
 _TLS_VARIABLES = tuple(f"ROUTING_REPLAY_{name}" for name in ("TLS", "CACERT", "CERT", "KEY", "SERVER_NAME"))
 _STDERR = 2
-_STOP_SECONDS = 20.0  # Longer than the server takes to drain.
+_STOP_SECONDS = 20.0  # Seconds; longer than the server takes to drain.
 
 
 @dataclass(frozen=True)
 class LocalServer:
-    """endpoint: what a Client takes; pid: of the server's process"""
+    """endpoint: the endpoint for a Client; pid: process id of the server"""
 
     endpoint: str
     pid: int
@@ -37,25 +37,26 @@ class LocalServer:
 
 @contextmanager
 def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
-    """Starts a server on a free port of the loopback interface, and ends it with the context.
+    """Starts a server on a free port of the loopback interface, and stops it at the end of the context.
 
     flags: of routing-replay-server, for example "--memory-budget", "8GiB"
     timeout: seconds for the server to start
 
-    Within the context the environment's ROUTING_REPLAY_ENDPOINT names the server, so that `Client()` finds it, here and
-    in child processes; the environment's certificates are hidden, unless the flags have --tls-cert. The server also
-    ends when this process ends, for any reason. Its warnings and errors go to the standard error stream.
+    Within the context the environment variable ROUTING_REPLAY_ENDPOINT names the server, so that `Client()` finds it in
+    this process and in child processes. The environment variables that name certificates are unset, unless the flags
+    have --tls-cert. The server also ends when this process ends, for any reason. Its warnings and errors go to stderr.
 
-    The program comes with the package routing-replay-server; the environment's ROUTING_REPLAY_SERVER names another one.
-    Raises FileNotFoundError without it, RuntimeError with the server's last lines if it ends at once, TimeoutError,
-    InvalidArgumentError for a timeout that is not a number of seconds.
+    The program comes with the package routing-replay-server; the environment variable ROUTING_REPLAY_SERVER may name
+    another one. Raises FileNotFoundError if there is no program, RuntimeError with the server's last lines if the
+    server ends at once, TimeoutError if it does not start in time, and InvalidArgumentError for a timeout that is not a
+    number of seconds.
     """
     timeout = _values.seconds(timeout)
     with tempfile.TemporaryDirectory(prefix="routing-replay-") as directory:
         file = Path(directory, "endpoint")
         command = [_program(), "--listen", "127.0.0.1:0", "--endpoint-file", str(file), "--log-level", "warning"]
         command += ["--exit-with-pid", str(os.getpid()), *flags]
-        # Not in our process group: Ctrl-C is for this process, which may still have something to append.
+        # In its own process group, because Ctrl-C must not stop it while this process may still have rows to append.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
         last: deque[bytes] = deque(maxlen=20)
         passing = threading.Thread(target=_pass_on, args=(process.stderr, last), daemon=True)
@@ -89,7 +90,7 @@ def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
 
 
 def _pass_on(stream: IO[bytes], last: deque[bytes]) -> None:
-    """Copies a server's standard error stream to ours; keeps the last lines."""
+    """Copies the server's stderr to ours, and keeps the last lines."""
     with stream:
         for line in stream:
             last.append(line)
@@ -109,7 +110,7 @@ def _program() -> str:
 
 
 def _set_environment(variables: dict[str, str | None]) -> None:
-    """Sets variables; None: unset."""
+    """Sets environment variables; the value None unsets one."""
     for name, value in variables.items():
         if value is None:
             os.environ.pop(name, None)

@@ -55,9 +55,9 @@ OnProgress = Callable[[CheckpointProgress], None]
 
 
 class Link:
-    """State that a client, its runs and their appenders share, so that closing the client closes all.
+    """State that a client, its runs and their appenders share, so that closing the client closes them all.
 
-    in_loop: of an asyncio client, which only the process that made it may use
+    in_loop: True for an asyncio client, which only the process that made it may use
     """
 
     def __init__(self, client: _native.Handle, in_loop: bool) -> None:
@@ -65,7 +65,7 @@ class Link:
         self._pid = os.getpid() if in_loop else None
         self.in_loop = in_loop
         self.runs: weakref.WeakSet[RunCalls[Any, Any]] = weakref.WeakSet()
-        self.lines: set[Line] = set()  # Those that are not closed.
+        self.lines: set[Line] = set()  # The appenders that are not closed.
         weakref.finalize(self, linger, self.lines).atexit = False
 
     def check(self) -> None:
@@ -84,7 +84,8 @@ class Link:
         return native
 
     def close(self, lines: Iterable[Line], timeout: float) -> None:
-        """Flushes for at most `timeout` seconds each, then abandons what is left (logged)."""
+        """Flushes all appenders for at most `timeout` seconds each, then abandons the remaining appends and logs
+        this."""
         seconds = _values.seconds(timeout)
         for line in lines:
             line.close(seconds)
@@ -98,7 +99,8 @@ class Link:
 
 
 class Progress:
-    """Reports progress in the working thread, or in the event loop. An exception of `on_progress` ends the work."""
+    """Reports progress in the thread that does the work, or in the event loop. An exception in `on_progress` ends the
+    work."""
 
     def __init__(self, on_progress: OnProgress | None, in_loop: bool) -> None:
         self._on_progress = on_progress
@@ -125,11 +127,11 @@ class Progress:
 
 
 class Source(Protocol):
-    """Another queue in front of an appender of a run."""
+    """A queue in front of an appender of a run, such as that of `engines.attach`."""
 
     def settle_sample(self, sample: str, deadline: float) -> RoutingReplayError | None:
-        """Waits until everything put of a sample is in the appender's queue, and returns what went wrong since the last
-        time. DeadlineExceededError."""
+        """Waits until all rows put for a sample have reached the appender's queue, and returns the error since the last
+        call, if any. Raises DeadlineExceededError."""
 
 
 class RunCalls(Generic[A, T]):
@@ -142,7 +144,8 @@ class RunCalls(Generic[A, T]):
         self.link = link
         self._native: _native.Handle | None = native
         self._kept_appender: A | None = None
-        self._lock = threading.RLock()  # Held only for moments, so that a fork hardly ever finds it taken.
+        # Held only for moments, so that it is hardly ever locked when the process forks.
+        self._lock = threading.RLock()
         self._sources: weakref.WeakSet[Any] = weakref.WeakSet()
         _native.give(lib.rr_run_describe, _native.RunInfo, self._set, native.pointer)
         link.runs.add(self)
@@ -161,8 +164,8 @@ class RunCalls(Generic[A, T]):
         self._native = None
 
     def handle(self, sample: str) -> int:
-        """The int64 that stands for a sample's id in a column of a batch; with several servers it also names the server
-        that has the sample."""
+        """The handle of a sample: an int64 that replaces its id in a column of a batch. With "shard:" it also says
+        which server has the sample."""
         return sample_handle(sample, self.native.pointer)
 
     def appender(
@@ -176,13 +179,13 @@ class RunCalls(Generic[A, T]):
     ) -> A:
         """A new appender with its own queue and connection.
 
-        max_queued_bytes: bound of what waits in memory (default 64 MiB)
+        max_queued_bytes: limit for appends that wait in memory (default 64 MiB)
         on_full: what `append` does when the queue is full: "block" for at most queue_timeout seconds (default 60) and
             then drop; "drop"; or "raise" ResourceExhaustedError. If absent: "block", but "drop" in a thread with a
-            running event loop, which would stand still (of routing_replay.aio only the coroutine waits). The rows of a
-            dropped append are marked as unrecorded in the store, so that a trainer learns of it at once, and are
-            counted in metrics()
-        append_timeout: seconds for which an append is tried while the server is unreachable or full (default 120)
+            running event loop, which would be blocked (in routing_replay.aio only the coroutine waits). The rows of a
+            dropped append are marked as unrecorded in the store, so that a trainer sees at once that they are missing,
+            and are counted in metrics()
+        append_timeout: seconds for which an append is retried while the server is unreachable or full (default 120)
         on_outcome: called once per append, in order per sample, in a thread of the appender or, of asyncio, in the
             event loop; must not call the appender
         """
@@ -203,7 +206,7 @@ class RunCalls(Generic[A, T]):
             return self._kept_appender
 
     def _lines_to_close(self) -> list[Line]:
-        """Its open appenders. The next append makes another one."""
+        """Takes the open appenders of the run, to close them. The next append makes a new one."""
         self._kept_appender = None
         return [line for line in list(self.link.lines) if line.run is self._native]
 
@@ -222,9 +225,9 @@ class RunCalls(Generic[A, T]):
     ) -> T:
         """A sample that grows turn by turn, appended through the run's own appender unless another one is given.
 
-        existing: "none" if the sample is new, so that the server need not be asked; "resume" if an earlier writer may
-            have begun it: the first turn then goes on after its rows, if they belong to the same tokens; "replace" to
-            remove such rows
+        existing: "none" if the sample is new, which saves a question to the server; "resume" if an earlier writer may
+            have begun the sample: the first turn then continues after the existing rows, if they belong to the same
+            tokens; "replace" to remove existing rows
         """
         appender = self._default_appender() if appender is None else appender
         options = _native.TrajectoryOptions(
@@ -247,7 +250,7 @@ class RunCalls(Generic[A, T]):
     def _into(
         self, function: Any, arguments: tuple[Any, ...], out: Any, outcome: type[Any], **options: Any
     ) -> Operation[Any]:
-        """For a function that fills a structure that we own."""
+        """Makes the operation for a library function that fills a structure of ours."""
         native = self.native
         inputs = (native.pointer, *arguments)
         return Operation(function, inputs, (byref(out),), lambda: _convert.value(outcome, out), kept=native, **options)
@@ -281,34 +284,35 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     """One run of a server, made by `Client.run`. Thread-safe; usable in the child after os.fork.
 
     name, geometry
-    settings: in force, defaults filled in
+    settings: the settings in force, with defaults filled in
     dropped: what resume_at of `Client.run` removed
-    place: with several servers, what ids of samples begin with that belong to the server on this machine, such as
-        "node-3:": f"{run.place}math-7/0". That is the server whose host ROUTING_REPLAY_PLACE names, else an address or
-        the name of this machine; "" if there is none, or more than one
-    places: the same of all servers
+    place: with "shard:", the place tag of the server on this machine, such as "node-3:". If sample ids begin with it
+        (f"{run.place}math-7/0"), the samples are stored on this machine. It is the server whose host the environment
+        variable ROUTING_REPLAY_PLACE names; without it, the one whose host is an address or the name of this machine.
+        "" if no server, or more than one, is on this machine
+    places: the place tags of all servers
 
-    Calls without a timeout of their own take at most the client's call_timeout and are repeated within it while the
-    server is unavailable. All raise RoutingReplayError.
+    Calls without a timeout parameter take at most the client's call_timeout, and are retried until then while the
+    server is unavailable. All errors are RoutingReplayError.
 
-    With "shard:a:7400,b:7400" every client of the run must name the same servers. The id of a sample says which of them
-    has it, and a fork must be with its parent. server/store/README.md ("Several servers without a shared store") says
-    what each call does when servers are away.
+    With "shard:a:7400,b:7400" every client of the run must name the same servers. The id of a sample decides which
+    server stores it, and a fork must be on the server of its parent. server/store/README.md ("Several servers without a
+    shared store") says what each call does while servers cannot be reached.
     """
 
     _appender_type = Appender
     _trajectory_type = Trajectory
 
     def add_source(self, source: Source) -> None:
-        """Another queue in front of an appender of this run; `commit` waits for it as well."""
+        """Registers a queue in front of an appender of this run, so that `commit` waits for it as well."""
         with self._lock:
             self._sources.add(source)
 
-    # Rows in.
+    # Appending rows.
 
     @taking(Append)
     def append(self, append: Append) -> int:
-        """Appends through an appender that the run keeps for this: see `Appender.append`."""
+        """Appends through the run's own appender: see `Appender.append`."""
         return (self._kept_appender or self._default_appender()).queue(append)
 
     @blocking
@@ -336,20 +340,22 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         before a
         rollout worker passes the sample's key on. Does not wait for other samples.
 
-        It covers appends through any appender of this Run object and through `engines.attach`, but not those of other
-        processes.
+        It waits for appends through any appender of this Run object and through `engines.attach`, but not for those of
+        other processes.
 
-        num_tokens: of the sample, if it is complete: missing rows are then marked as unrecorded up to there, and the
-            sample sealed, so that no trainer waits for it. If absent, nothing more is marked
-        tokens: token ids from position 0 on, num_tokens of them or one fewer, which imply num_tokens: compared with
-            those of the rows, and sent to the store where it does not know them and the sample is not sealed yet
-        attempt: of the appends, see Append
-        timeout: seconds in total: for the appends, and for the questions to the server
+        num_tokens: number of tokens T, if the sample is complete: rows that are missing up to T - 2 are then marked as
+            unrecorded and the sample is sealed, so that no trainer waits for it. If absent, rows after the last append
+            are not marked, and the sample is not sealed
+        tokens: token ids from position 0 on, num_tokens of them or one fewer; they imply num_tokens. They are compared
+            with the tokens of the stored rows, and sent to the store if it does not know the tokens and the sample is
+            not sealed
+        attempt: the attempt of the appends, see Append
+        timeout: seconds for everything: waiting for the appends and asking the server
 
-        Never raises for trouble of the service, not even when the server is away: `Commit.status` says what became of
-        the sample, and `Commit.error` why. A failed append is reported until more of the sample is appended, and
-        `flush` raises it as well. InvalidArgumentError for wrong arguments. In a coroutine use
-        `await asyncio.to_thread(run.commit, sample)`, or routing_replay.aio.
+        Never raises because of the service, not even if the server cannot be reached: `Commit.status` says what became
+        of the sample, and `Commit.error` why. A failed append is reported again by every call until more of the sample
+        is appended, and `flush` raises it as well. InvalidArgumentError for wrong arguments. In a coroutine use `await
+        asyncio.to_thread(run.commit, sample)`, or routing_replay.aio.
         """
         end = time.monotonic() + _values.seconds(timeout)
         native, kept = (None, None) if tokens is None else _values.native_tokens(tokens, "tokens", sample)
@@ -373,7 +379,8 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     @blocking
     @taking(Append)
     def put(self, append: Append) -> Operation[AppendOutcome]:
-        """One append without a queue, acknowledged when it returns. Parameters as of `Append`."""
+        """Makes one append without a queue; it is acknowledged when this returns. The parameters are the fields of
+        `Append`."""
         made = _native.Append()
         kept = made, _convert.append(append, made)
         found = self._operation(lib.rr_run_put, (byref(made),), _native.Outcomes, _convert.outcomes, kept=kept)
@@ -396,7 +403,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     def truncate(
         self, sample: str, rows: int, *, expected_revision: int | None = None, producer: Producer = "rollout"
     ) -> Operation[SampleState]:
-        """Cuts the sample back to rows [0, rows), unsealed, under the next revision."""
+        """Cuts the sample back to rows [0, rows). The sample is then not sealed, and its revision is one higher."""
         return self._states(
             lib.rr_run_truncate,
             _values.native_text(sample, "sample"),
@@ -405,7 +412,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
             _values.optional(expected_revision, "expected_revision", sample=sample),
         ).then(itemgetter(0))
 
-    # Rows out.
+    # Reading rows.
 
     @blocking
     def read(
@@ -426,16 +433,17 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         wait: wait until shortly before `timeout` for rows that are not committed yet, instead of NOT_READY, and for
             samples that nobody has begun, instead of NOT_FOUND
         only_begun: with wait, a sample that nobody has begun is NOT_FOUND at once
-        out: memory for the ids, one buffer per sample: writable, contiguous numpy arrays, torch tensors of the CPU
-            (also pinned ones), or anything with the buffer protocol. Ids are laid out as [layers, rows, K] of
-            `Run.geometry.dtype`, narrower where all layers read are, from its beginning; `rows` of the result is a view
-            of it. OutOfRangeError if one is too small. If absent, the arrays of one read share its memory
+        out: memory for the ids, one buffer per sample: writable, contiguous numpy arrays, torch tensors on the CPU
+            (also pinned ones), or anything with the buffer protocol. Ids are written from the beginning of the buffer
+            as [layers, rows, K] of `Run.geometry.dtype`, or of a narrower dtype if it suffices for all layers read;
+            `rows` of the result is a view of the buffer. OutOfRangeError if a buffer is too small. If absent, all
+            arrays of one read share one block of memory
 
         A sample that cannot be read has a status that says why; it does not fail the others. Raises DataLossError
-        naming sample, layer and row for damaged bytes; DeadlineExceededError after `timeout` seconds. If a server goes
-        away, the rest of the read is sent to the next one, or to the same one when it is back (except with "shard:",
-        where its samples are UNAVAILABLE); UnavailableError if no server answers in time. After a call was cancelled,
-        `out` is not written any more.
+        naming sample, layer and row for damaged bytes; DeadlineExceededError after `timeout` seconds. If a server
+        fails, the rest is read from the next one, or from the same one when it is back (except with "shard:", where its
+        samples become UNAVAILABLE); UnavailableError if no server answers in time. After a call has been cancelled,
+        `out` is no longer written to.
         """
         asked = _convert.read(samples, layers, producer, wait, only_begun)
         arrays = None if out is None else _convert.destinations(asked, out)
@@ -461,11 +469,11 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         read: Any = Run.read
         return read.build(self, [sample], out=buffers, **options).then(itemgetter(0))
 
-    # What is there.
+    # Listing and removing samples.
 
     @blocking
     def stat(self, sample: str, *, producer: Producer = "rollout") -> Operation[SampleState]:
-        """NotFoundError (NO_SAMPLE) if it does not exist."""
+        """Returns the state of a sample. Raises NotFoundError (NO_SAMPLE) if it does not exist."""
         names, count = _convert.names([sample])
 
         def first(found: SampleStates) -> SampleState:
@@ -478,20 +486,20 @@ class Run(RunCalls[Appender, Trajectory], Closing):
 
     @blocking
     def stat_many(self, samples: Iterable[str], *, producer: Producer = "rollout") -> Operation[SampleStates]:
-        """The samples that exist, in the order of the request."""
+        """Returns the states of those samples that exist, in the order of the request."""
         names, count = _convert.names(samples)
         return self._states(lib.rr_run_stat, names, count, _convert.producer(producer, "producer"))
 
     @blocking
     def list(self, *, groups: tuple[int, int] | None = None, producer: Producer = "rollout") -> Operation[SampleStates]:
-        """All samples, or those of groups[0] <= group < groups[1], by id."""
+        """Lists all samples, or those with groups[0] <= group < groups[1], sorted by id."""
         return self._states(lib.rr_run_list, _convert.groups(groups), _convert.producer(producer, "producer"))
 
     @blocking
     def release(self, samples: Iterable[str | int], *, producer: Producer | None = None) -> Operation[ReleaseOutcome]:
         """Removes samples, by default of both producers. Unknown ones are not counted, so a retry is harmless.
 
-        samples: ids or handles, as a batch carries them (a tensor's elements, too); handle 0, of no sample, is skipped
+        samples: ids or handles, also as elements of a tensor; handle 0 stands for no sample and is skipped
         """
         return self._releasing(samples, None, producer)
 
@@ -511,15 +519,15 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         timeout: float = 120.0,
         on_progress: OnProgress | None = None,
     ) -> Operation[CheckpointOutcome]:
-        """Writes the sealed samples to a new directory, beside running appends.
+        """Writes the sealed samples to a new directory. Appends may continue meanwhile.
 
         directory: must not exist, or be empty; an exported run, from which `Client.restore` and a trainer's
-            DirectorySource read. It appears whole: what an interrupted call leaves is named DIRECTORY.part, and the
-            next call removes that
+            DirectorySource read. It gets this name only when it is complete; an interrupted call leaves DIRECTORY.part,
+            which the next call removes
         groups: samples of groups[0] <= group < groups[1]; all if absent
-        previous: directory of an earlier checkpoint of the run. Samples with the same content are hard links to its
-            files, and samples of these groups that the run has released since are taken over. Either directory may be
-            removed later
+        previous: directory of an earlier checkpoint of the run. Unchanged samples become hard links to its files, and
+            so do samples of these groups that the run has released since. Each of the two directories may be removed
+            without harm to the other
         timeout: seconds for one portion of some tens of MB
         on_progress: called in this thread, of asyncio in the event loop
 
@@ -550,7 +558,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
 
 
 def _with_trouble(commit: Commit, trouble: RoutingReplayError | None) -> Commit:
-    """The outcome, including what went wrong before the appender; marks rows that did not arrive."""
+    """Returns the outcome, including errors of queues in front of the appender, and marks rows that did not arrive."""
     if trouble is None:
         return commit
     if commit.ok:

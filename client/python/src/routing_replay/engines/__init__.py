@@ -1,15 +1,15 @@
-"""What engines and the wrappers around them emit, as RecordedRows for `append`.
+"""Converts what engines and their wrappers emit to RecordedRows for `append`.
 
     from routing_replay.engines import vllm
 
     for j, completion in enumerate(output.outputs):
         run.append(f"{uid}/{j}", vllm.rows(output, j), seal=True)
 
-One module per source: vllm, sglang, and envelope for what training frameworks put around ids.
-`attach` takes rows where an engine of this process makes its outputs.
+There is one module per source: vllm, sglang, and envelope for the formats in which training frameworks pass ids on.
+`attach` records the rows directly in an engine that runs in this process.
 
-None imports an engine: objects are read by the names of their fields, responses as dicts (as json.loads gives them, or
-routing_replay.http.routed_experts, which leaves the base64 where it is). Nothing is ever unpickled.
+None of these modules imports an engine. They read objects by the names of their fields, and responses as dicts (from
+json.loads, or from routing_replay.http.routed_experts, which does not copy the base64). Nothing is ever unpickled.
 
 Errors are InvalidArgumentError, raised before anything is sent; `field` and `reason` say what is wrong.
 """

@@ -23,7 +23,7 @@ from routing_replay.types import Payload, RecordedRows, WeightSpan, token_ids
 
 _ROWS = (0, 1 << 22)  # Rows of a sample, as in routing_replay/wire/geometry.h.
 _ALL_DTYPES = ("uint8", "int8", "uint16", "int16", "int32", "int64")
-# Frameworks that write objects: the dtypes of their ids, and the dtype if none is given.
+# Frameworks that pass ids as objects: the dtypes that they use, and the dtype if the object states none.
 _DIALECTS: dict[str, tuple[tuple[str, ...], str | None]] = {
     "prime_rl": (_ALL_DTYPES, "uint8"),
     "skyrl": (("uint8", "int16", "int32"), None),
@@ -37,7 +37,7 @@ _NOT_ALL = (
     "If these are all tokens, and not those of a delta or of a stream's last event, pass the sampled ids as "
     "output_token_ids"
 )
-# By how a text begins; anything else is flat base64.
+# The form of a text by its first characters; any other text is flat base64.
 _BEGINNINGS = {b"k05VTVBZ": "npy", b"nrlre1:": "nrlre1", b"{": "reference"} | dict.fromkeys(
     (b"gASV", b"gAWV", b"gAJ", b"gAN"), "pickle"
 )
@@ -64,7 +64,8 @@ def has(holder: Any, name: str) -> bool:
 
 
 def item(holder: Any, name: str, index: Any) -> Any:
-    """The item of holder.name with this `index`; if not all items have one, the item at this position."""
+    """Returns the item of holder.name whose own `index` field has this value; if some item has no such field, the item
+    at this position."""
     number = _values.integer(index, "index", _values.NATURAL)
     values = get(holder, name)
     if not isinstance(values, Sequence) or isinstance(values, (str, bytes, memoryview)):
@@ -79,7 +80,7 @@ def item(holder: Any, name: str, index: Any) -> Any:
 
 
 def ids(values: Any, field: str) -> np.ndarray | None:
-    """Token ids as uint32, possibly empty; None stays None."""
+    """Converts token ids to uint32. The list may be empty; None stays None."""
     if values is None:
         return None
     if not hasattr(values, "__len__") or isinstance(values, (str, bytes, Mapping)) or getattr(values, "ndim", 1) == 0:
@@ -95,12 +96,12 @@ def engine_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of a sample, as far as a response gives them.
+    """What a response says about the tokens of a sample.
 
     prompt, output: ids, or None
     prompt_tokens: how many the response says the model saw: more than the ids if media in the prompt were expanded
     output_tokens: how many were sampled
-    all_output: whether these are certainly all: not only those of a stream's last event, nor a count alone
+    all_output: True if `output` certainly has all sampled ids, and not only those of the last event of a stream
     """
 
     prompt: np.ndarray | None
@@ -117,9 +118,9 @@ class Tokens:
         return np.concatenate([self.prompt, self.output])
 
     def fitting(self, rows: int | None, start: int) -> Tokens:
-        """The same tokens with the number of prompt tokens that matches `rows` rows from `start` on. That is the number
-        of ids; or the larger one of the response, if only that one matches or there are no rows. Then ids and positions
-        differ, and the ids are left out.
+        """Returns the same tokens with the prompt length that matches `rows` rows from `start` on. Normally this is the
+        number of prompt ids. If only the larger count in the response matches, or there are no rows, that count is
+        used; ids and positions then differ, and the ids are left out.
         """
         if self.prompt is None:
             return self
@@ -135,7 +136,7 @@ def count(value: Any, field: str) -> int:
 
 
 def number_of(said: Any, ids: np.ndarray | None, name: str, field: str) -> int:
-    """The number of tokens: stated by the response under this name, or else the number of their ids."""
+    """Returns the number of tokens that the response states under this name, or else the number of ids."""
     if said is not None:
         return count(said, name)
     if ids is None:
@@ -145,12 +146,12 @@ def number_of(said: Any, ids: np.ndarray | None, name: str, field: str) -> int:
 
 
 def output_weights(spans: Any, counted: Tokens, row_start: int) -> tuple[WeightSpan, ...]:
-    """Weights of rows from spans {version, start, end} of output tokens."""
+    """Converts spans {version, start, end} of output tokens to WeightSpans of rows."""
     if spans is None:
         return ()
     if isinstance(spans, (str, bytes, memoryview, Mapping)) or not isinstance(spans, Sequence):
         raise invalid("weight_versions", "must be a list")
-    first_row = counted.prompt_tokens - 1  # The forward pass of row P - 1 + j sampled token j of the output.
+    first_row = counted.prompt_tokens - 1  # Row P - 1 + j belongs to the forward pass that sampled output token j.
     weights: list[WeightSpan] = []
     end = 0
     for i, span in enumerate(spans):
@@ -161,7 +162,7 @@ def output_weights(spans: Any, counted: Tokens, row_start: int) -> tuple[WeightS
         if not before <= begin <= end <= counted.output_tokens:
             allowed = f"[{before}, {counted.output_tokens})"
             raise invalid("weight_versions", f"span {i}, [{begin}, {end}), is not within output tokens {allowed}")
-        # An answer without output has no token: its span stands for the prompt's rows.
+        # An answer without output tokens has one span, which stands for the rows of the prompt.
         if begin == end and (counted.output_tokens or weights):
             continue
         rows = row_start if begin == 0 else max(row_start, first_row + begin), first_row + end
@@ -171,7 +172,8 @@ def output_weights(spans: Any, counted: Tokens, row_start: int) -> tuple[WeightS
 
 
 def _version(version: Any, field: str) -> tuple[int, str]:
-    """Number and label of a version. A decimal text has its number, any other text -1 (unknown)."""
+    """Returns number and label of a version. The number of a decimal text is its value, that of any other text is -1
+    (unknown)."""
     if not isinstance(version, str):
         return _values.integer(version, field, _values.NATURAL), ""
     _values.native_text(version, "weight_versions")
@@ -180,13 +182,13 @@ def _version(version: Any, field: str) -> tuple[int, str]:
 
 
 def choice_count(response: Any) -> int:
-    """The number of choices; 1 if the response is the choice itself."""
+    """Returns the number of choices; 1 if the response itself is the only choice."""
     choices = get(response, "choices")
     return len(choices) if isinstance(choices, Sequence) else 1
 
 
 def reject_shared(response: Any, choice: Any, place: Any, field: str) -> None:
-    """Rejects a field of the response itself if there are several choices to which it may belong."""
+    """Rejects a field at the top level of the response if there are several choices to which it could belong."""
     count = choice_count(response)
     if place is response and place is not choice and count > 1:
         raise invalid(field, f"is a field of the response, which has {count} choices: it must be in a choice")
@@ -254,7 +256,7 @@ def flat_payload(array: np.ndarray, row: Row, field: str) -> Payload:
 
 
 def _flat(ids: Payload, row: Row, field: str) -> Payload:
-    """Flat ids whose length gives the number of rows."""
+    """Converts flat ids; their length gives the number of rows."""
     if not isinstance(row, tuple):
         raise invalid(field, "flat ids have neither layers nor K: pass the run's geometry", "SHAPE")
     return with_shape(replace(ids, shape=row))
@@ -274,8 +276,8 @@ def row_of(geometry: Any, layers: Any) -> tuple[int, int] | None:
 
 
 def described_payload(dialect: Any, described: Mapping[str, Any], data: memoryview) -> Payload:
-    """Ids in base64 as an object describes them; its values may be of any kind. "sglang": the shape is that of a
-    row."""
+    """Checks the fields of an object that holds ids in base64; the values may have any type. "sglang": the shape is
+    that of one row."""
     dtypes, default = _values.choice(dialect, "dialect", _DIALECTS)
     if dialect == "ms_swift" and described.get("__ndarray__") is not True:
         raise invalid("append.tensor.__ndarray__", "must be true")
@@ -294,7 +296,7 @@ def described_payload(dialect: Any, described: Mapping[str, Any], data: memoryvi
 
 
 def object_payload(value: Any, dialect: str, field: str) -> tuple[Payload, int | None]:
-    """Converts {data, shape, dtype, …}; also returns its first row if it has one."""
+    """Converts {data, shape, dtype, …}; also returns the row number in `start`, if there is one."""
     if not isinstance(value, Mapping):
         raise invalid(field, f"must be an object with data and shape, got a {type(value).__name__}")
     if "data" not in value:
@@ -330,7 +332,7 @@ def check_alike(rows: np.ndarray, first: np.ndarray, field: str) -> None:
 def any_payload(
     value: Any, field: str, row: Row, dtype: str | None, resolver: Resolver | None
 ) -> tuple[Any, int | None]:
-    """Converts any form to what `append` takes; also returns its first row if it has one."""
+    """Converts any form to what `append` takes; also returns the first row's number if the form states it."""
     if resolver is not None and not callable(resolver):
         raise invalid("resolver", f"must be callable, got a {type(resolver).__name__}")
     if dtype is not None:
@@ -354,7 +356,7 @@ def any_payload(
 
 
 def start_of(own: int | None, asked: Any, field: str) -> int:
-    """The first row: the object's own, which must equal the requested one if there is one."""
+    """Returns the number of the first row. If the object states one, it must equal the requested one."""
     start = _values.integer(asked, "start")
     if own is not None and start not in (0, own):
         raise invalid(field, f"starts at row {own}, expected {start}", "ROW_COUNT")
@@ -411,7 +413,7 @@ def _wrong_count(prompt: int, output: int, start: int, count: int) -> str:
 
 
 def absent(field: str, why: str, policy: str, tokens: Tokens, start: Any, **others: Any) -> RecordedRows:
-    """Rows of a response without rows: all unrecorded, or an error."""
+    """What `absent` makes of a response without rows: rows that are all unrecorded, or an error."""
     start = _values.integer(start, "start")
     if _values.text(policy, "absent") == "unrecorded":
         return account(None, tokens.fitting(None, start), start, **others)

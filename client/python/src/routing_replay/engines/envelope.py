@@ -1,4 +1,4 @@
-"""Reads what training frameworks put around ids on their way from the engine.
+"""Reads the formats in which training frameworks pass ids on from the engine.
 
 | form | of | read |
 |---|---|---|
@@ -43,9 +43,10 @@ def rows(
     """Rows of one sample, in any form of the module's table.
 
     geometry: of the run; needed for flat ids
-    tokens: token ids of all T positions; then the rows are counted, and a T-th one is left out. None: all are taken
-    start: absolute row of the first one; that of an object must agree
-    dialect: who wrote an object
+    tokens: token ids of all T positions. The number of rows is then checked, and a T-th row is left out. None: all rows
+        are taken
+    start: absolute position of the first row; if an object states one, it must agree
+    dialect: which framework wrote the object
     dtype: of flat ids ("uint8" …)
     layers: what the axis of layers holds: "all", "moe", layer ids; None: by its length
 

@@ -1,4 +1,4 @@
-"""Takes rows out of an engine where its outputs are made: for rollout workers with the engine in their process.
+"""Records rows directly in an engine, for rollout workers that run the engine in their own process.
 
     from routing_replay.engines import attach
 
@@ -8,10 +8,11 @@
         outputs = llm.generate(prompts, params)   # routing_replay of each completion is a reference now
         attachment.flush()                        # before the trainer reads; raises what was rejected
 
-vllm takes a vllm.LLM or an AsyncLLM, sglang an sglang.Engine. Servers of both load `vllm_plugin` or `sglang_plugin` by
-themselves if this package is installed; where ROUTING_REPLAY_RUN names a run, they join it as soon as it exists.
+attach.vllm accepts a vllm.LLM or an AsyncLLM, attach.sglang an sglang.Engine. If this package is installed, the servers
+of both engines load `vllm_plugin` or `sglang_plugin` by themselves. If the environment variable ROUTING_REPLAY_RUN
+names a run, the plug-in joins that run as soon as it exists.
 
-Importing this imports no engine.
+Importing this module does not import an engine.
 """
 
 from routing_replay.engines.attach._attachment import Attachment

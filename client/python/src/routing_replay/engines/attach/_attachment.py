@@ -28,8 +28,8 @@ SampleName = Callable[[Any, int], str]
 
 
 def reference(run: Run, sample: str, row_start: int, num_tokens: int) -> str:
-    """What replaces the rows in an output: a line of JSON, as engines' servers pass text on. In the shape of SGLang's
-    output store:
+    """What replaces the rows in an output: a line of JSON, because the servers of engines pass text on. Its fields are
+    those of SGLang's output store:
 
     handle: {"run", "sample", "row_start", "num_tokens"}; `run.read(handle["sample"])` returns the rows
     fields: dtype and shape [rows, MoE layers, K] of what is stored there
@@ -43,14 +43,15 @@ def reference(run: Run, sample: str, row_start: int, num_tokens: int) -> str:
 
 @dataclass(frozen=True)
 class Finished:
-    """A completion that the engine has ended, read as far as its loop must.
+    """A completion that the engine has finished. Only what must be read in the engine's loop has been read.
 
     output, index: name the sample
-    rows: as they are in the output, or a tuple of them: their size is that of the job. None: there are none
+    rows: the rows in the output, or a tuple of them; their size counts as the size of the job. None: the output has
+        none
     row_start, num_tokens: absolute row of the first one; of the sample
-    describe: reads the rows, in the hand-over's thread, for the run's geometry. Holds nothing that the engine may
-        change: see `snapshot`
-    refer: puts a reference in place of the rows. None if it is already known that they are rejected: then they stay,
+    describe: converts the rows for the run's geometry; called in the thread of the hand-over. It must not refer to
+        anything that the engine may change: see `snapshot`
+    refer: replaces the rows in the output by a reference. None if the rows are known to be rejected: then they stay,
         and `describe` raises the reason
     """
 
@@ -67,17 +68,16 @@ class Collector(Protocol):
     """The outputs of one call of an engine."""
 
     def parts(self, outputs: Any) -> Iterable[Any]:
-        """One part per completion."""
+        """Returns one part per completion."""
 
     def ended(self, part: Any) -> Finished | None:
-        """Whether the part is the last of its completion, and concerns rows. Raises anything for a part of an unknown
-        shape, which has no name or no number of tokens to mark."""
+        """Returns True if the part is the last of its completion, and rows are expected. Raises any exception for an
+        output of an unknown shape: without a name and a token count its rows cannot even be marked as unrecorded."""
 
 
 def read(collector: Collector, outputs: Any) -> tuple[list[Finished], int]:
-    """The completions that end with these outputs, and the number of those that cannot be read. Each of these is
-    logged,
-    and does not affect the rows of others."""
+    """Returns the completions that end with these outputs, and the number of completions that cannot be read. Each of
+    the latter is logged, and does not affect the rows of others."""
     found: list[Finished] = []
     unreadable = 0
     try:
@@ -100,25 +100,25 @@ _UNREADABLE = "rows of an output cannot be taken"
 
 
 class Attachment:
-    """Sends rows of one engine to one run. Made by `attach.vllm` and `attach.sglang`, whose options are
+    """Sends the rows of one engine to one run. Made by `attach.vllm` and `attach.sglang`, which take these options:
 
-    max_queued_bytes: of rows that wait to be encoded (default 256 MiB). Without room a call of the engine waits for at
-        most 60 seconds, for all of its outputs together; then rows are dropped, which marks them as unrecorded
+    max_queued_bytes: limit for rows that wait to be encoded (default 256 MiB). If there is no room, a call of the
+        engine waits at most 60 seconds for all of its outputs together; then rows are dropped and marked as unrecorded
     replace: whether a reference replaces the rows in the output (default True); rows that are dropped stay
-    seal: whether a finished output ends its sample (default True); False for turns that go on
-    group, weight_version: of the appends from now on; set them on the attachment when a step begins or weights change.
-        Without a version that of the outputs
+    seal: whether a finished output ends its sample (default True); pass False if more turns follow
+    group, weight_version: used for all following appends; set these attributes when a step begins or weights change.
+        Without a weight_version, the version in the outputs is used
 
-    InvalidArgumentError, when an engine is attached, for a wrong value.
+    Attaching an engine with a wrong value raises InvalidArgumentError.
 
-    attached: whether rows are taken: False if the engine gives wrong rows (then nothing was changed), and after
-        `detach`
+    attached: whether rows are recorded: False after `detach`, and if the engine is known to give wrong rows (then it
+        was not changed)
 
-    A reference replaces rows that were taken. They are in the store when `flush` returns. If they were rejected,
-    `flush` raises the reason; rows that were rejected in this process are marked as unrecorded.
+    Recorded rows are replaced by a reference, and are in the store when `flush` returns. If rows were rejected, `flush`
+    raises the reason; rows that were rejected in this process are marked as unrecorded.
 
-    An array of rows is copied when its output ends, which is all that the engine's loop does with it. Texts are not
-    copied, nor are the inner lists of nested ones: with replace=False do not change those before `flush`.
+    When an output ends, its array of rows is copied; the engine's loop does no other work. Text and the inner lists of
+    nested lists are not copied: with replace=False do not change them before `flush`.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Attachment:
         group: int | None = None,
         weight_version: int | None = None,
     ) -> None:
-        """engine: text to keep with the samples."""
+        """engine: name and version of the engine, stored with the samples."""
         if not callable(sample):
             raise _values.invalid("sample", f"must be a function that names samples, got a {type(sample).__name__}")
         self._run, self._engine, self._sample = run, engine, sample
@@ -164,7 +164,7 @@ class Attachment:
         await self._handover.put_async(self._jobs(outputs))
 
     def _jobs(self, outputs: Iterable[tuple[Collector, Any]]) -> Iterator[Job]:
-        """The appends for the completions that end with these outputs.
+        """Makes the appends for the completions that end with these outputs.
 
         An output of an unknown shape loses its rows, and never fails the request. After `detach` outputs are not
         changed.
@@ -229,8 +229,8 @@ class Attachment:
     def detach(self, timeout: float = 60.0) -> None:
         """Restores the engine, and waits for what is queued. Idempotent.
 
-        Requests in progress go on; outputs that end from now on keep their rows. If another wrapper was put around a
-        method since, that wrapper stays, and the method below it passes everything on.
+        Requests in progress go on, and their outputs keep their rows. If somebody else has wrapped a method since, that
+        wrapper stays, and ours, below it, passes everything on.
         """
         self.attached = False
         for name, function in self._wrapped.items():
@@ -249,7 +249,7 @@ class Attachment:
         self.detach()
 
 
-Around = Callable[[Callable[..., Any], Attachment], Callable[..., Any]]  # Makes the replacement of a method.
+Around = Callable[[Callable[..., Any], Attachment], Callable[..., Any]]  # Makes the function that replaces a method.
 MARK = "_routing_replay_attachment"
 
 
@@ -262,7 +262,7 @@ def attach(
     usable: bool,
     options: dict[str, Any],
 ) -> Attachment:
-    """An attachment around these methods of the engine, or around none if it is not usable.
+    """Makes an attachment around these methods of the engine, or around none if the engine is not usable.
 
     FailedPreconditionError if the engine has an attachment already.
     """
@@ -276,7 +276,7 @@ def attach(
 
 
 def snapshot(value: Any) -> Any:
-    """Rows or token ids for the hand-over's thread to read while the engine goes on, for at most one memcpy.
+    """Returns rows or token ids that another thread may read while the engine goes on; costs at most one memcpy.
 
     Arrays and tensors are copied (a tensor on its own device), as engines reuse their buffers; so are writable bytes.
     Of lists and objects the outer one is copied: their items were made for this output. Texts cannot change.
@@ -293,7 +293,8 @@ def snapshot(value: Any) -> Any:
 
 
 def size_of(value: Any) -> int:
-    """The bytes that rows, or a tuple of them, hold while they wait; for lists estimated from their first items."""
+    """Returns the memory that rows, or a tuple of them, take while they wait; for lists an estimate from the first
+    items."""
     if isinstance(value, (str, bytes)):
         return len(value)
     if isinstance(value, Mapping):

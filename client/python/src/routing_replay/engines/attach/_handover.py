@@ -1,4 +1,5 @@
-"""Passes rows from an engine's loop to an appender, so that the loop does not wait for the work in between."""
+"""Passes rows from an engine's loop to an appender in a thread, so that the loop does not have to decode or encode
+them."""
 
 from __future__ import annotations
 
@@ -24,49 +25,50 @@ if TYPE_CHECKING:
     from routing_replay.run import Run
 
 _log = logging.getLogger("routing_replay")
-_KEPT = 100_000  # Number of samples that an error names, or whose trouble is remembered.
-_REASONED = 100  # Number of failures whose reason an error keeps.
-_EXIT_TIMEOUT = 30.0  # Seconds that the end of the interpreter waits for queued rows.
-_PATIENCE = 60.0  # Seconds that one call of the engine waits for room.
+_KEPT = 100_000  # Limit for the samples that an error names, and for those whose errors are remembered.
+_REASONED = 100  # Limit for the failures that an error lists.
+_EXIT_TIMEOUT = 30.0  # Seconds that the interpreter's exit waits for queued rows.
+_PATIENCE = 60.0  # Seconds that one call of the engine may wait for room.
 
 
 @dataclass(frozen=True)
 class Job:
-    """One append: `run()` makes it, `mark()` marks its rows as unrecorded instead. Both run in the thread."""
+    """One append. `run()` makes the append; `mark()` marks its rows as unrecorded instead. Both run in the hand-over's
+    thread."""
 
     sample: str
     size: int  # Bytes held until the append is made.
     run: Callable[[], Any]
     mark: Callable[[], Any]
-    taken: Callable[[], Any] | None = None  # Called when its rows are taken.
+    taken: Callable[[], Any] | None = None  # Called when the rows are accepted into the queue.
 
 
 class HandOver:
     """A queue, bounded in bytes, and a thread that makes the appends in order. Thread-safe.
 
-    Reading, decoding and encoding rows takes milliseconds per megabyte: the thread does it, the engine's loop only
-    queues. If there is no room, a call of the engine waits for at most _PATIENCE seconds; an event loop waits without
-    an
-    executor. Rows for which there is no room in time are dropped: marked as unrecorded in the store, and counted.
+    Reading, decoding and encoding rows takes milliseconds per megabyte, so the thread does this and the engine's loop
+    only queues. If there is no room, a call of the engine waits for at most _PATIENCE seconds; an event loop waits
+    without an executor. Rows for which there is no room in time are dropped: marked as unrecorded in the store, and
+    counted.
 
-    run: its new appender, which is closed with this, makes the appends
-    max_queued_bytes: of rows that wait for the thread; the appender has a bound of its own
+    run: the appends go through a new appender of this run, which is closed with the hand-over
+    max_queued_bytes: limit for rows that wait for the thread; the appender has its own limit
     """
 
     def __init__(self, run: Run, max_queued_bytes: int) -> None:
         self._max_queued_bytes = _values.integer(max_queued_bytes, "max_queued_bytes", _values.NATURAL)
         self._closed = False
         self._changed = threading.Condition()
-        self._waiting: dict[concurrent.futures.Future[None], Job] = {}  # In event loops.
-        # With a flag: whether the rows are dropped.
+        self._waiting: dict[concurrent.futures.Future[None], Job] = {}  # Calls that wait in event loops.
+        # Jobs, each with a flag: whether its rows are dropped.
         self._jobs: collections.deque[tuple[Job, bool]] = collections.deque()
         self._queued_bytes = 0
-        self._queued = self._done = 0  # Jobs so far.
-        self._unsettled: collections.Counter[str] = collections.Counter()  # Jobs of a sample that are not done.
+        self._queued = self._done = 0  # Number of jobs so far.
+        self._unsettled: collections.Counter[str] = collections.Counter()  # Number of unfinished jobs by sample.
         self._thread: threading.Thread | None = None
-        self._failed: dict[str, RoutingReplayError] = {}  # By sample, since the last flush.
-        # By sample, with a flag: whether `settle_sample` has reported it. Kept until then, and until more of the sample
-        # is put.
+        self._failed: dict[str, RoutingReplayError] = {}  # Failures by sample since the last flush.
+        # Errors by sample, with a flag: whether `settle_sample` has reported the error. An entry is removed when it has
+        # been reported and more of the sample is put.
         self._troubles: dict[str, tuple[RoutingReplayError, bool]] = {}
         self._counts = dict.fromkeys(("handed_over", "rejected", "dropped"), 0)
         self.appender = run.appender()
@@ -108,8 +110,8 @@ class HandOver:
 
     @contextlib.contextmanager
     def _dropping_rest(self, jobs: Iterable[Job]) -> Iterator[Iterator[Job]]:
-        """The jobs of one call. Each is made when its turn comes, because it holds rows. If the call ends early, for
-        example cancelled while it waited, the remaining jobs are dropped."""
+        """The jobs of one call. Each job is made only when its turn comes, because it holds a copy of rows. If the call
+        ends early, for example because it was cancelled while it waited, the remaining jobs are dropped."""
         left = iter(jobs)
         try:
             yield left
@@ -132,7 +134,7 @@ class HandOver:
         return not self._closed and not self._has_room(job)
 
     def _has_room(self, job: Job) -> bool:
-        """A job larger than the whole queue may go alone."""
+        """Returns True if the job may be queued now. A job that is larger than the whole queue may be queued alone."""
         return self._queued_bytes == 0 or self._queued_bytes + job.size <= self._max_queued_bytes
 
     def _admit(self) -> None:
@@ -191,14 +193,15 @@ class HandOver:
                 self._admit()
 
     def _do(self, job: Job, dropped: bool) -> RoutingReplayError | None:
-        """Makes the append. Rejected rows are marked, so that a trainer that waits for the sample learns of it."""
+        """Makes the append. Rejected rows are marked as unrecorded, so that a trainer that waits for the sample stops
+        waiting."""
         try:
             job.mark() if dropped else job.run()
             return None
         except RoutingReplayError as error:
             _log.warning("rows of sample %s are rejected: %s", job.sample, error)
             found: RoutingReplayError = error
-        except Exception as error:  # For example an engine's object of another shape.
+        except Exception as error:  # For example because an object of the engine has an unknown shape.
             _log.exception("rows of sample %s cannot be taken", job.sample)
             found = InternalError(f"sample {job.sample}: {error!r}", sample=job.sample)
         if not dropped:
@@ -222,7 +225,7 @@ class HandOver:
         try:
             self.appender.flush(_left(deadline))
         except RoutingReplayError as error:
-            if not error.failed_samples:  # Not in time, or the appender is closed.
+            if not error.failed_samples:  # The flush timed out, or the appender is closed.
                 raise
             rejected = error
         with self._changed:
@@ -235,7 +238,8 @@ class HandOver:
             raise rejected
 
     def settle_sample(self, sample: str, deadline: float) -> RoutingReplayError | None:
-        """Waits until everything put of a sample is in the appender's queue; returns what went wrong before."""
+        """Waits until all jobs of a sample have reached the appender's queue, and returns the error of a job that did
+        not."""
         with self._changed:
             if not self._changed.wait_for(lambda: sample not in self._unsettled, _left(deadline)):
                 raise DeadlineExceededError("rows of the sample still wait for their turn", sample=sample)
@@ -271,7 +275,7 @@ def _left(deadline: float) -> float:
 _open: weakref.WeakSet[HandOver] = weakref.WeakSet()
 os.register_at_fork(
     after_in_child=_open.clear
-)  # An engine does not work in a forked child: waiting jobs belong to the parent.
+)  # Engines do not work in a forked child, so waiting jobs belong to the parent.
 
 
 def _at_exit() -> None:

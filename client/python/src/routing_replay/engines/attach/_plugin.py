@@ -1,4 +1,4 @@
-"""What the plug-ins of engines' servers share: a run that is joined once it exists."""
+"""The common part of the plug-ins for the servers of engines: joins a run once it exists."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from routing_replay.engines.attach._attachment import Attachment, Collector, SampleName
 _log = logging.getLogger("routing_replay")
 
-VARIABLE = "ROUTING_REPLAY_RUN"  # Turns the plug-ins on: the name of the run.
+VARIABLE = "ROUTING_REPLAY_RUN"  # The environment variable that names the run and so turns the plug-ins on.
 RETRY_SECONDS = 2.0
 
 
 class Joining:
-    """Takes the outputs of a server to a run that somebody else makes.
+    """Records the outputs of a server in a run that another process creates.
 
-    `begin` starts a thread that joins the run. It tries again every RETRY_SECONDS until the run exists and can be
-    reached; no request waits for it. Outputs that end before that keep their rows, and are counted.
+    `begin` starts a thread that joins the run. The thread retries every RETRY_SECONDS until the run exists and can be
+    reached; no request waits for that. Outputs that end before keep their rows, and are counted.
 
     attachment: None until the run is joined
     """
@@ -68,7 +68,7 @@ class Joining:
                 what = "attached to run %s; %d finished outputs were not recorded before"
                 _log.log(level, what, self._name, self._passed)
                 self.attachment = attachment
-            except Exception as error:  # The engine also works without it.
+            except Exception as error:  # The engine also works without the run, so keep trying.
                 kind = type(error), getattr(error, "reason", None)
                 level = logging.DEBUG if kind == warned else logging.WARNING
                 _log.log(level, "run %s cannot be joined yet, rows stay in the outputs: %s", self._name, error)

@@ -1,4 +1,4 @@
-"""Takes rows out of SGLang where its outputs are made: `attach.sglang` and the SGLang plug-in."""
+"""Records rows directly in SGLang: `attach.sglang` and the SGLang plug-in."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _log = logging.getLogger("routing_replay")
 # The asynchronous generator that every request of SGLang's servers and of its Engine goes through.
 HOOKED = "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request"
 
-# The server_args that add a cache beyond the device's.
+# The server_args that add a prefix cache outside the device's memory.
 HIERARCHIES = ("enable_hierarchical_cache", "enable_lmcache", "enable_flexkv", "enable_unified_cache_external_linker")
-# The server_args that make the events of a stream hold only the new token ids: the second one in older releases.
+# The server_args with which each event of a stream holds only the new token ids; the second is the older name.
 DELTAS = ("incremental_streaming_output", "stream_output")
 
 
@@ -49,9 +49,9 @@ def attach_to(
         order and exceptions are the engine's own. Requests must ask for return_routed_experts
     sample: from (output, its number in the batch) to the sample's id
 
-    As `attach.vllm` otherwise. Tokens are sent along if the request has input_ids; else the rows are stored without
-    tokens, and unverified. With a warning, nothing is attached to an engine that does only prefill or only decode, or
-    one that checks several drafts per token at once, because its rows are wrong.
+    Otherwise as `attach.vllm`. If the request has input_ids, tokens are sent with the rows; else rows are stored
+    without tokens and count as unverified. An engine that does only prefill or only decode, or verifies several draft
+    tokens per position at once, is not attached, and a warning says so, because its rows are wrong.
     """
     around: dict[str, _attachment.Around] = {"generate": functools.partial(_sync, engine)}
     if hasattr(engine, "async_generate"):
@@ -67,7 +67,8 @@ def _has_one_of(owner: Any, settings: Sequence[str]) -> bool:
 
 
 def _is_whole(owner: Any) -> bool:
-    """False if prefill and decode are split over two engines: neither would have all rows of an answer."""
+    """Returns False if prefill and decode are split over two engines, because neither would have all rows of an
+    answer."""
     mode = getattr(getattr(owner, "server_args", None), "disaggregation_mode", None)
     if mode not in ("prefill", "decode"):
         return True
@@ -76,9 +77,8 @@ def _is_whole(owner: Any) -> bool:
 
 
 def _has_right_rows(owner: Any) -> bool:
-    """False if it checks several drafts per token at once: SGLang then moves keys and values of the accepted drafts to
-    their
-    place in the cache, but leaves the rows of dropped drafts there."""
+    """Returns False if the engine verifies several draft tokens per position at once. SGLang then moves the keys and
+    values of accepted drafts to their place in the cache, but not their rows: those of rejected drafts stay there."""
     arguments = getattr(owner, "server_args", None)
     resolved = getattr(arguments, "resolved_dict", None)  # The settings after SGLang has changed them.
     settings = resolved() if callable(resolved) else getattr(arguments, "__dict__", {})
@@ -145,7 +145,7 @@ class _Collector:
         sample
         or as a list
         engine: or tokenizer manager, whose server_args tell about caches and streams
-        only_with_rows: outputs without rows are ignored
+        only_with_rows: ignore outputs without rows
         """
         self._hierarchical = _has_one_of(engine, HIERARCHIES)
         self._deltas = _has_one_of(engine, DELTAS)
@@ -185,7 +185,7 @@ class _Collector:
             absent="unrecorded",
             hierarchical_cache=self._hierarchical,
         )
-        differ = ids is not None and len(ids) != count  # A stop token was removed, or a stream is read wrongly.
+        differ = ids is not None and len(ids) != count  # A stop token was removed, or a stream was joined wrongly.
         return _attachment.Finished(
             output=output,
             index=index,
@@ -199,15 +199,15 @@ class _Collector:
     def _asked_of(self, index: int) -> tuple[Any, Any]:
         """The prompt's ids and the first row."""
         params = self._params[0] if isinstance(self._params, list) else self._params
-        number = index // int(params.get("n") or 1)  # Answers to each prompt.
+        number = index // int(params.get("n") or 1)  # Number of answers to each prompt.
         prompts = self._prompts
         prompt = prompts[number] if _is_list(prompts) and _is_list(prompts[0]) else prompts
         return prompt, self._start[number] if _is_list(self._start) else self._start
 
 
 def _prompt_tokens(meta: dict[str, Any], prompt: Any) -> int:
-    """The number of prompt tokens. An abort may give 0 or nothing: then it comes from the request; 0 if that has no ids
-    either.
+    """Returns the number of prompt tokens. For an aborted request the output may state 0 or nothing; then the number
+    comes from the request's ids, or is 0 without ids.
     """
     count = meta.get("prompt_tokens")
     if count is None and prompt is None:
@@ -258,7 +258,7 @@ class Hook(_plugin.Joining):
         if self._usable:
             self.begin()
         outputs = original(manager, request, *rest, **more)
-        asks = getattr(request, "return_routed_experts", None)  # None: this kind of request has no such field.
+        asks = getattr(request, "return_routed_experts", None)  # None, because this kind of request has no such field.
         if not self._usable or (asks is not None and not asks):
             return outputs
         collector = _Collector(_fields_of(request), manager, only_with_rows=asks is None)

@@ -1,4 +1,4 @@
-"""Takes rows out of vLLM where its outputs are made: `attach.vllm` and the vLLM plug-in."""
+"""Records rows directly in vLLM: `attach.vllm` and the vLLM plug-in."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger("routing_replay")
 
 
 def default_sample(output: Any, index: int) -> str:
-    """vLLM's request id, and which of its completions: "cmpl-1/0"."""
+    """The default sample id: vLLM's request id and the number of the completion, for example "cmpl-1/0"."""
     return f"{output.request_id}/{index}"
 
 
@@ -36,8 +36,8 @@ def attach_to(
     sample: SampleName = default_sample,
     **options: Any,
 ) -> Attachment:
-    """Sends the rows of every finished output of `engine` to `run`. Their attribute routed_experts is None then, and
-    routing_replay the reference.
+    """Sends the rows of every finished output of `engine` to `run`. Afterwards the attribute routed_experts of the
+    output is None, and its attribute routing_replay holds the reference.
 
     engine: a vllm.LLM, or an AsyncLLM (also known as AsyncLLMEngine) of this process. Its methods are wrapped until
         `detach`: generate, and of an LLM chat and wait_for_completion. Outputs, their order and exceptions are the
@@ -59,18 +59,20 @@ class _Offline:
     """The wrappers of the methods of one LLM."""
 
     def __init__(self) -> None:
-        self._within = threading.local()  # Some methods call others; then the outputs count for the outer one.
+        # Some of these methods call others; only the outermost call records its outputs.
+        self._within = threading.local()
         self._enqueued: dict[str, Any] = {}  # Sampling parameters by request.
 
     def around(self, engine: Any) -> dict[str, _attachment.Around]:
-        """Everything that runs an engine goes through _run_engine, if that exists."""
+        """All methods that run the engine call _run_engine, if this vLLM has it."""
         recorded, enqueued = ("generate", "chat", "wait_for_completion"), ("enqueue", "enqueue_chat")
         makers = dict.fromkeys(recorded, self._records) | dict.fromkeys(enqueued, self._enqueues)
         makers |= dict.fromkeys(("beam_search", "_run_engine"), self._passes)
         return {name: make for name, make in makers.items() if hasattr(engine, name)}
 
     def _outermost(self, original: Callable[..., Any], take: Callable[..., None]) -> Callable[..., Any]:
-        """Wraps `original`: `take` gets its outputs and arguments, unless another of these methods called it."""
+        """Wraps `original`: `take` gets the outputs and arguments of each call, unless another wrapped method made the
+        call."""
 
         @functools.wraps(original)
         def method(*arguments: Any, **keywords: Any) -> Any:
@@ -92,7 +94,8 @@ class _Offline:
             of_tokens = []
             for output in filter(_is_of_tokens, outputs):
                 name = getattr(output, "request_id", None)
-                if name in self._enqueued:  # A run of the engine also ends requests that were enqueued before.
+                # Running the engine also finishes requests that were enqueued before this call.
+                if name in self._enqueued:
                     asked = self._enqueued.pop(name)
                 else:
                     asked, place = _item(params, place), place + 1
@@ -106,7 +109,8 @@ class _Offline:
         def method(*arguments: Any, **keywords: Any) -> Any:
             names = original(*arguments, **keywords)
             params = _params(arguments, keywords)
-            for number, name in enumerate(names):  # "7", or "7-" and a suffix that makes it unique inside vLLM.
+            # A request id is "7", or "7-" with a suffix that makes the id unique inside vLLM.
+            for number, name in enumerate(names):
                 self._enqueued[str(name).split("-")[0]] = _item(params, number)
             return names
 
@@ -118,12 +122,12 @@ class _Offline:
 
 
 def _is_of_tokens(output: Any) -> bool:
-    """False for pooling."""
+    """Returns False for pooling requests."""
     return isinstance(getattr(output, "outputs", []), (list, tuple))
 
 
 def _item(params: Any, number: int) -> Any:
-    """The parameters of one request, if one value may stand for all."""
+    """Returns the sampling parameters of one request; a single value stands for all requests."""
     if not isinstance(params, (list, tuple)):
         return params
     return params[number] if number < len(params) else None
@@ -136,7 +140,7 @@ def _async(original: Callable[..., Any], attachment: Attachment) -> Callable[...
 def _generating(
     original: Callable[..., Any], take: Callable[[list[tuple[_Collector, Any]]], Awaitable[None]], refer: Refer, at: int
 ) -> Callable[..., Any]:
-    """at: where the prompt is among the positional arguments"""
+    """at: position of the prompt among the positional arguments"""
 
     @functools.wraps(original)
     async def generate(*arguments: Any, **keywords: Any) -> AsyncIterator[Any]:
@@ -150,7 +154,7 @@ def _generating(
 
 
 def _params(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """All of vLLM's methods that take prompt and sampling_params, take them in this order."""
+    """Finds prompt and sampling_params, which all vLLM methods take in this order."""
     return keywords.get("sampling_params", arguments[1] if len(arguments) > 1 else None)
 
 
@@ -218,10 +222,10 @@ def register() -> None:
     plug-in tries again every few seconds, with a warning, and answers keep their rows. They also keep them, after a
     warning, in a vLLM that encodes them otherwise.
 
-    Rows are taken in the process that talks to clients. The one that schedules does not know where an answer ends:
-    texts that stop it are found here, and so is an abort. Nor are they the blocks of vLLM's own store, which it names
-    by hashes of their tokens: if requests begin again with new weights (reset_prefix_cache of running requests), the
-    blocks of an answer are those computed again, and its rows those that its tokens were sampled with.
+    Rows are recorded in vLLM's front-end process, not in the scheduler, because only the front end knows where an
+    answer ends: it finds stop strings and handles aborts. Rows are not taken from the blocks of vLLM's own store, which
+    are named by hashes of their tokens: if running requests start again with new weights (reset_prefix_cache), those
+    blocks are computed again, while the rows here are those with which the tokens were sampled.
     """
     name = os.environ.get(_plugin.VARIABLE)
     if not name:
