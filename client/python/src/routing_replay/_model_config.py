@@ -1,9 +1,9 @@
 """MoE layers of a model, from its configuration: the config.json of Hugging Face Transformers, or the fields of
 Megatron-Core's TransformerConfig.
 
-Configurations say in a dozen ways where the MoE layers are: a dense prefix (DeepSeek), every N-th layer (Qwen), lists
-of names, flags or ids, text patterns (Nemotron, Megatron). A `Family` says which of them a model type uses. An unknown
-type is read by its keys alone, if all of them imply the same layers.
+Configurations use a dozen notations for the MoE layers: a dense prefix (DeepSeek), every N-th layer (Qwen), lists of
+names, flags or ids, text patterns (Nemotron, Megatron). A `Family` says which notation a model type uses. An unknown
+type is read from its keys alone, if all of these imply the same layers.
 
 To add a model type, add it to `_FAMILIES`. Sources: the configuration and model classes of Transformers 5.23, and
 published config.json files.
@@ -47,22 +47,23 @@ Pattern = Literal[
 
 @dataclass(frozen=True)
 class Family:
-    """How models of a type say which layers are MoE layers if there is no mlp_layer_types.
+    """The notation in which models of a type say which layers are MoE layers, if there is no mlp_layer_types.
 
     pattern: "prefix": the first `prefix` are dense, and moe_layer_freq; "step": decoder_sparse_step, mlp_only_layers;
         "interval": moe_layer_start_index, …_end_index, …_interval; "period": expert_layer_period, …_offset;
         "ids or step": moe_layers, else interleave_moe_layer_step; "ids or prefix": moe_layers_enum, else the first
         `prefix` are dense; "blocks": layers_block_type, layer_types or hybrid_override_pattern, which also give the
         depth; "hash prefix": all, and the first num_hash_layers (`prefix`) take their ids from a table
-    prefix: if the key is absent; None: the key is required
-    prefix_key: None: the type has none, and a first_k_dense_replace must agree with `prefix`
+    prefix: number of dense layers at the beginning if the key is absent; None: the key is required
+    prefix_key: key of the prefix; None: the type has no such key, and first_k_dense_replace, if present, must equal
+        `prefix`
     every_nth: moe_layer_freq N is every N-th layer from layer 0 on, after the prefix
-    experts_in: the object that describes the experts, if it is a separate one
-    enabled_by: a flag without which there are no experts
-    decisive_experts_key: wins over other names of E
-    min_experts: with fewer the model has no router
-    zero_experts: router outputs without weights, the last ids of each layer, of every model of the type;
-        zero_experts_key: of each model
+    experts_in: name of the object that describes the experts, if it is a separate object
+    enabled_by: a flag that must be set for the model to have experts
+    decisive_experts_key: if present, this key gives E, whatever other names of E say
+    min_experts: a model with fewer experts has no router
+    zero_experts: number of router outputs that have no weights (the last ids of each layer), the same for all models of
+        the type; zero_experts_key: the key, if the number differs by model
     """
 
     pattern: Pattern = "all"
@@ -82,9 +83,9 @@ def _prefixed(prefix: int | None, key: str | None = _FIRST_K, **more: Any) -> Fa
     return Family("prefix", prefix, key, **more)
 
 
-# By model types; a "_text" at the end of a type is ignored.
+# Families by model type; a "_text" at the end of a type is ignored.
 _FAMILIES = {
-    # Every layer a MoE layer.
+    # Every layer is a MoE layer.
     "mixtral gpt_oss openai_privacy_filter granitemoe minimax diffusion_gemma granitemoe_swa": Family(),
     "granitemoeshared granitemoehybrid aria qwen3_5_moe hunyuan_v1_moe hunyuan jetmoe olmoe flex_olmo": Family(),
     "qwen4_exp minimax_m2 solar_open inkling2 kolibri1 phimoe": Family(),
@@ -144,7 +145,7 @@ _TELLING: dict[str, Pattern] = {
 
 
 def plain_fields(config: Any) -> dict[str, Any]:
-    """A configuration, any mapping, as JSON has it; values that JSON does not have become text."""
+    """Converts a configuration (any mapping) to JSON values; other values become text."""
     try:
         return parse_fields(json.dumps(config, default=_plain))
     except (TypeError, ValueError, RecursionError) as error:
@@ -152,7 +153,8 @@ def plain_fields(config: Any) -> dict[str, Any]:
 
 
 def parse_fields(text: str) -> dict[str, Any]:
-    """The text of a config.json. NaN and Infinity, which Python writes, become text: no number here may be one."""
+    """Parses a config.json. NaN and Infinity, which Python may have written, become text, because no number here may
+    have such a value."""
     try:
         fields = json.loads(text, parse_constant=str)
     except (ValueError, RecursionError) as error:
@@ -172,10 +174,11 @@ def _plain(value: Any) -> Any:
 
 
 class Reader:
-    """Reads values of a configuration, each under all its names: E is n_routed_experts here and num_local_experts
-    there. None counts as absent. If several names of one value are present, they must agree.
+    """Reads values of a configuration. A value may have several names: E, for example, is n_routed_experts in some
+    models and num_local_experts in others. None counts as absent. If several names of one value are present, they must
+    agree.
 
-    path: of the object, for messages: "text_config"
+    path: path of the object, used in messages, for example "text_config"
     """
 
     def __init__(self, config: Mapping[str, Any], path: str = "") -> None:
@@ -219,7 +222,7 @@ class Reader:
 
     def integers(self, *keys: str) -> list[int] | None:
         values = self._list(keys)
-        # Flags may be written as booleans.
+        # Booleans are allowed as flags.
         return values and [int(item) if isinstance(item, bool) else self._integer(keys, item) for item in values]
 
     def texts(self, *keys: str) -> list[str] | None:
@@ -235,7 +238,7 @@ class Reader:
         return [self._integer(keys, value)]
 
     def one_integer(self, key: str, default: int | None = None) -> int | None:
-        """A number for the whole model, written once or several times."""
+        """Returns a number that is the same for the whole model, whether it is written once or once per layer."""
         numbers = self.integer_or_integers(key)
         if numbers is None:
             return default
@@ -308,8 +311,9 @@ def _hybrid_flags(pattern: str, key: str) -> list[bool]:
 
 
 def _frequency(text: str, key: str) -> int | list[int]:
-    """moe_layer_freq as Megatron's command line takes it: a number N, every N-th layer from layer 0 on, or lists,
-    numbers, +, * and parentheses, such as "([0]*3+[1]*58)", which make a flag per layer."""
+    """Evaluates moe_layer_freq as Megatron's command line takes it: either a number N, which means every N-th layer
+    from layer 0 on, or an expression of lists, numbers, +, * and parentheses such as "([0]*3+[1]*58)", which gives a
+    flag per layer."""
 
     def size(value: Any) -> int:
         return len(value) if isinstance(value, list) else value
@@ -344,7 +348,7 @@ class _Plan(NamedTuple):
 
 
 def _plan(family: Family, mtp_layers: int, reader: Reader) -> _Plan:
-    """mtp_layers: lists may continue behind the decoder layers for this many"""
+    """mtp_layers: lists may have entries for this many MTP layers after those of the decoder layers"""
     if family.pattern == "blocks":
         return _blocks(reader)
     num_layers = reader.integer(family.depth_key)
@@ -495,7 +499,7 @@ def _no_experts(why: str) -> Exception:
 
 def of_hugging_face(config: Mapping[str, Any]) -> Layers:
     """The MoE layers of a config.json."""
-    levels = [Reader(config)]  # Outermost first: the text model may be inside other objects.
+    levels = [Reader(config)]  # From the outermost object on: the text model may be nested in other objects.
     while inner := next(filter(None, map(levels[-1].inner, _NESTED)), None):
         levels.append(inner)
     reader, family = levels[-1], _family_of(levels)
@@ -598,7 +602,8 @@ def of_megatron(reader: Reader) -> Layers:
         key = reader.path_of(_HYBRID[0])
         flags = _hybrid_flags(pattern, key)
         depth = _depth(reader.path_of("num_layers"), len(flags) if depth is None else depth)
-        moe_layers = _flagged(flags, key, depth)  # An explicit depth must agree with the pattern.
+        # If the number of layers is given too, it must agree with the pattern.
+        moe_layers = _flagged(flags, key, depth)
     if not moe_layers:
         raise reader.error(_FREQUENCY, "no routed experts: no layer is a MoE layer")
     hashed = max(reader.integer("moe_n_hash_layers") or 0, 0)
@@ -621,7 +626,7 @@ def _by_frequency(reader: Reader, depth: int) -> list[int]:
             raise reader.error(_FREQUENCY, "a flag must be 0 or 1")
         return [layer for layer in _flagged(frequency, key, depth) if layer >= first]
     if first > 0 and frequency not in (None, 1):
-        # Some readers count a step from layer 0, as Megatron does, others from the end of the prefix.
+        # Megatron counts the step from layer 0, other software from the end of the dense prefix.
         what = f"a step of {frequency} beside {_FIRST_K} is ambiguous: give a flag per layer"
         raise reader.error(_FREQUENCY, what)
     layers = range(depth) if frequency is None else _every(frequency, key, depth, 0)

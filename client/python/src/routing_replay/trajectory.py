@@ -31,16 +31,16 @@ _MISSING = {"raise": False, "unrecorded": True}
 class Turn:
     """The result of a turn.
 
-    num_tokens: of the history with it
+    num_tokens: length of the history after this turn
     appended: absolute rows that were queued, one range per append
-    unrecorded_rows: of them, rows without a route
+    unrecorded_rows: how many of these rows have no route
     retokenised_at: first position at which the tokens differ from the history (or end), or None
-    truncated_rows: rows that were removed for it
-    repeated_rows: rows that came before; of them, conflicting_rows had another route, late_rows none, and
-        uncompared_rows were sent by another process. The first ones stay
-    shared_rows: rows of the parent
-    surplus_rows: rows for the last token, left out
-    dropped_rows: rows that the full queue did not take; they become unrecorded
+    truncated_rows: rows that were removed because of this difference
+    repeated_rows: rows of the turn that existed already; the existing rows stay. Of these, conflicting_rows differ from
+        the existing route, late_rows exist as unrecorded, and uncompared_rows were sent by another process
+    shared_rows: rows that a fork takes from its parent
+    surplus_rows: rows of the last token, which were left out
+    dropped_rows: rows for which the queue had no room; they become unrecorded
     """
 
     num_tokens: int
@@ -59,20 +59,20 @@ class Turn:
 
 @dataclass(slots=True)
 class NewTurn:
-    """One answer of the engine, as `add` takes it.
+    """One answer of the engine, as an argument of `add`.
 
     rows: ids [rows, layers, K], a Payload, the result of an adapter of routing_replay.engines, or None: no rows
-    tokens: ids of the whole context, prompt and answer; or of what follows the first `tokens_start` tokens of the
-        history; None if the history does not change (with RecordedRows: theirs)
+    tokens: ids of the whole context, prompt and answer; or only those after the first `tokens_start` tokens of the
+        history; None if the history does not change (with RecordedRows: the tokens of these)
     start: absolute row of the first row (default 0, or as recorded)
     take, layers: see Append
-    outcome: "finished", "aborted" or "preempted"; only a finished turn must have all rows up to its last token but one.
+    outcome: "finished", "aborted" or "preempted". Only a finished turn must have a row for each token except the last.
         A row for the last token is left out
-    weight_version, weight_label: of the weights that routed these rows; `weights` (WeightSpan of absolute rows among
-        these) if there are several. A version is that of all rows, instead of those of the engine; a label alone is
-        that of rows without a version
-    missing: "unrecorded" declares missing rows, before `rows` or before the seal, unrecorded; so does an adapter with
-        absent="unrecorded" that found no rows
+    weight_version, weight_label: version of the weights that routed these rows; if there are several versions, give
+        `weights` (WeightSpans of absolute rows) instead. A weight_version replaces the versions that the engine
+        reported; a weight_label alone is used for rows without a version
+    missing: "unrecorded" declares that nobody has the missing rows (before `rows`, or before the seal), so that they
+        become unrecorded. An adapter with absent="unrecorded" that found no rows does the same
     seal: no more turns will come
     """
 
@@ -108,7 +108,7 @@ class TrajectoryCalls:
             known = recorded.rows is not None and turn.weight_version is None
             weights = recorded.weights_at(start, turn.take) if known else ()
         missing_rows = _values.integer(recorded.missing_rows, "missing_rows", sample=sample)
-        # An adapter with absent="unrecorded" has declared them.
+        # An adapter with absent="unrecorded" has declared these rows unrecorded.
         declared = recorded.rows is None and missing_rows > 0
         made = _native.Turn(
             row_start=start,
@@ -149,7 +149,8 @@ class TrajectoryCalls:
         return _calls.operation(lib.rr_trajectory_add, arguments, _native.TurnResult, _turn, kept=kept)
 
     def next_row(self, tokens: ArrayLike) -> int:
-        """The first row that a request with this context must return: earlier rows exist and stay."""
+        """Returns the first row that the engine must return for a request with this context; earlier rows exist
+        already."""
         native, _array = _values.native_tokens(tokens, "tokens", self.sample)
         row = c_int64()
         _native.check(lib.rr_trajectory_next_row(self._native.pointer, byref(native), byref(row)))
@@ -162,12 +163,12 @@ class TrajectoryCalls:
 
     @property
     def rows(self) -> int:
-        """Rows 0 … rows - 1 are in the store or being sent."""
+        """The number of rows that are in the store or being sent, from row 0 on."""
         return self._described(lambda state: int(state.rows))
 
     @property
     def acknowledged_rows(self) -> int:
-        """Rows 0 … acknowledged_rows - 1 are in the store."""
+        """The number of rows that are in the store, from row 0 on."""
         return self._described(lambda state: int(state.acknowledged_rows))
 
     @property
@@ -220,42 +221,42 @@ class Trajectory(TrajectoryCalls):
     A history of T tokens has rows 0 … T - 2: the last token was never fed to the model. So the row of a turn's last
     token is the first one of the next turn, and nothing is ever overwritten.
 
-    - Token ids decide what is new. A turn with its whole context (or `tokens_start` and what follows) is compared with
-      the history; rows up to the first token that differs stay, those behind are removed from the server
-      (`Turn.truncated_rows`) and must come with the turn.
+    - Token ids decide what is new. The tokens of a turn are compared with the history. Rows up to the first token that
+      differs stay; later rows are removed from the server (`Turn.truncated_rows`), and the turn must bring them again.
     - The first route of a row stays. Repeated rows, perhaps under newer weights, are compared and not sent; differences
       are counted (`Turn.conflicting_rows`), or AlreadyExistsError (CONFLICTING_ROWS) in a strict run.
-    - Rows that a turn lacks (aborted, preempted, not recorded) may come with the next one. A turn that leaves a gap is
-      FailedPreconditionError (GAP); `missing="unrecorded"` says that nobody has those rows.
-    - Every call may be repeated: what is stored is not sent again.
+    - Rows that a turn lacks (aborted, preempted, not recorded) may come with the next turn. A turn after a gap raises
+      FailedPreconditionError (GAP), unless `missing="unrecorded"` says that nobody has these rows.
+    - Every call may be repeated: rows that are stored are not sent again.
 
-    `add` queues and returns, like `Run.append`; the appender handles trouble with the service. Only two things wait for
-    the server, and raise its errors: removing rows, and asking for its state after a failed append.
+    `add` queues rows and returns, like `Run.append`; the appender retries if the service fails. Only two actions wait
+    for the server and raise its errors: removing rows, and asking for the sample's state after a failed append.
     """
 
     @blocking
     @taking(NewTurn)
     def add(self, turn: NewTurn) -> Operation[Turn]:
-        """One answer of the engine. Parameters as of `NewTurn`.
+        """Adds one answer of the engine. The parameters are the fields of `NewTurn`.
 
-        With an error nothing has changed except what `Turn.truncated_rows` would count. InvalidArgumentError
-        (ROW_COUNT) if the rows do not fit the tokens, and for what the ingest checks reject; FailedPreconditionError
-        for a gap (missing_rows in its detail), a seal before all rows, or tokens after the seal; AlreadyExistsError for
-        a sample with other tokens and, in a strict run, for conflicting rows. Of asyncio do not change `rows` before
-        this returns; a turn that was cancelled may have been queued in part: the next one asks the server first.
+        After an error nothing has changed, except that rows may have been removed (those that `Turn.truncated_rows`
+        would count). InvalidArgumentError (ROW_COUNT) if the rows do not fit the tokens, and for what the ingest checks
+        reject; FailedPreconditionError for a gap (missing_rows in its detail), a seal before all rows, or tokens after
+        the seal; AlreadyExistsError for a sample with other tokens and, in a strict run, for conflicting rows. With
+        asyncio, do not change `rows` before this returns. A turn that was cancelled may have been queued in part; the
+        next turn then asks the server first.
         """
         return self._adding(turn)
 
     @blocking
     @taking(NewTurn)
     def abort(self, turn: NewTurn) -> Operation[Turn]:
-        """An aborted turn, perhaps with some rows and tokens. Parameters as of `add`."""
+        """Adds an aborted turn, perhaps with some rows and tokens. Parameters as for `add`."""
         turn.outcome = "aborted"
         return self._adding(turn)
 
     @blocking
     def cut(self, num_tokens: int, *, seal: bool = False, missing: Missing = "raise") -> Operation[Turn]:
-        """Keeps the first `num_tokens` tokens and their rows. A sealed sample is open again."""
+        """Cuts the history: keeps the first `num_tokens` tokens and their rows. A sealed sample becomes open again."""
         _values.integer(num_tokens, "num_tokens", sample=self.sample)
         return self._cutting(num_tokens, seal, missing)
 
@@ -266,11 +267,12 @@ class Trajectory(TrajectoryCalls):
 
     @blocking
     def fork(self, sample: str, *, wait: float = 1.0) -> Operation[Trajectory]:
-        """A new sample that begins as this one: the other answers to a prompt, the branches of a tree.
+        """Makes a trajectory of a new sample that begins like this one, for example for other answers to a prompt or
+        branches of a tree.
 
-        Its first turn has the whole context. Rows up to the first token or route that differs are not sent: the sample
-        refers to these. The same prompt may have been routed otherwise; then nothing is shared from there on. Only
-        acknowledged rows can be shared: the call waits for them for at most `wait` seconds.
+        Its first turn must have the whole context. Rows up to the first token or route that differs are not sent; the
+        new sample refers to the rows of this one. The same prompt may have been routed differently; from that row on
+        nothing is shared. Only acknowledged rows can be shared: the call waits for them for at most `wait` seconds.
         """
         arguments = self._native.pointer, _values.native_text(sample, "sample")
         seconds = _values.seconds(wait, "wait")

@@ -22,7 +22,7 @@ OnFull = Literal["block", "drop", "raise"]
 
 @dataclass(frozen=True)
 class Payload:
-    """Rows as an engine sent them, not decoded: what `rows=` takes besides an array.
+    """Rows as an engine sent them, not decoded. `rows=` takes a Payload in place of an array.
 
     data: the bytes (or the text, for base64)
     encoding: "RAW" (C order, little-endian), "NPY", "BASE64" (of RAW), "BASE64_NPY"
@@ -43,7 +43,7 @@ class Payload:
 
 @dataclass(frozen=True)
 class Prefix:
-    """Opens a sample as rows [0, rows) of another one of the same run."""
+    """Begins a new sample with rows [0, rows) of another sample of the same run."""
 
     sample: str
     rows: int
@@ -51,7 +51,7 @@ class Prefix:
 
 
 def token_ids(tokens: ArrayLike, field: str = "tokens", sample: str | None = None) -> np.ndarray:
-    """Token ids as uint32 [n], from integers of any dtype on one axis.
+    """Converts token ids, integers of any dtype on one axis, to uint32 [n].
 
     InvalidArgumentError naming `field` for another dtype, more axes, no ids at all, or ids of more than 32 bits.
     """
@@ -67,8 +67,8 @@ def token_ids(tokens: ArrayLike, field: str = "tokens", sample: str | None = Non
 
 
 def sample_handle(sample: str, run: int | None = None) -> int:
-    """The number that stands for a sample's id in a batch: the same on every machine, and not 0. With several servers
-    use `Run.handle`, which passes its `run`."""
+    """The handle of a sample: an integer that replaces its id in a batch. It is the same on every machine, and never 0.
+    With "shard:" use `Run.handle`, which passes its `run`."""
     handle = c_int64()
     name = _values.native_text(sample, "sample")
     _native.check(_native.lib.rr_sample_handle(run, name, byref(handle)))
@@ -77,14 +77,15 @@ def sample_handle(sample: str, run: int | None = None) -> int:
 
 @dataclass(frozen=True)
 class TokenCheck:
-    """CRC32C over the token ids (uint32, little-endian) of positions 0 … rows - 1."""
+    """A check of tokens: the CRC32C over the token ids (uint32, little-endian) of positions 0 … rows - 1."""
 
     rows: int
     crc32c: int
 
 
 def token_check(tokens: ArrayLike) -> TokenCheck:
-    """The check of these tokens, from position 0 on: one per row to be checked. Raises as `token_ids`."""
+    """Makes the check of these tokens, one per row to be checked, from position 0 on. Raises the errors of
+    `token_ids`."""
     ids = token_ids(tokens)
     return TokenCheck(ids.size, _native.lib.rr_token_crc(0, ids.ctypes.data, ids.size))
 
@@ -100,7 +101,7 @@ class WeightSpan:
 
 
 def weight_spans(spans: Any, field: str = "weights", sample: str | None = None) -> list[WeightSpan]:
-    """Spans as Python's own values. InvalidArgumentError naming `field` for anything else."""
+    """Converts spans to plain Python values. Raises InvalidArgumentError naming `field` for anything else."""
     return [_weight_span(span, field, sample) for span in _values.items(spans, field, "WeightSpan", sample)]
 
 
@@ -115,15 +116,15 @@ def _weight_span(span: Any, field: str, sample: str | None) -> WeightSpan:
 class RecordedRows:
     """Rows of one sample as an engine returned them, with everything that its response says of them.
 
-    `append`, `put` and `Trajectory.add` take it in place of rows. It is the absolute rows
-    [row_start, row_start + missing_rows + slots), where slots are those of `take`:
+    `append`, `put` and `Trajectory.add` take it in place of rows. It covers the absolute rows [row_start, row_start +
+    missing_rows + slots), where slots is the number of rows in `take`:
 
     rows: ids [slots, layers, K] of an integer dtype, or a Payload of such, undecoded; None: nothing was recorded
     row_start: absolute row of the first row
     take: half-open range of the first axis of `rows` that counts; None: all of it
     layers: what the axis of layers holds: "all", "moe", decoder layer ids, or None: by its length
     weights: weight versions of ranges of absolute rows, ascending and disjoint; may be empty
-    engine: for people, for example "vllm 0.33.0"
+    engine: name and version of the engine, for information, for example "vllm 0.33.0"
     surplus_rows: slots outside of `take`: 1 if the engine returned a row for the last token
     missing_rows: rows from row_start on that the engine did not return; they become unrecorded
     tokens: token ids, uint32, one per position from 0 on, or None
@@ -140,7 +141,8 @@ class RecordedRows:
     tokens: np.ndarray | None = None
 
     def without(self, end: int) -> RecordedRows:
-        """The rows with those before the absolute row `end` missing, because they belong to another request."""
+        """Returns these rows with all rows before the absolute row `end` marked as missing, because they belong to
+        another request."""
         begin, past = self.take or (0, 0)
         lost = min(end - self.row_start - self.missing_rows, past - begin)
         if lost <= 0:
@@ -151,10 +153,10 @@ class RecordedRows:
         return replace(self, take=(begin + lost, past), missing_rows=missing)
 
     def options(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The options of an append of these rows; those that are `given` win.
+        """Returns the options of an append of these rows; options in `given` win.
 
-        A weight_version in `given` is that of all rows, a label alone that of rows without a span in `weights`; with a
-        row_start the missing rows and the weights move along.
+        A weight_version in `given` applies to all rows; a label alone applies to rows without a span in `weights`. If
+        `given` has a row_start, the missing rows and the weights are shifted with the rows.
         """
         start = _values.integer(given.get("row_start", self.row_start), "append.row_start")
         missing = _values.integer(self.missing_rows, "append.unrecorded")
@@ -167,9 +169,10 @@ class RecordedRows:
         return options | given
 
     def weights_at(self, start: int, take: RowRange | None = None, field: str = "weights") -> list[WeightSpan]:
-        """`weights` if the first row is appended as the absolute row `start`: each span moves with its rows.
+        """Returns `weights` for the case that the first row is appended as the absolute row `start`: each span is
+        shifted with its rows.
 
-        take: other slots than those of `take`; then only their weights
+        take: a range to use instead of the attribute `take`; only weights of these rows are returned
         """
         spans = weight_spans(self.weights, field)
         distance = start - _values.integer(self.row_start, "row_start")
@@ -190,7 +193,7 @@ def _moved(span: WeightSpan, distance: int) -> WeightSpan:
 class Provenance:
     """Rows [begin, end) came from `appends` consecutive appends of one engine under the same weights.
 
-    appends whose rows were truncated since stay counted; weight_version -1: unknown.
+    `appends` still counts appends whose rows were truncated later. weight_version -1: unknown.
     """
 
     begin: int
@@ -206,8 +209,8 @@ Rows: TypeAlias = ArrayLike | Payload | RecordedRows
 
 @dataclass(slots=True)
 class Append:
-    """One append: what `append` and `put` take, and `append_many` several of. What is None is as `rows` says, if that
-    is the result of an adapter.
+    """One append: the parameters of `append` and `put`, and an item of `append_many`. If `rows` is the result of an
+    adapter, fields that are None are taken from it.
 
     sample: id
     rows: ids [rows, layers, K] of an integer dtype (uint8, uint16 or a signed one), a Payload, the result of an adapter
@@ -225,16 +228,17 @@ class Append:
     weight_version, weight_label: of the weights that routed the rows
     weights: of ranges of the absolute rows that are appended, ascending and disjoint; others are of weight_version
     revision: the revision of the sample that the rows belong to, from `stat` or `truncate`
-    restart: not 0: these rows begin the sample again; the same number on every append of that restart
-    attempt: 0, 1, …, less than 2^32, the same on every append of one attempt at this sample, where a framework may
-        dispatch its prompt again. The first append of a later attempt, which starts at row 0, replaces all rows that an
-        earlier one has appended, sealed or not. Appends of an earlier attempt after that are rejected (OLD_REVISION),
-        change nothing, are not an error of `flush`, and count as stale_appends. With several attempts every append of a
-        sample must give its own: if the first rows came without one, revision= says what is replaced. Not with
-        restart
-    prefix: open the sample as the first rows of another one
+    restart: not 0: these rows replace the sample from its beginning. Use a new number for each restart, the same on all
+        of its appends
+    attempt: number of the attempt at this sample: 0, 1, …, less than 2^32. Use it if a framework may dispatch a prompt
+        again, with the same number on every append of one attempt. The first append of a later attempt, which must
+        start at row 0, replaces all rows that an earlier attempt has appended, sealed or not. From then on, appends of
+        the earlier attempt are rejected (OLD_REVISION), change nothing, and count as stale_appends; `flush` does not
+        raise an error for them. If the first rows of a sample came without an attempt, revision= says what to replace.
+        Cannot be combined with restart
+    prefix: begin the sample with the first rows of another one
     engine: free text, for example "vllm 0.33.0"
-    surplus_rows: rows of the last token that the engine returned and that were left out; only counted
+    surplus_rows: rows of the last token that the engine returned and that were left out; for metrics only
     producer: "rollout" or "trainer"
     """
 
@@ -265,11 +269,11 @@ class Append:
 class AppendOutcome:
     """The server's answer to one append.
 
-    If there is an error, nothing of it was stored; or only its first rows, up to committed_rows, if it was so long that
-    it was sent in several messages.
+    If there is an error, nothing of the append was stored. Exception: a long append is sent in several messages, of
+    which the first may have been stored; committed_rows says how far.
 
-    trimmed_rows were stored already; conflicting_rows of them have other routes than the stored ones, which stay;
-    late_rows are unrecorded in the store and stay so; unverified_rows have tokens that could not be compared.
+    trimmed_rows were stored already. Of these, conflicting_rows differ from the stored routes, which stay; late_rows
+    are stored as unrecorded and stay so; unverified_rows have tokens that could not be compared.
     """
 
     sample: str
@@ -282,7 +286,7 @@ class AppendOutcome:
     late_rows: int
     unrecorded_rows: int
     unverified_rows: int
-    sequence: int = 0  # The result of `append`; 0 for `put`.
+    sequence: int = 0  # The number that `append` returned; 0 for `put`.
     error: Exception | None = None
 
 
@@ -293,8 +297,8 @@ class Commit:
     status: "committed": everything appended is in the store. "marked": rows are missing, and marked there as
         unrecorded, so that no trainer waits for them. "missing": the store has less than was appended, or nothing, and
         could not be updated: a trainer sees that (NOT_FOUND, NOT_READY) and falls back
-    committed_rows, num_tokens: of the store; num_tokens is None if it is not sealed
-    error: why it is not "committed"
+    committed_rows, num_tokens: state of the sample in the store; num_tokens is None if it is not sealed
+    error: the reason, if the status is not "committed"
     """
 
     sample: str
@@ -326,7 +330,8 @@ class SampleState:
     token_check: TokenCheck | None
     engine: str
     idle_ms: int
-    provenance: tuple[Provenance, ...] = ()  # Covers the committed rows; empty if the server does not send it.
+    # Spans that cover the committed rows; empty if the server does not send them.
+    provenance: tuple[Provenance, ...] = ()
 
     @property
     def sealed(self) -> bool:
@@ -340,11 +345,11 @@ SampleStates = list[SampleState]
 class SampleRead:
     """One sample of a read, with more than its id.
 
-    sample or handle: which one
+    sample, handle: names the sample; give one of them
     rows: half-open ranges, ascending; all committed rows if empty
     num_tokens: expected; if it differs the status is LENGTH_MISMATCH
     token_checks: expected; if one differs TOKENS_MISMATCH, if the store cannot compare TOKENS_NOT_KNOWN
-    min_weight_version, max_weight_version: with rows of other weights VERSION_REJECTED
+    min_weight_version, max_weight_version: if any row has weights outside this range, the status is VERSION_REJECTED
     """
 
     sample: str | None = None
@@ -411,9 +416,9 @@ class CheckpointProgress:
 
 @dataclass(frozen=True)
 class CheckpointOutcome:
-    """samples in the directory now, `written` of them read from the run, the others taken from the previous checkpoint;
-    `unsealed` samples of the run were left out, because more rows may come; bytes of rows written, in the dtype of
-    storage."""
+    """The result of a checkpoint. samples: number in the directory, of which `written` were read from the run and the
+    others taken from the previous checkpoint. unsealed: samples that were left out, because more rows may come. bytes:
+    size of the rows written, in the dtype of storage."""
 
     samples: int
     written: int
@@ -423,8 +428,8 @@ class CheckpointOutcome:
 
 @dataclass(frozen=True)
 class RestoreOutcome:
-    """samples of the directory, all in `run` now; `appended` of them got rows or seals from this call; bytes of rows
-    appended, in the dtype of storage."""
+    """The result of a restore. samples: number of samples of the directory; all are in `run` now. appended: those to
+    which this call added rows or a seal. bytes: size of the rows appended, in the dtype of storage."""
 
     run: str
     samples: int
@@ -434,10 +439,10 @@ class RestoreOutcome:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """A run's settings in force. ttl in seconds, 0: the server's default; codec "" if the server picks.
+    """The settings in force of a run. ttl: in seconds; 0: the server's default. codec: "" if the server picks one.
 
-    durability: what an acknowledged append has come through, "memory", "written" or "synced"; "" if the server does not
-    say.
+    durability: how far an append is stored before it is acknowledged: "memory", "written" or "synced"; "" if the server
+        does not say.
     """
 
     ttl: float
@@ -462,7 +467,8 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """A server. uptime in seconds; counters are monotonic since its start, by metric name.
+    """The state of a server. uptime: in seconds. counters: values by metric name, which only grow from the server's
+    start on.
 
     spill_budget_bytes: limit of the directory for cold samples, 0 without one; spilled_bytes: size of its files."""
 

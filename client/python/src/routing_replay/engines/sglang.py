@@ -7,31 +7,36 @@
 | /v1/completions, /v1/chat/completions | sglext or sgl_ext, of the response or the choice | as above |
 | chat with return_meta_info | choices[i].meta_info | as above |
 
-Layers: all hidden ones, dense included. Flat ids have no shape: pass the run's geometry. Rows are [start_len, T - 1);
-at a stop some builds return one more for the last token, which is left out and counted in surplus_rows if that is
-certain: completion_tokens is the number of output_ids, or output_token_ids are given, which are all. Else it is an
-error. So is the number of rows of a build that ignored start_len: ask for all rows then, and the server trims those
-that it has.
+Layers: the ids cover all hidden layers, dense ones included. Flat ids have no shape, so pass the run's geometry. Rows
+are [start_len, T - 1). When an answer stops, some builds return one more row, for the last token. This row is left out
+and counted in surplus_rows if it is certain that there is one too many: completion_tokens equals the number of
+output_ids, or output_token_ids (all of them) are given. Otherwise the row is an error. If a build ignores start_len,
+the number of rows is wrong, which is an error, too: request all rows from such a build, and the server trims those that
+it already has.
 
-Token ids come from prompt_token_ids or input_ids, and output_ids, token_ids or response_token_ids, of the choice, and
-from sglext (ask for them with return_token_ids, or pass them: most responses have none); else prompt_tokens and
-completion_tokens of meta_info or usage count, and no token is checked. Nor are they if prompt_tokens is more than there
-are ids (media in the prompt were expanded) and the rows are as many.
+Token ids are read from prompt_token_ids or input_ids, and from output_ids, token_ids or response_token_ids, of the
+choice or of sglext. Most responses have none: request them with return_token_ids, or pass them here. Without ids, only
+the counts prompt_tokens and completion_tokens of meta_info or usage are used, and tokens are not checked. Tokens are
+also not checked if prompt_tokens exceeds the number of prompt ids (because media in the prompt were expanded) and
+matches the number of rows.
 
-SGLang keeps rows by the place in the device's cache, and does not move them with what it loads from a hierarchical
-cache (host memory, disk): rows of other requests are there. So when meta_info.cached_tokens_details (in sglext with
-return_cached_tokens_details) counts tokens of host or storage, rows of cached tokens are unrecorded, also of those on
-the device, which may have been loaded earlier. Pass hierarchical_cache=True for a server that has one: then they are
-unrecorded in every response, and those of the whole prompt in one that does not count cached tokens. Hash layers
-(DeepSeek-V4) are not captured: make the run's geometry with from_hf_config(…, hash_layers=False).
+SGLang stores rows by position in the device's KV cache, but does not restore them when it loads cached tokens from a
+hierarchical cache (host memory, disk): such positions hold rows of other requests. So if
+meta_info.cached_tokens_details (in sglext with return_cached_tokens_details) counts tokens from host or storage, the
+rows of all cached tokens become unrecorded, because those on the device may have been loaded earlier. Pass
+hierarchical_cache=True for a server with such a cache: then rows of cached tokens are unrecorded in every response, and
+those of the whole prompt if the response does not count cached tokens. Hash layers (DeepSeek-V4) are not captured: make
+the run's geometry with from_hf_config(…, hash_layers=False).
 
-Rows come with an answer's end, also of a stream. A retracted answer (num_retractions of meta_info) is computed again,
-and its rows are the experts of that time: if weights changed (weight_versions), rows of tokens before the last version
-are unrecorded. To keep them, ask for an answer in parts: the rows that a sample has stay.
+Rows arrive with the end of an answer, also of a stream. A retracted answer (num_retractions of meta_info) is computed
+again, and its rows are those of the second computation. So if weights have changed (weight_versions), rows of tokens
+before the last version become unrecorded. To keep such rows, request an answer in parts: rows that a sample already has
+are not replaced.
 
-Spans in weight_versions, of output tokens (OpenAI responses have them in metadata), become spans of rows. A version
-that is a text has a number if it is decimal, else -1 and the text as its label. meta_info.weight_version is the version
-at the end, not that of each row, and is not used: say weight_version where weights do not change meanwhile.
+weight_versions (in OpenAI responses a part of metadata) has spans of output tokens, which become spans of rows. A
+version that is text becomes a number if it is decimal, else -1 with the text as its label. meta_info.weight_version is
+not used, because it is only the version at the end of the answer: pass weight_version yourself if weights do not change
+during an answer.
 """
 
 from __future__ import annotations
@@ -55,7 +60,7 @@ OF_META = (
     *(_FIELD, f"{_FIELD}_dtype", "cached_tokens", "cached_tokens_details", "num_retractions"),
 )
 _TIERS = ("device", "host", "storage")
-# Fields of a response that hold for all of its choices.
+# Fields at the top level of a response that apply to all of its choices.
 _OF_ALL = ("prompt_tokens", "cached_tokens_details")
 
 
@@ -75,21 +80,23 @@ def rows(
     """Rows of one sample of a response (see the module).
 
     geometry: of the run; needed for flat ids
-    index: which of a response's choices, by their own `index`; None for /generate. One of a batch of /generate is a
-        response of its own
+    index: which choice of the response, by the choice's own `index`; None for /generate, where each answer of a batch
+        is a response of its own
     start_len: routed_experts_start_len of the request, 0 … P
-    prompt_token_ids, output_token_ids: if the response does not hold them, or, of output, not all
+    prompt_token_ids, output_token_ids: pass these if the response does not hold them, or not all output ids
     layers: what the axis of layers holds, if not all hidden ones
-    absent: without rows, unless the request was aborted: InvalidArgumentError, or rows that are all unrecorded
-    hierarchical_cache: the server has one, whatever the response says (see the module)
-    resolver: called with a pickled or foreign object or a reference of `attach`, gives any form of ids
+    absent: what to do with a response without rows, unless the request was aborted: "raise" InvalidArgumentError, or
+        return rows that are all "unrecorded"
+    hierarchical_cache: the server has a hierarchical cache, whatever the response says (see the module)
+    resolver: function that converts a pickled or unknown object, or a reference of `attach`, to one of the known forms
+        of ids
 
     Rows are ids [T - 1 - start_len, layers, K]. InvalidArgumentError: ROW_COUNT for another number of rows; LENGTH or
     ENCODING for bytes that are not whole rows or ids; DTYPE for an unknown one; FIELD for a response without rows or
     tokens.
     """
     choice = _choice(response, index)
-    holder, value = _find(response, choice, _FIELD)  # Read before the tokens: rows of another choice have none.
+    holder, value = _find(response, choice, _FIELD)  # Rows are read before tokens, because a wrong choice has no rows.
     counted = _tokens_of(response, choice, prompt_token_ids, output_token_ids)
     others: dict[str, Any] = {"engine": _forms.engine_name("sglang")}
     if value is None:
@@ -108,7 +115,8 @@ def rows(
 
 
 def _unreliable(response: Any, choice: Any, counted: _forms.Tokens, hierarchical: bool) -> int:
-    """How many of the first rows may belong to other requests, or to other weights than the tokens."""
+    """Returns how many of the first rows may belong to other requests, or to other weights than those that sampled the
+    tokens."""
     retracted = _find(response, choice, "num_retractions")[1]
     spans = _find(response, choice, "weight_versions")[1]
     changed = 0
@@ -122,7 +130,7 @@ def _of_others(response: Any, choice: Any, counted: _forms.Tokens, hierarchical:
     device, host, storage = (_forms.count(_forms.get(details, tier) or 0, tier) for tier in _TIERS)
     if not hierarchical and not host + storage:
         return 0
-    if retracted:  # Interrupted answers are cached, too.
+    if retracted:  # The beginning of an interrupted answer is in the cache, too.
         return counted.prompt_tokens + counted.output_tokens
     if details is not None:
         return device + host + storage
@@ -142,7 +150,7 @@ def _choice(response: Any, index: int | None) -> Any:
 
 
 def _find(response: Any, choice: Any, name: str) -> tuple[Any, Any]:
-    """The field and the extension: the first extension that has it."""
+    """Returns the field from the first extension that has it, and this extension."""
     for place in (choice, response):
         for extension in _EXTENSIONS:
             holder = _forms.get(place, extension)
@@ -176,8 +184,9 @@ def _of_choice(ids: Any, choice: Any) -> Any:
 
 
 def _tokens_of(response: Any, choice: Any, prompt_token_ids: Any, output_token_ids: Any) -> _forms.Tokens:
-    """Sampled tokens are counted by their ids if these are known: completion_tokens may count a stop that was removed,
-    or the ids be those of a stream's last event."""
+    """Returns what is known about the tokens. Sampled tokens are counted by their ids if these are known, because
+    completion_tokens may include a stop token that was removed. But the ids may be only those of the last event of a
+    stream."""
     prompt, sampled = _ids(response, choice, prompt_token_ids, output_token_ids)
     usage = _forms.get(response, "usage")
     alone = _forms.choice_count(response) == 1

@@ -10,19 +10,20 @@
 | finishing chunk of a stream of the latter | 0.22 on | the same; not chunks before, nor other streams | all | in it |
 | prime-rl's route of that name | - | choices[i].routed_experts, {data, shape, start, dtype} | all | uint8 if absent |
 
-Token ids come from prompt_token_ids (of the response or the choice) and token_ids (of the choice; ask for them with
-return_token_ids over HTTP). If a response with one choice holds no ids, usage counts its tokens; then no token is
-checked. Nor are they if usage counts more prompt tokens than there are ids (media in the prompt were expanded) and the
-rows are as many. With routed_experts_prompt_start in the request pass prompt_start here: the rows do not say it.
+Token ids are read from prompt_token_ids (of the response or the choice) and token_ids (of the choice; over HTTP request
+them with return_token_ids). If a response with one choice has no ids, only the counts in usage are used, and tokens are
+not checked. Tokens are also not checked if usage counts more prompt tokens than there are ids (because media in the
+prompt were expanded) and this count matches the number of rows. If the request has routed_experts_prompt_start, pass
+the same value as prompt_start here, because the response does not contain it.
 
-The last event of a stream, or an output in DELTA mode, may hold the last tokens alone, and usage only counts. So one
-row too many is left out, as that of the last token, only if output_token_ids are given, which are all; two parts (0.21)
-imply it. A finished RequestOutput of LLM.generate has all of its tokens: if a release returns T rows, pass
-output_token_ids=output.outputs[i].token_ids. Without it T rows are an error (ROW_COUNT).
+The last event of a stream, or an output in DELTA mode, may hold only the last tokens, and usage has only counts. So if
+there are T rows, the last one is left out as the row of the last token only if output_token_ids (all of them) are
+given, or if rows are in two parts (0.21). Otherwise T rows are an error (ROW_COUNT). A finished RequestOutput of
+LLM.generate has all of its tokens: if a release returns T rows, pass output_token_ids=output.outputs[i].token_ids.
 
-weight_versions holds spans of output tokens, in a RequestOutput and /inference/v1/generate (which needs
---enable-scale-out); each becomes a span of the rows that sampled them. A version that is a text has a number if it is
-decimal, else -1 and the text as its label. vLLM returns rows with prefix caching only.
+weight_versions, in a RequestOutput and in /inference/v1/generate (which needs --enable-scale-out), has spans of output
+tokens; each becomes a span of the rows that sampled these tokens. A version that is text becomes a number if it is
+decimal, else -1 with the text as its label. vLLM returns rows only if prefix caching is on.
 """
 
 from __future__ import annotations
@@ -59,11 +60,13 @@ def rows(
 ) -> RecordedRows:
     """Rows of one sample of a RequestOutput, a response or a finishing chunk (see the module).
 
-    index: which of outputs or choices, by their own `index`, or by place where they have none
+    index: which output or choice, by its own `index` field, or by position if there is no such field
     prompt_start: routed_experts_prompt_start of the request, 0 … P
-    prompt_token_ids, output_token_ids: if the response does not hold them, or, of output, not all
-    absent: without rows, unless the request was aborted: InvalidArgumentError, or rows that are all unrecorded
-    resolver: called with a pickled or foreign object or a reference of `attach`, gives any form of ids
+    prompt_token_ids, output_token_ids: pass these if the response does not hold them, or not all output ids
+    absent: what to do with a response without rows, unless the request was aborted: "raise" InvalidArgumentError, or
+        return rows that are all "unrecorded"
+    resolver: function that converts a pickled or unknown object, or a reference of `attach`, to one of the known forms
+        of ids
 
     Rows are ids [T - 1 - prompt_start, layers, K]. InvalidArgumentError: ROW_COUNT for another number of rows, also if
     the engine ignored prompt_start; FIELD for a response without rows or tokens; and those of the form.
@@ -73,17 +76,18 @@ def rows(
     others: dict[str, Any] = {"engine": _forms.engine_name("vllm")}
     value, split = _value(output, choice)
     if value is None:
-        value = _forms.get(choice, "routing_replay")  # `attach` left this reference: the rows are not missing.
+        # A reference that `attach` put here: the rows are in the store, not missing.
+        value = _forms.get(choice, "routing_replay")
     if value is None:
         policy = "unrecorded" if aborted(choice, counted) else absent
         return _forms.absent(_FIELD, _WHY, policy, counted, prompt_start, **others)
     found, own_start = _forms.any_payload(value, _FIELD, "npy", None, resolver)
     begin = _forms.start_of(own_start, prompt_start, _FIELD)
     counted = counted.fitting(_forms.row_count(found), begin)
-    if split:  # It has a row for each token of the output.
+    if split:  # The array has a row for each token of the output, the last one included.
         counted = dataclasses.replace(counted, all_output=True)
     recorded = _forms.account(found, counted, begin, layers=_basis(value, split), **others)
-    spans = _forms.get(choice, "weight_versions")  # Spans of all tokens.
+    spans = _forms.get(choice, "weight_versions")  # One span that covers all tokens.
     return dataclasses.replace(recorded, weights=_forms.output_weights(spans, counted, begin))
 
 
@@ -102,7 +106,8 @@ def _ids(output: Any, choice: Any, prompt: Any, sampled: Any) -> tuple[np.ndarra
 
 
 def tokens_of(output: Any, choice: Any, prompt_token_ids: Any, output_token_ids: Any) -> _forms.Tokens:
-    """Tokens by their ids, else by usage, which counts the tokens of a response with one choice."""
+    """Returns what is known about the tokens: from their ids, else from usage, which can be used if there is only one
+    choice."""
     prompt, sampled = _ids(output, choice, prompt_token_ids, output_token_ids)
     usage = _forms.get(output, "usage")
     alone = _forms.choice_count(output) == 1
@@ -114,7 +119,7 @@ def tokens_of(output: Any, choice: Any, prompt_token_ids: Any, output_token_ids:
 
 
 def _value(output: Any, choice: Any) -> tuple[Any, bool]:
-    """The ids, and whether they are in two parts, for prompt and output."""
+    """Returns the ids, and whether they are in two parts (prompt and output)."""
     sampled = _forms.get(choice, _FIELD)
     prompt = _forms.get(output, "prompt_routed_experts")
     if prompt is None or sampled is None:
@@ -127,7 +132,7 @@ def _value(output: Any, choice: Any) -> tuple[Any, bool]:
 
 
 def _basis(value: Any, split: bool) -> str:
-    """What the axis of layers holds: vLLM 0.21 returns two parts, and nested lists."""
+    """Returns what the layer axis holds. Two parts or nested lists are of vLLM 0.21, which returns only MoE layers."""
     return "moe" if split or (isinstance(value, list) and len(value) != 2) else "all"
 
 
