@@ -1,7 +1,7 @@
 """Rollout routing replay, the trainer's side.
 
-`routing_replay_trainer.megatron` and `routing_replay_trainer.hf` attach it to a model, and need torch. Their building
-blocks are here, on the CPU:
+`routing_replay_trainer.megatron` and `routing_replay_trainer.hf` attach a replay to a model, and need torch. This
+module has their building blocks, for the CPU:
 
     plan = routing_replay_trainer.plan(geometry, micro_batch, rank={"pp": 1, "cp": 0}, split={"pipeline_size": 2})
     batch = ServiceSource(run).fetch(plan, missing="live")        # or LocalSource(geometry): arrays of your own
@@ -11,9 +11,9 @@ A plan says which layers and rows a rank replays, a source provides exactly thos
 probabilities of the replayed experts from the live logits. Needs only numpy; `ServiceSource` takes a run of the package
 `routing-replay`.
 
-Objects here hold memory of the core and no thread, connection or lock: they work in the child after os.fork, except
-what `megatron.attach` and `hf.attach` return. Objects that may be shared between threads say so; calls into the core
-release the GIL.
+Objects of this module own memory of the native library but no thread, connection or lock, so they keep working in the
+child after os.fork. Exception: what `megatron.attach` and `hf.attach` return. Only objects whose documentation says so
+may be shared between threads; calls into the native library release the GIL.
 """
 
 from routing_replay.errors import (

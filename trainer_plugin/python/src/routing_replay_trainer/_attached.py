@@ -1,5 +1,5 @@
-"""The common part of the replays for Megatron and Hugging Face: their options, checked before anything is changed; how
-passes get their rows; and the steps of a replay. No torch.
+"""The common part of the replays for Megatron and Hugging Face: their options, which are checked before a model is
+changed, how passes get their rows, and the steps of a replay. Does not need torch.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ Mode = Literal["disabled", "shadow", "R2", "R3"]
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `attach` that Megatron and Hugging Face share; the table of the trainer plugin's README says what
-    each of them means. Mode shadow counts missing samples, whatever the other options say; in modes without `agree`,
-    and for a replica of one rank, a rank decides alone.
+    """The options of `attach` that Megatron and Hugging Face share; a table in the trainer plugin's README explains
+    them. Mode shadow only counts missing samples, whatever the other options say. Without `agree`, and in a replica of
+    one rank, each rank decides alone.
 
-    InvalidArgumentError naming an option that is wrong, or that the mode would ignore.
+    Raises InvalidArgumentError naming an option that is wrong, or that the mode would ignore.
     """
 
     source: Source | None = None
@@ -77,10 +77,10 @@ class Options:
                 raise invalid(name, f"mode {self.mode} does not use it")
 
     def check_agreement(self, replica: int, sizes: str) -> None:
-        """InvalidArgumentError if a rank could fall back without the other ranks of its replica knowing.
+        """Raises InvalidArgumentError if a rank could fall back without the other ranks of its replica knowing.
 
         replica: number of ranks that share the samples of a step
-        sizes: text of the product that gives this number
+        sizes: the product that gives this number, as text for the message
         """
         size = None if self.agree is None else self.agree.size
         if self.mode == "R3" and self.missing != "strict" and replica > 1 and size != replica:
@@ -96,7 +96,7 @@ class Options:
         assert self.source is not None
         kept = 0 if self.source.keeps_rows else self.cache_bytes
         source = StepSource(self.source, cache_bytes=kept, deadline=self.fetch_deadline)
-        # Shadow mode stops no training: samples that cannot be compared are only counted.
+        # Shadow mode must never stop training: samples that cannot be compared are only counted.
         limit = self.max_fallback_fraction if self.mode == "R3" else 1.0
         return Steps(source, self.missing_or_live, self.agree, limit, contract, self.mode == "R3")
 
@@ -107,12 +107,10 @@ class Options:
 
 @dataclass(eq=False)
 class Chunk:
-    """A model chunk.
-
-    number: its virtual stage
-    parts: objects on it with `install` and `remove`: how its routers are told, and its own hooks
-    records: mode R2: what its routers chose
-    last_index: micro-batch of its last pass; -1 at the beginning of a step
+    """A model chunk that is attached. number: its virtual stage
+    parts: objects with `install` and `remove`, which put hooks on the chunk and pass ids to its routers
+    records: in mode R2, what its routers chose
+    last_index: index of the micro-batch of its last pass; -1 at the beginning of a step
     """
 
     number: int
@@ -124,8 +122,8 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Open:
-    """A micro_batch context. described: None until the model is called; begun: its passes so far; the others are
-    arguments of `micro_batch`."""
+    """An open micro_batch context. described: None until the model is called; begun: passes begun so far; the other
+    fields are arguments of `micro_batch`."""
 
     sequences: Listing[Any]
     said: Mapping[str, Any]
@@ -138,14 +136,14 @@ class Open:
 
 
 class Attached:
-    """A replay that is attached to a model of this process. It cannot be copied or pickled; the model can, and the copy
-    has no replay.
+    """A replay that is attached to a model of this process. A replay cannot be copied or pickled. The model can; its
+    copy has no replay.
 
-    A subclass converts its arguments in `_given`, makes plans from `_plan_arguments`, puts its chunks into `_chunks`,
-    and calls `_enter` when one of them is called.
+    A subclass converts the arguments of `micro_batch` in `_given`, returns arguments of plans from `_plan_arguments`,
+    puts the model's chunks into `_chunks`, and calls `_enter` when a chunk is called.
     """
 
-    _AT_ONCE: bool  # Whether the arguments of micro_batch say everything, before the model is called.
+    _AT_ONCE: bool  # True if the arguments of micro_batch suffice to make a plan before the model is called.
 
     def __init__(self, options: Options, buffers: Any, tally: Tally) -> None:
         self._mode = options.mode
@@ -161,12 +159,12 @@ class Attached:
         self._plans = functools.lru_cache(maxsize=512)(self._make_plan)
         self._lock = threading.RLock()
         self._chunks: list[Chunk] = []
-        self._step = 0  # Number of the present step.
+        self._step = 0  # Number of the current step.
         self._open: Open | None = None
         self._fingerprint = 0  # Fingerprint of the model's geometry.
 
     def _given(self, sequences: Listing[Any], **said: Any) -> Given:
-        """said: arguments of a micro_batch"""
+        """said: the arguments of `micro_batch`"""
         raise NotImplementedError
 
     def _plan_arguments(self, chunk: int, layout: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,18 +200,20 @@ class Attached:
         weight_version: int | None = None,
         step: Any = None,
     ) -> StepDecision:
-        """Call it before the passes of a step, and before the schedule, on all ranks of the replica together.
+        """Begins a step. Call this on all ranks of the replica together, before the schedule and the passes of the
+        step.
 
-        sequences: all that the replica trains on in this step, in the same order on all ranks, as `micro_batch` takes
-            them
-        weight_version: that the trainer has now, for metrics; -1 or None if it knows none
-        step: any name. With that of the step before, that one goes on: it is decided again, and what was read for it
-            stays, as for the log-probability pass and the training passes of one rollout, each begun by itself
-        tokens: token ids of each sequence, a list of arrays or a rectangle [b, s]; lengths: how many each has, if they
-            are fewer, or without tokens. What is absent is not compared
+        sequences: all sequences on which the replica trains in this step, in the form that `micro_batch` takes, in the
+            same order on all ranks
+        weight_version: version of the trainer's current weights, for metrics; -1 or None if unknown
+        step: any name. If the previous step had the same name, that step continues: samples are decided again, but the
+            rows that were read stay. Use this if the log-probability pass and the training passes of one rollout each
+            call begin_step
+        tokens: token ids of each sequence, as a list of arrays or a rectangle [b, s]; lengths: number of tokens of each
+            sequence, if lower than in `tokens`, or if `tokens` is absent. Absent values are not compared
 
-        Asks the source once about every sample, and lets the ranks decide which of them replay; `micro_batch` follows
-        this decision in all passes of the step: if a sample has changed since, the rank that notices raises an error.
+        Asks the source once about every sample, and lets the ranks agree on which samples replay. `micro_batch` follows
+        this decision in all passes of the step; if a sample has changed since, the rank that notices raises an error.
         Waits no longer than `fetch_deadline`. Raises FailedPreconditionError under missing="strict",
         FallbackLimitError, and the errors of `collective.agree`.
         """
@@ -233,12 +233,12 @@ class Attached:
         return micro_batch
 
     def prefetch(self, micro_batches: Listing[Mapping[str, Any]], *, next_step: bool = False) -> None:
-        """Announces micro-batches, each with the arguments that `micro_batch` will get for it: threads read their rows
-        while the trainer computes.
+        """Announces micro-batches, each with the arguments that `micro_batch` will get for it, so that threads can
+        prefetch their rows while the trainer computes.
 
-        next_step: for the step after this one
+        next_step: the micro-batches belong to the step after this one
 
-        InvalidArgumentError for arguments that `micro_batch` would reject.
+        Raises InvalidArgumentError for arguments that `micro_batch` would reject.
         """
         if self._steps is None:
             return
@@ -256,8 +256,8 @@ class Attached:
             self._steps.source.prefetch(plans, next_step=next_step)
 
     def _guessed(self, sequences: Listing[Any], said: dict[str, Any]) -> dict[str, Any] | None:
-        """The arguments of a micro_batch that is announced, completed where only the call of the model will say more;
-        None if nothing can be read before."""
+        """The arguments of an announced micro_batch, with defaults for what only the call of the model will say; None
+        if nothing can be read before that call."""
         return said
 
     @contextlib.contextmanager
@@ -274,7 +274,7 @@ class Attached:
             yield
         except BaseException:
             for chunk, of in opened.begun:
-                if chunk.passes.give_up(of):  # It may be run again.
+                if chunk.passes.give_up(of):  # The micro-batch may be run again.
                     chunk.last_index = min(chunk.last_index, of.key.micro_batch - 1)
                 self._forget(of.key)
             raise
@@ -282,7 +282,7 @@ class Attached:
             self._open = None
 
     def _enter(self, chunk: Chunk, opened: Open, described: MicroBatch, index: int, gradients: bool) -> None:
-        """A chunk is called inside a micro_batch: begins a pass of it."""
+        """Begins a pass; called when a chunk is called inside a micro_batch."""
         forward_only = not gradients if opened.forward_only is None else opened.forward_only
         key = PassKey(self._step, index, chunk.number)
         if chunk.records is None:
@@ -300,13 +300,13 @@ class Attached:
         opened.begun.append((chunk, begun))
 
     def _fetch(self, key: PassKey, described: MicroBatch, plan: Plan, forward_only: bool) -> Pass:
-        """A pass with rows of the source."""
+        """Begins a pass that replays rows of the source."""
         assert self._steps is not None
         with self._taking(plan) as number:
             sequences = self._steps.apply(described.fetch)
             batch = self._buffers.fetch(number, self._steps.source, plan, sequences=sequences, missing=self._missing)
             self._steps.saw(batch)
-            # As in begin_step: the policy ignores versions of samples that route live.
+            # As in begin_step, weight versions of samples that route live do not count.
             self._contract.take([record for record in batch.sequences if record["status"] == "OK"])
         self._tally.batch(key, batch)
         watch = self._watch if self._watch.begin(key.chunk, described, batch) else None
@@ -314,7 +314,7 @@ class Attached:
         return Pass(key, batch, number, use, forward_only, watch, kept=self._buffers.tensors(number, plan))
 
     def _replay_records(self, key: PassKey, described: MicroBatch, records: Records, forward_only: bool) -> Pass:
-        """A pass of mode R2 that replays. From here on, what passes have recorded is kept."""
+        """Begins a pass of mode R2 that replays. From now on, the records of earlier passes are kept."""
         plan = records.plan(described.layout)
         with self._taking(plan) as number:
             records.settle()
@@ -323,7 +323,7 @@ class Attached:
         return Pass(key, batch, number, "replay", forward_only, kept=self._buffers.tensors(number, plan))
 
     def _record(self, key: PassKey, described: MicroBatch, records: Records, forward_only: bool) -> Pass:
-        """A pass of mode R2 that records. `_forget` discards the record until somebody settles it."""
+        """Begins a pass of mode R2 that records. Until the record is settled, `_forget` discards it."""
         records.check(described)
         if self._writer is not None:
             self._writer.check(described)
@@ -342,7 +342,7 @@ class Attached:
 
     @contextlib.contextmanager
     def _taking(self, plan: Plan) -> Iterator[int]:
-        """A buffer, which is given back if an exception is raised inside."""
+        """Takes a buffer, which is given back if an exception is raised inside the context."""
         number = self._buffers.take(plan)
         try:
             yield number
@@ -351,8 +351,8 @@ class Attached:
             raise
 
     def _forget(self, key: PassKey | None = None) -> None:
-        """Discards what a pass (or all that is not settled) has recorded or counted, because its micro-batch or step
-        has failed."""
+        """Discards what a pass (or every pass that is not settled) has recorded and counted, because its micro-batch or
+        step has failed."""
         self._tally.forget(key)
         for records in self._records():
             for recorded in records.forget(key):
@@ -360,7 +360,7 @@ class Attached:
                     self._writer.forget(recorded)
 
     def _plan(self, chunk: int, layout: Mapping[str, Any]) -> Plan:
-        """The record of a micro-batch that was announced, checked and run."""
+        """Returns the record of a micro-batch, after checking that it was announced and run."""
         return self._plans(chunk, json.dumps(plain(layout, "micro_batch")))
 
     def _make_plan(self, chunk: int, layout: str) -> Plan:
@@ -369,13 +369,13 @@ class Attached:
     @property
     def last_step(self) -> StepDecision:
         """The decision of the last begin_step, whoever called it (for example `megatron.replayed`). Under
-        missing="drop", mask the loss of its `dropped` samples. Without samples if no step has begun, or the last
+        missing="drop", mask the loss of the samples in `dropped`. Has no samples if no step has begun, or if the last
         begin_step failed."""
         return NO_STEP if self._steps is None else self._steps.last
 
     def stay_away(self, wrong: Exception) -> None:
-        """Use instead of begin_step on a rank that does not know the samples of the step: the other ranks, which are in
-        begin_step, raise FailedPreconditionError naming this rank instead of waiting until the deadline.
+        """Call this instead of begin_step on a rank that does not know the samples of the step. The other ranks, which
+        are in begin_step, then raise FailedPreconditionError naming this rank instead of waiting until the deadline.
 
         wrong: the reason
         """
@@ -383,9 +383,9 @@ class Attached:
             self._steps.stay_away(wrong)
 
     def end_step(self) -> None:
-        """Call it after the last backward pass of a step (Megatron's forward_backward_func). FailedPreconditionError
-        naming a pass whose backward part never ran; nothing of that pass reaches the next step. FallbackLimitError if
-        begin_step did not raise it before."""
+        """Ends a step. Call this after its last backward pass (Megatron's forward_backward_func). Raises
+        FailedPreconditionError naming a pass whose backward part never ran (the pass does not affect the next step),
+        and FallbackLimitError if too many samples fell back and begin_step could not know."""
         self._step += 1
         for chunk in self._chunks:
             chunk.last_index = -1
@@ -404,10 +404,9 @@ class Attached:
             self._steps.end_pass()
 
     def abandon_step(self) -> None:
-        """Use instead of end_step if an exception has ended the passes of a step early: gives them up, as `micro_batch`
-        does with its own, does not count what they fetched, and raises nothing. The next step begins as after any
-        other. Mode R2: what they have recorded is forgotten, by the writer as well, except what a pass has replayed
-        since."""
+        """Call this instead of end_step if an exception has ended the passes of a step early. It gives up the passes,
+        does not count what they fetched, and raises nothing; the next step can begin as usual. In mode R2 it discards
+        what the passes have recorded (also in the writer), except what another pass has replayed since."""
         for chunk in self._chunks:
             chunk.passes.drop_all()
         self._forget()
@@ -417,9 +416,9 @@ class Attached:
         self.end_step()
 
     def release_records(self) -> None:
-        """Mode R2: forgets what was recorded. Call it after the last training pass that replays a rollout: only the
-        caller knows how many epochs that takes. Recording a sample again replaces its record; without this call those
-        of other names stay, `record_bytes` of `metrics` in the memory of the host."""
+        """In mode R2, discards all records. Call this after the last training pass that replays a rollout, because only
+        the caller knows the number of epochs. Recording a sample again replaces its record, but without this call the
+        records of other samples stay in host memory (`record_bytes` of `metrics`)."""
         for records in self._records():
             records.release()
 
@@ -427,12 +426,13 @@ class Attached:
         return [chunk.records for chunk in self._chunks if chunk.records is not None]
 
     def detach(self) -> None:
-        """Restores the model. FailedPreconditionError, with nothing changed, while a pass waits for its backward part;
-        end_step gives such passes up.
+        """Restores the model. Raises FailedPreconditionError, and changes nothing, while a pass waits for its backward
+        part; end_step gives up such passes.
 
-        After this call, a backward part over a graph that was kept is rejected (FailedPreconditionError) if routers
-        were recomputed in it before, or if its pass was given up: they would choose live. They do so unnoticed where a
-        first backward part did not reach the checkpoints of the second one, and with a checkpoint around the model.
+        If a graph was kept, a backward part over it after this call raises FailedPreconditionError if routers were
+        recomputed in it before, or if its pass was given up, because these routers would choose live. Two cases are not
+        detected: a checkpoint around the whole model, and a first backward part that did not reach the checkpoints of
+        the later one.
         """
         for chunk in self._chunks:
             chunk.passes.check_none_in_flight()
@@ -443,8 +443,8 @@ class Attached:
             self._steps = None
 
     def metrics(self, *, reduce: Collective | None = None) -> dict[str, float]:
-        """Values since the last call, for the keys of `routing_replay_trainer.metrics.KEYS` that have one; of this
-        rank, or of all ranks of `reduce`, which call this together."""
+        """Returns values since the last call, for those keys of `routing_replay_trainer.metrics.KEYS` that have a
+        value. They are of this rank, or of all ranks of `reduce`, which must call this together."""
         if self._steps is not None:
             self._steps.count()
         self._tally.count_into(self._counters)
@@ -455,5 +455,5 @@ class Attached:
 
     @property
     def kept(self) -> int:
-        """Number of passes that wait for the rest of their forward or backward part; 0 between steps."""
+        """Number of passes whose forward or backward part has not ended; 0 between steps."""
         return sum(chunk.passes.in_flight for chunk in self._chunks)

@@ -1,4 +1,4 @@
-"""Index buffers that passes take and give back: as many as there are passes at the same time."""
+"""A pool of index buffers for passes. It grows to the number of passes that are open at the same time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Slots:
     addresses stay the same, whatever the order of ragged micro-batches. Not thread-safe.
 
     allocate: makes an array of this many bytes
-    drop: called with an array that has become too small
+    drop: called with an array that was replaced because it was too small
     """
 
     def __init__(self, allocate: Callable[[int], Any], drop: Callable[[Any], None] = lambda memory: None) -> None:
@@ -56,7 +56,7 @@ class Slots:
 
 
 class Buffers:
-    """Index buffers of a model on the CPU: routers replay from them directly."""
+    """Index buffers for a model on the CPU, whose routers read the ids directly from them."""
 
     def __init__(self) -> None:
         self._slots = Slots(lambda size: np.empty(size, np.uint8))
@@ -68,7 +68,7 @@ class Buffers:
         self._slots.give(number)
 
     def fetch(self, number: int, source: Source, plan: Plan, **options: Any) -> Batch:
-        """The plan's rows, fetched into the buffer of this number. options: those of source.fetch"""
+        """Fetches the plan's rows into the buffer with this number. options: those of source.fetch"""
         return source.fetch(plan, out=self._memory(number, plan), **options)
 
     def empty(self, number: int, plan: Plan) -> Sequence[NDArray[Any]]:
@@ -78,12 +78,13 @@ class Buffers:
         return slabs(plan, memory)
 
     def reader(self, number: int, plan: Plan) -> Callable[[], NDArray[np.uint8]]:
-        """A function that returns the index buffer of the pass on the host, also after the buffer was given back."""
+        """Returns a function that returns the pass's index buffer in host memory, also after the buffer was given
+        back."""
         memory = self._memory(number, plan)
         return lambda: memory
 
     def tensors(self, number: int, plan: Plan) -> dict[Any, Any]:
-        """The part that is on the model's device already, for `Pass.kept`."""
+        """What is already on the model's device, for `Pass.kept`."""
         return {}
 
     def _memory(self, number: int, plan: Plan) -> NDArray[np.uint8]:

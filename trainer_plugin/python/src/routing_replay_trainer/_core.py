@@ -1,8 +1,8 @@
 """The functions of routing_replay/trainer/capi.h (in the library that routing_replay has loaded), those of
 librouting_replay_trainer_cuda.so, and conversions of users' values for these functions.
 
-Every call releases the GIL while it runs. The kernels are loaded at their first use on a GPU, and only make things
-faster: code that can work without them calls `kernels`.
+Every call releases the GIL while it runs. The CUDA kernels are loaded at their first use on a GPU. They only make
+replay faster, so code that also works without them uses `kernels`, which returns None if they are missing.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ LIBRARY = _native.lib
 VERSION: str = _native.VERSION
 
 
-# Structures, with the names that the header gives them: rrt_staged_shape is StagedShape.
+# Structures are named as in the header, in camel case without "rrt_": rrt_staged_shape is StagedShape.
 
 
 class Sequence(Structure):
-    """Flat, as making a structure inside of another takes a microsecond."""
+    """Its fields are flat, because making a nested structure takes a microsecond."""
 
     _fields_ = _native.fields(
         "c:sample z:sample_size i:handle,num_tokens w:has_num_tokens i:check_rows u:check_crc q:content_id "
@@ -70,7 +70,7 @@ class RowFetch(Structure):
         ("plan", c_void_p),
         ("options", FetchOptions),
         ("target", Target),
-        ("records", c_void_p),  # NULL until all rows are there.
+        ("records", c_void_p),  # NULL until all rows have arrived.
     )
 
 
@@ -166,7 +166,7 @@ LIBRARY.rrt_agreement_words.argtypes, LIBRARY.rrt_agreement_words.restype = (c_v
 
 
 def make(function: Any, *arguments: Any) -> Handle:
-    """The object that a function returns through its last argument; freed with the handle."""
+    """Returns the object that a function returns through its last argument; the object is freed with its handle."""
     out = c_void_p()
     function(*arguments, byref(out))
     return Handle(LIBRARY.rr_object_free, out.value)
@@ -203,9 +203,10 @@ _CUDA_FUNCTIONS = {
 
 @functools.cache
 def cuda_library(device: int) -> ctypes.CDLL:
-    """The kernels' library, if it works for this device. Its functions are called with the device as the current one.
+    """Returns the kernels' library, if it works for this device. Its functions must be called with this device as the
+    current one.
 
-    Raises FailedPreconditionError whose field is what is missing: "cuda.library" (this package was built without it),
+    Raises FailedPreconditionError; its field says what is missing: "cuda.library" (this package was built without it),
     "cuda.driver", "cuda.device", "cuda.architecture".
     """
     loaded = _load_cuda()
@@ -215,7 +216,8 @@ def cuda_library(device: int) -> ctypes.CDLL:
 
 @functools.cache
 def kernels(device: int) -> ctypes.CDLL | None:
-    """The same library, or None and one warning with the reason if it does not work for this device."""
+    """As `cuda_library`, but returns None, and logs one warning with the reason, if the library does not work for this
+    device."""
     try:
         return cuda_library(device)
     except errors.FailedPreconditionError as error:
@@ -255,19 +257,19 @@ def check_choice(field: str, value: Any, choices: Iterable[Any]) -> None:
         raise invalid(field, f"must be one of {', '.join(map(str, choices))}, got {value!r}")
 
 
-FOR_EVER = 3.2e9  # A hundred years, in seconds.
+FOR_EVER = 3.2e9  # The longest wait: a hundred years, in seconds.
 
 
 def seconds(value: Any, field: str) -> float:
-    """A deadline, above 0."""
+    """Checks a deadline in seconds, which must be above 0."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not value > 0:
         raise invalid(field, f"must be seconds above 0, got {value!r}")
     return min(float(value), FOR_EVER)
 
 
 def plain(value: Any, field: str, sample: Any = None) -> Any:
-    """Converts numbers and numpy arrays to JSON values; leaves out entries that are None. The core rejects values of
-    the wrong kind, and names them."""
+    """Converts numbers and numpy arrays to JSON values, and leaves out entries that are None. The native library
+    rejects values of a wrong type, and names them."""
     if isinstance(value, Mapping):
         return {str(key): plain(item, f"{field}.{key}", sample) for key, item in value.items() if item is not None}
     if hasattr(value, "tolist"):
@@ -285,12 +287,12 @@ def plain(value: Any, field: str, sample: Any = None) -> Any:
 
 
 def geometry_json(geometry: Any) -> Any:
-    """A geometry for the core: a mapping, or an object with to_json() (routing_replay.Geometry)."""
+    """Converts a geometry to JSON: a mapping, or an object with to_json() (routing_replay.Geometry)."""
     return json.loads(geometry.to_json()) if hasattr(geometry, "to_json") else plain(geometry, "geometry")
 
 
 def token_ids(tokens: ArrayLike, sample: Any) -> NDArray[np.uint32]:
-    """Token ids [n]. InvalidArgumentError naming `tokens` for anything else, or if there are none."""
+    """Converts token ids [n]. Raises InvalidArgumentError naming `tokens` for anything else, or if there are none."""
     said, _array = native_tokens(tokens, "tokens", sample)
     name = _native.text(str(sample).encode(errors="replace").decode())
 

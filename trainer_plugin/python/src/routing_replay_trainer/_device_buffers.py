@@ -1,8 +1,8 @@
-"""Index buffers of a model on a GPU: one copy from pinned memory and one launch per pass transfer the rows of all its
-layers; without the kernels, the host realigns and one copy transfers the result.
+"""Index buffers for a model on a GPU. Each pass needs one copy from pinned memory and one kernel launch for the rows of
+all its layers. Without the kernels, the host realigns the rows and one copy transfers the result.
 
-Both run on a side stream, and an event passes them to the computing stream. The host only waits for the copy of an
-earlier pass, and only if all pinned blocks are still being copied.
+Both run on a side stream, and the computing stream waits for them with an event. The host waits only if all pinned
+blocks are still being copied, and then only for the oldest copy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from routing_replay_trainer.fetch import Batch, Source
 from routing_replay_trainer.ops import on
 from routing_replay_trainer.plan import Plan
 
-_BLOCKS = 4  # Maximum of pinned blocks: copies at the same time.
+_BLOCKS = 4  # Maximum number of pinned blocks, and so of copies at the same time.
 
 
 class Queue:
@@ -32,14 +32,14 @@ class Queue:
         self._device = device
         self._kernels = _core.kernels(device.index)
         self._stream = torch.cuda.Stream(device)
-        # Blocks of equal size, each with the event of its last copy; the block taken last is at the end.
+        # Blocks of equal size, each with the event of its last copy; the block that was taken last is at the end.
         self._blocks: collections.deque[tuple[torch.Tensor, torch.cuda.Event]] = collections.deque()
         self._largest = 0
         self._landing = self.allocate(0)
 
     @property
     def realigns(self) -> bool:
-        """Whether `realign` may be called."""
+        """True if kernels are available, so that `realign` may be called."""
         return self._kernels is not None
 
     def allocate(self, size: int) -> torch.Tensor:
@@ -48,12 +48,12 @@ class Queue:
             return _bytes(size, device=self._device)
 
     def drop(self, memory: torch.Tensor) -> None:
-        """Allows the memory to be reused once the computing stream has finished with it."""
+        """Frees the memory for reuse after the work that is queued on the computing stream now."""
         memory.record_stream(torch.cuda.current_stream(self._device))
 
     def pinned(self, size: int) -> NDArray[np.uint8]:
-        """A host block of at least this size, whose earlier copy has finished, for the next `send`. Its address is a
-        multiple of 16."""
+        """Returns a host block of at least this size for the next `send`. The earlier copy of the block has finished,
+        and its address is a multiple of 16."""
         self._largest = max(self._largest, size)
         if len(self._blocks) < _BLOCKS and not (self._blocks and self._blocks[0][1].query()):
             self._blocks.append((self._pinned(), torch.cuda.Event()))
@@ -64,7 +64,8 @@ class Queue:
         return self._blocks[-1][0].numpy()
 
     def send(self, size: int) -> torch.Tensor:
-        """The first bytes of the block taken last, copied to the device, for this stream only."""
+        """Copies the first bytes of the block that was taken last to the device. The result may be used on this stream
+        only."""
         memory, copied = self._blocks[-1]
         if len(self._landing) < size:
             self._landing = self.allocate(len(memory))
@@ -91,7 +92,8 @@ class Queue:
             to.copy_(block, non_blocking=True)
 
     def begin(self, given_back: Any) -> None:
-        """Later work of this stream overwrites memory that was given back."""
+        """Makes this stream wait for the computing stream, because later work here overwrites memory that was given
+        back."""
         if given_back is not None:
             self._stream.wait_event(given_back)
 
@@ -100,24 +102,24 @@ class Queue:
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
     def given_back(self) -> Any:
-        """An event for the work given to the computing stream so far."""
+        """Records an event after the work that is queued on the computing stream so far."""
         return torch.cuda.current_stream(self._device).record_event()
 
     def _pinned(self) -> torch.Tensor:
-        # On the CPU, whatever torch.set_default_device says.
+        # device="cpu" is needed because torch.set_default_device may name another device.
         return _bytes(self._largest, device="cpu", pin_memory=True)
 
 
 def _bytes(size: int, **where: Any) -> torch.Tensor:
-    """Normal tensors: they outlive a torch.inference_mode() around the first pass, and later passes write to them
-    outside it.
+    """Makes normal tensors even inside torch.inference_mode(), because later passes may write to the tensors outside of
+    it.
     """
     with torch.inference_mode(False):
         return torch.empty(size, dtype=torch.uint8, **where)
 
 
 def buffers_for(module: Any) -> Any:
-    """The buffers for the device of a model's parameters: `Buffers` or `DeviceBuffers`."""
+    """Makes the buffers for the device of a model's parameters: `Buffers` or `DeviceBuffers`."""
     device = device_of(module)
     return DeviceBuffers(Queue(device)) if device is not None and device.type == "cuda" else Buffers()
 
@@ -127,8 +129,8 @@ def device_of(module: Any) -> torch.device | None:
 
 
 class DeviceBuffers:
-    """As `Buffers`. A buffer holds the ids of all layers and, behind them, the row states; batches have none on the
-    host. Not thread-safe."""
+    """As `Buffers`, but on a GPU. A buffer holds the ids of all layers, followed by the row states; batches have no ids
+    on the host. Not thread-safe."""
 
     def __init__(self, queue: Any) -> None:
         self._queue = queue
@@ -155,7 +157,7 @@ class DeviceBuffers:
         return batch
 
     def _copy(self, number: int, source: Source, plan: Plan, **options: Any) -> Batch:
-        """Copies what was realigned on the host."""
+        """Copies rows that were realigned on the host to the device."""
         offset = _states_offset(plan)
         block = self._queue.pinned(offset + plan.rows)[: offset + plan.rows]
         batch = source.fetch(plan, out=block[: plan.buffer_bytes], **options)
@@ -166,13 +168,13 @@ class DeviceBuffers:
         return replace(batch, indices=())
 
     def empty(self, number: int, plan: Plan) -> Sequence[NDArray[Any]]:
-        self._given_back.pop(number, None)  # The computing stream records into it.
+        self._given_back.pop(number, None)  # The computing stream writes the record into the buffer.
         self._queue.hand_over()
         self._slots[number].zero_()
         return ()
 
     def reader(self, number: int, plan: Plan) -> Callable[[], NDArray[np.uint8]]:
-        """Returns a copy, for which the host waits."""
+        """Returns a copy in host memory; the host waits for it."""
         memory = self._slots[number][: plan.buffer_bytes]
         return lambda: memory.cpu().numpy()
 
@@ -198,5 +200,5 @@ class DeviceBuffers:
 
 
 def _states_offset(plan: Plan) -> int:
-    """Offset of the states behind the ids: a multiple of 16, for wide copies."""
+    """Offset of the states after the ids: a multiple of 16, for wide copies."""
     return (plan.buffer_bytes + 15) // 16 * 16

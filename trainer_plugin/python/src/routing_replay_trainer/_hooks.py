@@ -1,5 +1,5 @@
-"""Hooks on a live model: on the module whose calls are the forward parts of passes; what each router is told; and
-counters, which stay on the device until somebody asks. Needs torch.
+"""Hooks on a live model: hooks on the module whose calls are the forward parts of passes, the answers that each router
+gets, and counters, which stay on the device until they are read. Needs torch.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from routing_replay_trainer.metrics import Counters, layer_key
 
 
 class PassHooks:
-    """module: a model chunk, or whatever holds all routers that ask `passes`
-    begin: called before the module is, with its arguments; begins a pass in `passes`, or leaves the call live
+    """module: a model chunk, or another module that contains all routers that ask `passes`
+    begin: called before the module, with the module's arguments; begins a pass in `passes`, or does nothing, and the
+        call routes live
     """
 
     def __init__(self, module: Any, passes: ChunkPasses, begin: Callable[[Any, Any], None]) -> None:
@@ -68,13 +69,14 @@ class PassHooks:
         for tensor in outputs:
             tensor.register_hook(lambda _, of=ended: self._backward(of))
             if tensor._is_view() and tensor._base.requires_grad:
-                # A loss that changes a view in place removes the hooks from the view, but not from its base.
+                # If a loss changes a view in place, hooks on the view are lost, but not those on its base.
                 tensor._base.register_hook(lambda _, of=ended: self._backward(of))
-        if in_backward():  # With a checkpoint around the module, it is unknown whether this output gets a gradient.
+        if in_backward():  # Under a checkpoint around the module, this output may or may not get a gradient.
             self._end_with_backward(ended)
 
     def _backward(self, of: Pass) -> None:
-        """Called with the gradient of the output. The engine calls back when the backward call has finished."""
+        """Called with the gradient of the output. The autograd engine calls back when the whole backward call has
+        finished."""
         if self._removed:
             self._passes.check_after_detach(of)
             return
@@ -86,11 +88,11 @@ class PassHooks:
 
 
 def in_backward() -> bool:
-    """Whether the autograd engine is the caller: then forward code is being recomputed."""
+    """True if the autograd engine is the caller, which means that forward code is being recomputed."""
     return torch._C._current_graph_task_id() != -1
 
 
-# By identity: a copy of a model has the hooks, too, but is not in here.
+# Compared by identity: a copied model has the hooks, too, but is not in this set.
 _HOOKED: weakref.WeakKeyDictionary[Any, PassHooks] = weakref.WeakKeyDictionary()
 
 
@@ -112,7 +114,7 @@ def _after(module: Any, arguments: Any, output: Any) -> None:
 
 
 def _remove_copied(module: Any) -> None:
-    """Removes hooks that came with a copy of an attached model; they would begin each pass a second time."""
+    """Removes hooks that a copy of an attached model has inherited; they would begin each pass a second time."""
     for hooks in (module._forward_pre_hooks, module._forward_hooks):
         for number in [number for number, hook in hooks.items() if hook in (_before, _after)]:
             del hooks[number]
@@ -120,18 +122,18 @@ def _remove_copied(module: Any) -> None:
             module._forward_pre_hooks_with_kwargs.pop(number, None)
 
 
-_MOST = 512  # How many calls keep their own counters at the same time.
+_MOST = 512  # Maximum number of calls that have counters of their own at the same time.
 
 
-_COUNTED = ("replayed_rows", "unrecorded_rows", "live_rows", "pad_rows", "fallback_sequences")  # Of a batch.
+_COUNTED = ("replayed_rows", "unrecorded_rows", "live_rows", "pad_rows", "fallback_sequences")  # Fields of a batch.
 
 
 class Tally:
-    """Counts since they were last taken. Overlaps stay on their device until then. Counts of a pass that fetched are
-    added once it is settled or taken, and not if the pass was given up before."""
+    """Counts since the last `take`. Overlaps stay on their device until then. The counts of a pass with fetched rows
+    are added when the pass is settled or counts are taken, but not if the pass was given up before."""
 
     def __init__(self) -> None:
-        self._rows: Counter[str] = Counter()  # And "sequences".
+        self._rows: Counter[str] = Counter()  # Also has the key "sequences".
         self._open: dict[PassKey, Counter[str]] = {}
         self._overlap: dict[int, tuple[int, torch.Tensor]] = {}
         self._repeated: dict[int, torch.Tensor] = {}
@@ -142,14 +144,14 @@ class Tally:
         self._open[key] = Counter(counts | {"sequences": len(batch.sequences)})
 
     def forget(self, key: PassKey | None) -> None:
-        """Discards the counts of a pass, or of the whole step, that was given up."""
+        """Discards the counts of a pass that was given up, or of the whole step."""
         if key is None:
             self._open.clear()
         else:
             self._open.pop(key, None)
 
     def settle(self) -> None:
-        """The passes so far can no longer be given up."""
+        """Adds the counts of the passes so far, which can no longer be given up."""
         for counts in self._open.values():
             self._rows.update(counts)
         self._open.clear()
@@ -160,19 +162,18 @@ class Tally:
         self._overlap[layer] = top_k, counts if before is None else counts + before[1]
 
     def called(self, counters: torch.Tensor) -> None:
-        """counters: `ops.Replayed.counters` of a replaying call. Adding them waits for the device, or launches
-        anything, in
-        only one of many calls."""
+        """counters: `ops.Replayed.counters` of a replaying call. Most calls of this method neither wait for the device
+        nor launch a kernel; only one in many does."""
         self._calls.append(counters)
         if len(self._calls) == _MOST:
             self._calls = [torch.stack(self._calls).sum(0)]
 
     def repeat(self, layer: int, rows: torch.Tensor) -> None:
-        """rows: [] that chose differently when the forward code was run again"""
+        """rows: a tensor [] with the number of rows whose choice differed in the recompute"""
         self._repeated[layer] = rows + self._repeated.get(layer, 0)
 
     def count_into(self, counters: Counters) -> None:
-        """For keys of the table; all become zero."""
+        """Returns the values for keys of the metrics table, and sets all counts to zero."""
         self.settle()
         for name in _COUNTED:
             counters.count(name, self._rows[name])
@@ -200,9 +201,9 @@ class Tally:
 class Binding:
     """module: the router
     name, layer: its position
-    passes: those of its chunk
-    tally: counts what passes compare
-    is_recompute: whether the present call runs forward code again
+    passes: the passes of the router's chunk
+    tally: counts the results of comparisons
+    is_recompute: True if the present call is a recompute
     """
 
     def __init__(
@@ -222,8 +223,8 @@ class Binding:
         self._is_recompute = is_recompute
 
     def ask(self, shape: tuple[int, ...], top_k: int) -> Answer | None:
-        """The pass of this call. InvalidArgumentError naming router and layer unless the ids are for [N, E] and K:
-        RouterReplay itself accepts fewer rows and other columns silently."""
+        """Returns the answer for this call. Raises InvalidArgumentError naming router and layer if the ids do not match
+        [N, E] and K, because RouterReplay itself would silently accept fewer rows and other columns."""
         answer = self._passes.ask(self.layer, recompute=self._is_recompute())
         if answer is None:
             return None
@@ -256,12 +257,12 @@ class Binding:
     def replayed(
         self, answer: Answer, device: Any, live: Callable[[], torch.Tensor], *, live_pads: bool = False
     ) -> torch.Tensor:
-        """[N, K] int64: the recorded ids, and the choice of `live` for rows without a record.
+        """Returns [N, K] int64: the recorded ids, and for rows without a record the choice that `live` makes.
 
-        live_pads: pads choose live, too; else they take their filler
+        live_pads: pads also choose live; else they take filler ids
         """
         batch, ids, wants_live = answer.of.batch, self.ids(answer, device).long(), self.wants_live(answer)
-        # Pads of the plan itself: last tokens with filler count as pads, and then no other row needs a choice.
+        # These include last tokens with filler ids. If only pads lack a record, no live choice is needed.
         live_pads = live_pads and batch.plan.described["row_map"]["pads"] > 0
         has_live = live_pads or batch.unrecorded_rows + batch.live_rows > 0
         if has_live or wants_live:
@@ -277,13 +278,14 @@ class Binding:
         return ids
 
     def chose(self, answer: Answer, chosen: torch.Tensor) -> None:
-        """The choice [N, K] of a pass that records or compares."""
+        """Returns the choice [N, K] in a pass that records or compares."""
         self.seen(answer, chosen)
         self.used(answer, chosen)
 
     def seen(self, answer: Answer, chosen: torch.Tensor) -> None:
-        """The live choice [N, K]. A pass that records keeps it; others count how much it has in common with what is, or
-        would be, replayed. Recompute makes the same choice again and counts nothing."""
+        """Makes the live choice [N, K]. A pass that records keeps this choice; other passes count how much of it agrees
+        with the ids that are replayed, or in mode shadow would be. A recompute makes the same choice again and counts
+        nothing."""
         if answer.recompute:
             return
         if answer.of.use == "record":
@@ -296,21 +298,21 @@ class Binding:
             answer.of.watch.saw(answer.of.key.chunk, answer.of.batch, answer.slot, chosen, ids, counts)
 
     def called(self, answer: Answer, counters: torch.Tensor) -> None:
-        """counters: those of a call of our operator; recompute counts nothing again"""
+        """counters: counters of a call of our operator. A recompute is not counted again"""
         if not answer.recompute:
             self._tally.called(counters)
 
     def wants_live(self, answer: Answer) -> bool:
-        """Whether a pass that replays also needs the live choice."""
+        """True if a pass that replays also needs the live choice."""
         return answer.of.watch is not None and not answer.recompute
 
     def used(self, answer: Answer, chosen: torch.Tensor) -> None:
-        """The choice [N, K] with which the router continues: in a recompute that of the forward pass, because otherwise
-        activations would not match their gradients. Compared as sets: torch.topk's order depends on whether gradients
-        are wanted."""
+        """Returns the choice [N, K] with which the router continues. In a recompute this is the choice of the forward
+        pass, because otherwise gradients would not match the activations. Choices are compared as sets, because
+        torch.topk's order depends on whether gradients are needed."""
         if answer.of.watch is None or answer.of.forward_only:
             return
-        # Equal ids are equal in two bytes, too; torch.uint16 could not be compared.
+        # Compared as int16, because torch cannot compare uint16; the bits of equal ids are equal.
         narrow = torch.uint8 if answer.of.batch.plan.layers[answer.slot].num_experts <= 256 else torch.int16
         choice, key = chosen.to(narrow).sort(1).values, ("used", answer.slot)
         if not answer.recompute:

@@ -1,5 +1,5 @@
-"""Converts a trainer's description of a micro-batch, in Megatron's or Hugging Face's arguments, to the description of a
-plan and to the expectations of a fetch. No torch.
+"""Converts a trainer's micro-batch, in terms of Megatron or Hugging Face, to the description of a plan and to what a
+fetch expects of the samples. Does not need torch.
 
     described(["a", "b"], *of_megatron(tokens, packed_seq_params))
 """
@@ -26,18 +26,18 @@ PACKED = (  # Fields of Megatron's PackedSeqParams.
     "tokens_per_sample",
     "local_cp_size",
 )
-_LIVE = FetchSequence("", live=True)  # For sequences of no sample.
+_LIVE = FetchSequence("", live=True)  # Used for sequences that belong to no sample.
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """A part of a sample as a sequence of the micro-batch, or as one piece in a list of pieces.
+    """A part of a sample that is a sequence of the micro-batch, or one piece in a list of pieces.
 
-    sample: id or handle; None, or handle 0, of tokens that are of no sample and route live
-    start: the sample's token that it begins with
-    rows: how many rows from there on to replay; one fewer than its tokens if absent, as the last token of a sample has
-        no row
-    tokens: how many tokens it has; if absent, one more than its rows, or what is left of the sequence
+    sample: id or handle; None or handle 0 for tokens that belong to no sample and route live
+    start: position in the sample of the first token
+    rows: number of rows to replay from there on. If absent: the number of tokens minus one, because the last token of a
+        sample has no row
+    tokens: number of tokens. If absent: the number of rows plus one, or the rest of the sequence
     """
 
     sample: str | int | None
@@ -50,7 +50,7 @@ class Sequence:
 class MicroBatch:
     """layout: `micro_batch` of a plan
     fetch: one entry per sequence
-    unnamed: number of documents at the end without a sample: they route live, as their entries say
+    unnamed: number of documents at the end for which no sample was named; their entries say that they route live
     """
 
     layout: dict[str, Any]
@@ -63,22 +63,24 @@ class MicroBatch:
 
     @property
     def named_layout(self) -> dict[str, Any]:
-        """The layout without the unnamed documents: their rows are padding in it, all others stay the same."""
+        """The same layout, but the rows of unnamed documents are padding."""
         sequences = self.layout["sequences"]
         return self.layout | {"sequences": sequences[: len(sequences) - self.unnamed]}
 
 
 class Given(NamedTuple):
-    """The arguments of a face, as `described` and `expected` take them.
+    """The arguments of `micro_batch`, for Megatron or Hugging Face, in the common form that `described` and `expected`
+    take.
 
-    tokens, lengths: as `micro_batch` of the face takes them
+    tokens, lengths: as `micro_batch` takes them
     layout: `micro_batch` of a plan, without its sequences; cu_seqlens: the real boundaries of a packed stream;
-        padding_documents: how many of the last documents, or rows of a rectangle, are padding. Others behind the
-        sequences are taken for real ones that nobody has named, and route live: on filler they would train wrongly
-    documents: tokens of each document or row, where the layout does not say them
-    first: of each row of a rectangle, the column of its first token; empty where that is 0
-    told: tokens of each sequence as `begin_step` was told, None where it was not; used where `lengths` and `tokens` say
-        nothing
+        padding_documents: how many of the last documents, or rows of a rectangle, are padding. Other documents after
+            the named sequences are treated as real ones without a sample and route live, because training them on
+            filler ids would be wrong
+    documents: number of tokens of each document or row, if the layout does not say it
+    first: for each row of a rectangle, the column of the first token; empty if all are 0
+    told: number of tokens of each sequence as given to `begin_step`, or None; used if `lengths` and `tokens` do not say
+        it
     """
 
     tokens: Any
@@ -90,7 +92,7 @@ class Given(NamedTuple):
 
 
 def described(sequences: Listing[Any], *arguments: Any) -> MicroBatch:
-    """sequences: sample ids, handles, None or 0 of what routes live, `Sequence`, or lists of such pieces
+    """sequences: sample ids or handles, None or 0 for what routes live, `Sequence` objects, or lists of such pieces
     arguments: those of `Given`
     """
     given = Given(*arguments)
@@ -116,8 +118,8 @@ def described(sequences: Listing[Any], *arguments: Any) -> MicroBatch:
 
 
 def expected(sequences: Listing[Any], *arguments: Any) -> list[FetchSequence]:
-    """What a fetch will expect of each sample of a step; nothing for sequences of unknown length. Arguments as for
-    `described`."""
+    """Returns what a fetch will expect of each sample of a step; sequences of unknown length have no expectation.
+    Arguments as for `described`."""
     parts = _parts(sequences)
     counts, ids = lengths_and_tokens(sequences, *arguments)
     if counts is None:
@@ -129,7 +131,7 @@ def expected(sequences: Listing[Any], *arguments: Any) -> list[FetchSequence]:
 
 
 def lengths_and_tokens(sequences: Listing[Any], *arguments: Any) -> tuple[list[int] | None, list[Any] | None]:
-    """The number of tokens of each sequence, and their ids; None if unknown."""
+    """Returns the number of tokens of each sequence, and their ids; None if unknown."""
     return _measured(len(_parts(sequences)), Given(*arguments))[1:3]
 
 
@@ -173,8 +175,8 @@ def of_megatron(
     """See `megatron.Replay.micro_batch` for the arguments.
 
     parallel: fields of the layout that the model says
-    called: those that the call of the model says, which go before what was announced
-    mask: [b, s] of a rectangle, nonzero where a token is
+    called: fields that the call of the model gives; they override what was announced
+    mask: for a rectangle, [b, s], nonzero at tokens
     """
     known = dict(parallel)
     if is_packed(packed_seq_params):
@@ -187,7 +189,7 @@ def of_megatron(
         known["partition"] = "zigzag_per_document" if known.get("format") == "THD" else "zigzag_per_sequence"
     counts, first = (None, ()) if mask is None else _tokens_of_rows(mask)
     if known.get("cu_seqlens") != known.get("cu_seqlens_padded"):
-        told = ()  # The real boundaries say it.
+        told = ()  # The real boundaries give the number of tokens.
     return Given(tokens, lengths, known, None if counts is None else counts.tolist(), first, told)
 
 
@@ -196,7 +198,7 @@ def is_packed(params: Any) -> bool:
 
 
 def packed_layout(params: Any) -> dict[str, Any]:
-    """Of Megatron's PackedSeqParams. Without padded boundaries, the real ones are those of the stream."""
+    """Reads Megatron's PackedSeqParams. Without padded boundaries, the real boundaries are also those of the stream."""
     real = plain(host(params.cu_seqlens_q), "packed_seq_params.cu_seqlens_q")
     padded = getattr(params, "cu_seqlens_q_padded", None)
     stream = real if padded is None else plain(host(padded), "packed_seq_params.cu_seqlens_q_padded")
@@ -206,7 +208,7 @@ def packed_layout(params: Any) -> dict[str, Any]:
         value = getattr(params, name, None)
         if value is not None:
             layout[field] = integer(value, f"packed_seq_params.{name}")
-    # If context parallelism cuts the stream, NeMo-RL gives the total of this rank.
+    # If context parallelism cuts the stream, NeMo-RL passes only the total of this rank.
     layout["total_rows"] = max(stream[-1], layout["total_rows"])
     return layout
 
@@ -233,7 +235,7 @@ def of_hf(
 
 
 def _stream(cu_seqlens: Any, tokens: Any) -> dict[str, Any]:
-    """Rows of the stream behind the last boundary are a padding document."""
+    """Adds a padding document for rows of the stream after the last boundary."""
     real = plain(host(cu_seqlens), "cu_seqlens")
     total = real[-1] if isinstance(tokens, (list, tuple, type(None))) else host(tokens).size
     stream = [*real, total] if total > real[-1] else real
@@ -247,7 +249,8 @@ def _stream(cu_seqlens: Any, tokens: Any) -> dict[str, Any]:
 
 
 def _restarts(position_ids: Any) -> list[int]:
-    """Boundaries of documents: a position of 0 begins one, as in the varlen attention of transformers."""
+    """Finds the boundaries of documents: a document begins at each position id 0, as in the varlen attention of
+    transformers."""
     if position_ids.ndim > 2 or (position_ids.ndim == 2 and len(position_ids) != 1):
         raise invalid(
             "position_ids", f"shape {position_ids.shape} is not a packed stream: give attention_mask", "SHAPE"
@@ -277,7 +280,7 @@ def _masked(sequences: int, tokens: Any, mask: Any, lengths: Any) -> Given:
 
 
 def _tokens_of_rows(mask: Any) -> tuple[Any, Any]:
-    """Of each row [b] of a mask, how many tokens it has, and the column of the first one."""
+    """Returns for each row [b] of a mask the number of tokens and the column of the first token."""
     if mask.ndim != 2 or mask.shape[1] == 0:
         raise invalid("attention_mask", f"shape {mask.shape} is not (b, s)", "SHAPE")
     real = mask != 0
@@ -290,7 +293,8 @@ def _tokens_of_rows(mask: Any) -> tuple[Any, Any]:
 
 
 def lengths_by(sequences: Listing[Any], of_sample: Callable[[str | int], int | None]) -> list[int | None]:
-    """Tokens of each sequence, None if unknown: of a whole sample as `of_sample` says, of pieces as they do."""
+    """Returns the number of tokens of each sequence, None if unknown: for a whole sample from `of_sample`, for pieces
+    from the pieces."""
     lengths: list[int | None] = []
     for part in _parts(sequences):
         known = [piece.tokens if isinstance(piece, Sequence) else None for piece in part]
@@ -321,7 +325,8 @@ def _piece(sample: Any) -> Any:
 
 
 def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[dict[str, Any], list[FetchSequence]]:
-    """The piece for a plan, and for a fetch. whole: like every other sequence of the micro-batch, it is one sample."""
+    """Converts a piece for a plan and for a fetch. whole: every sequence of the micro-batch, this one too, is one whole
+    sample."""
     if len(part) == 1 and not isinstance(part[0], Sequence):
         fetched = _LIVE if part[0] is None else FetchSequence(part[0], count, ids if count else None)
         sequence = {"sample": _name(part[0]), "tokens": count} | ({"live": True} if part[0] is None else {})
@@ -340,7 +345,7 @@ def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[di
             continue
         rows = tokens - 1 if piece.rows is None else piece.rows
         pieces.append({"sample": _name(piece.sample), "tokens": tokens, "start": piece.start, "rows": rows})
-        # Tokens are checked only from the sample's first one on.
+        # Tokens can be checked only from the beginning of a sample on.
         known = ids[offset : offset + rows + 1] if ids is not None and piece.start == 0 else None
         known = known if known is not None and len(known) else None
         needed = integer(piece.start, "start", sample=piece.sample) + integer(rows, "rows", sample=piece.sample)
@@ -350,7 +355,7 @@ def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[di
 
 
 def _named(piece: Any) -> FetchSequence:
-    """The expectation for a sequence of which only the piece is known."""
+    """What a fetch expects of a sequence of which only this piece is known."""
     if piece is None or getattr(piece, "sample", "") is None:
         return _LIVE
     if not isinstance(piece, Sequence):
@@ -398,7 +403,7 @@ def _documents(layout: Mapping[str, Any]) -> list[int]:
 
 def _unnamed(sequences: int, documents: Listing[int], layout: dict[str, Any]) -> list[int]:
     """Tokens of the documents behind the sequences that are not padding."""
-    if "padding" in layout:  # Then what is behind the sequences is what the policy adds.
+    if "padding" in layout:  # In this case the documents after the sequences are those that the padding policy adds.
         documents = []
     behind = [int(count) for count in documents[sequences:]]
     padding = integer(layout.pop("padding_documents", 0), "padding_documents", (0, INT32[1]))

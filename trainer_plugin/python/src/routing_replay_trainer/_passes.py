@@ -1,9 +1,9 @@
-"""Finds the pass, and so the micro-batch, to which a router call belongs. No torch.
+"""Finds the pass, and so the micro-batch, to which a router call belongs. Does not need torch.
 
 A pass begins when a model chunk is called inside `micro_batch`, and its forward part ends with that call. Its backward
-part begins when the gradient of the chunk's output arrives, and ends with the call of the autograd engine: a router of
-the chunk that is called in between is being recomputed, by whichever checkpoint function. Forward and recompute of a
-layer read the same slot of the pass's index buffer, whatever passes come between.
+part begins when the gradient of the chunk's output arrives, and ends when the autograd engine's backward call ends. If
+a router of the chunk is called in between, it is being recomputed, whichever checkpoint function is used. Forward and
+recompute of a layer read the same slot of the pass's index buffer, even if other passes run in between.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from routing_replay_trainer.fetch import Batch
 class PassKey(NamedTuple):
     """A micro-batch in a model chunk of the rank.
 
-    step: which call of the schedule
+    step: number of the call of the schedule
     micro_batch: Megatron's current_microbatch
     chunk: its vp_stage, 0 without virtual stages
     """
@@ -35,14 +35,14 @@ class PassKey(NamedTuple):
 @dataclass(eq=False)
 class Pass:
     """key: which micro-batch
-    batch: ids and states of the chunk's layers, in a buffer of that number
+    batch: ids and states of the chunk's layers
     use: "replay", "record" or "compare"
     forward_only: no backward part follows
-    watch: collects the live choices of its routers, and the choices of its recompute; None if it is not watched
-    keep: called with what it has recorded
-    kept: values that injections keep as long as the pass lasts
-    asked: layers whose router has asked in the forward part
-    recomputed: a router has asked again, as it will in every backward part over the same graph
+    watch: collects the live choices of the routers, also those made in a recompute; None if the pass is not watched
+    keep: called with what the pass has recorded
+    kept: values that `_inject` keeps as long as the pass lasts
+    asked: layers whose router has asked for ids in the forward part
+    recomputed: a router has asked again in a backward part; it will do so in every backward part over the same graph
     ended: its backward part has run to its end
     """
 
@@ -64,7 +64,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Answer:
-    """For one router call: the pass, the slot of its layer, and whether this is a recompute."""
+    """The answer for one router call: the pass, the slot of the layer, and whether the call is a recompute."""
 
     of: Pass
     slot: int
@@ -95,16 +95,14 @@ class ChunkPasses:
                 raise _error(f"ids are kept for {entered.key} already")
             self._flying[entered.key] = entered
             self.forward_pass = entered
-            self.backward_pass = None  # Left from a pass whose backward part failed.
+            self.backward_pass = None  # Left over from a pass whose backward part failed.
 
     def ask(self, layer: int, *, recompute: bool) -> Answer | None:
-        """The answer for the router of a layer; None if the call belongs to no pass that replays.
-        FailedPreconditionError if
-        the call is a recompute for a pass whose rows are gone: it would choose live, and the gradients would be those
-        of other
-        experts.
+        """Returns the answer for the router of a layer; None if the call belongs to no pass that replays. Raises
+        FailedPreconditionError if the call is a recompute for a pass whose rows are gone, because the router would
+        choose live, and the gradients would be those of other experts.
 
-        recompute: Megatron says that this is one
+        recompute: True if Megatron says that the call is a recompute
         """
         with self._lock:
             of = self.forward_pass if self.backward_pass is None else self.backward_pass
@@ -133,7 +131,8 @@ class ChunkPasses:
             return Answer(of, of.slots[layer], again)
 
     def end_forward(self) -> Pass:
-        """The pass whose forward part ends. FailedPreconditionError, and the pass is gone, if a router did not ask."""
+        """Ends the forward part of the pass and returns the pass. If a router did not ask for its ids, discards the
+        pass and raises FailedPreconditionError."""
         with self._lock:
             ended, self.forward_pass = self.forward_pass, None
             assert ended is not None
@@ -152,7 +151,7 @@ class ChunkPasses:
                 self._drop(ended)
 
     def give_up(self, of: Pass) -> bool:
-        """Gives up the rest of a pass. False if it had ended."""
+        """Gives up the rest of a pass. Returns False if the pass had ended."""
         with self._lock:
             if self.forward_pass is of:
                 self.forward_pass = None
@@ -167,12 +166,12 @@ class ChunkPasses:
             return [of.key for of in list(self._flying.values()) if self._drop(of)]
 
     def begin_backward(self, of: Pass) -> None:
-        """Also accepts a pass that has ended; then only saved values may be used."""
+        """Begins a backward part. Also accepts a pass that has ended; then only saved values may be used."""
         with self._lock:
             self.backward_pass = of
 
     def leave_backward(self) -> None:
-        """The chunk is called, but not by a backward part: an open backward part has failed without an end."""
+        """Called when the chunk is called outside of a backward part. A backward part that is still open has failed."""
         with self._lock:
             self.backward_pass = None
 
@@ -182,8 +181,8 @@ class ChunkPasses:
             of.ended |= self._drop(of)
 
     def check_after_detach(self, of: Pass) -> None:
-        """Called before a backward part of a detached replay. FailedPreconditionError if routers are known to be
-        recomputed in it, or if that is unknown because none was run before."""
+        """Called before a backward part of a detached replay. Raises FailedPreconditionError if routers are recomputed
+        in it, or if this is unknown because no backward part has run before."""
         if of.recomputed or not of.ended:
             raise _error(
                 f"{of.key} is of a replay that has been detached since: routers that backward recomputes would choose "
@@ -191,7 +190,7 @@ class ChunkPasses:
             )
 
     def check_none_in_flight(self) -> None:
-        """FailedPreconditionError naming a pass that waits for its backward part."""
+        """Raises FailedPreconditionError naming a pass that waits for its backward part, if there is one."""
         with self._lock:
             for key in self._flying:
                 raise _error(
@@ -200,7 +199,7 @@ class ChunkPasses:
                 )
 
     def _drop(self, of: Pass) -> bool:
-        """Gives its buffer back, once."""
+        """Gives the buffer of the pass back, but only once."""
         if not self.is_in_flight(of):
             return False
         del self._flying[of.key]

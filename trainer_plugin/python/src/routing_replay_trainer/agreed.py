@@ -1,9 +1,9 @@
-"""The steps of a replay: asks the source about a step's samples, decides with the ranks of the replica what happens to
-each, and holds every fetch to that decision.
+"""The steps of a replay: asks the source about the samples of a step, lets the ranks of the replica agree on what
+happens to each, and makes every fetch follow that decision.
 
-A rank alone decides by what it finds. Several ranks ask their sources, call `collective.agree` on each sample, and then
-every fetch of the step must find what was agreed: a rank that finds something else fails, because it cannot fall back
-alone.
+A single rank decides by what it finds. Several ranks each ask their source and then call `collective.agree`. From then
+on every fetch of the step must find what was agreed: a rank that finds something else fails, because it must not fall
+back alone.
 """
 
 from __future__ import annotations
@@ -33,23 +33,22 @@ from routing_replay_trainer.fetch import Batch, FetchSequence, Missing
 from routing_replay_trainer.metrics import UNKNOWN, Contract
 from routing_replay_trainer.step import StepSource
 
-_NAMED = 8  # Samples that an error names.
-_ASKING = 0.75  # Share of the deadline for asking the source.
+_NAMED = 8  # Number of samples that an error names.
+_ASKING = 0.75  # Share of the deadline that may be spent on asking the source.
 
 
-_Seen = Counter[tuple[str | int, str, str]]  # How often each (sample, status, action) was seen.
+_Seen = Counter[tuple[str | int, str, str]]  # Number of times that each (sample, status, action) was seen.
 
 
 class Steps:
-    """One step at a time, used by one thread.
+    """The current step. For one thread only.
 
-    source: all rows are read through it; its deadline also applies to `begin`
-    collective: of the ranks that must decide alike; without one this rank decides alone
-    max_fallback_fraction: of a step's samples; FallbackLimitError if more fall back
-    contract: is told of all samples that replay, and has the counters
-    binds: if a sample that the ranks agreed on has changed, the fetch fails. False (for a replay that only compares):
-    such
-        a sample falls back like any other
+    source: the source of all rows; its deadline also applies to `begin`
+    collective: the ranks that must make the same decision; None: this rank decides alone
+    max_fallback_fraction: largest share of a step's samples that may fall back; if more do, FallbackLimitError
+    contract: receives all samples that replay, and has the counters
+    binds: True: the fetch fails if a sample has changed since the ranks agreed on it. False (for a replay that only
+        compares): such a sample falls back
     """
 
     def __init__(
@@ -68,30 +67,31 @@ class Steps:
         self._binds = binds
         self._contract = Contract() if contract is None else contract
         self._step: Any = None
-        self._warned: set[str] = set()  # Topics of which one warning was given.
+        self._warned: set[str] = set()  # Topics for which a warning was logged already.
         self._forget()
 
     def _forget(self) -> None:
         self.last = NO_STEP  # The decision of the last `begin`.
         self._decided: dict[str | int, list[tuple[FetchSequence, Decision]]] | None = None
-        # Number of rows whose tokens are known, for samples that end with rows without tokens.
+        # By sample: number of rows whose tokens are known, for samples that end with rows without tokens.
         self._comparable: dict[str | int, int] = {}
-        self._rowless: dict[str | int, int | None] = {}  # Tokens of the step's samples without rows.
-        self._fetched: _Seen = Counter()  # Used if nothing was decided before.
+        # Number of tokens of those samples of the step that have no rows.
+        self._rowless: dict[str | int, int | None] = {}
+        self._fetched: _Seen = Counter()  # The policy for fetches without a decision.
 
     def begin(
         self, sequences: Sequence[FetchSequence], weight_version: int | None = None, geometry: int = 0, step: Any = None
     ) -> StepDecision:
-        """All ranks of the replica call it with the same samples in the same order. Samples with at most one token have
-        nothing to replay, and the source is not asked about them. If sequences of one sample contradict each other, by
-        their lengths or tokens, each variant is decided on its own, and the variants that were not recorded fall back
-        alone.
+        """Begins a step. All ranks of the replica must call this with the same samples in the same order. Samples with
+        at most one token have nothing to replay, so the source is not asked about them. If several sequences name one
+        sample with contradictory lengths or tokens, each variant is decided separately, and only the variants that were
+        not recorded fall back.
 
-        Errors are raised on all ranks, except errors in this rank's own arguments or source, which the others see as
-        SOURCE_FAILED. If a service could not be reached, that is the cause (`__cause__`) of the error, and a warning
-        the first time.
+        Errors are raised on all ranks. Exception: errors in this rank's own arguments or source, which other ranks see
+        as SOURCE_FAILED. If the service could not be reached, this error is the cause (`__cause__`) of the raised one,
+        and is logged as a warning the first time.
 
-        geometry: the fingerprint in a plan, which the ranks compare; 0 if unknown
+        geometry: the geometry's fingerprint (from a plan), which the ranks compare; 0 if unknown
         step: continues the previous step if that had the same name; None: never continues
         """
         end = time.monotonic() + self.source.deadline
@@ -127,15 +127,15 @@ class Steps:
         return begun
 
     def stay_away(self, wrong: Exception) -> None:
-        """Use instead of `begin` on a rank that does not know the samples of the step: the others raise that it cannot
-        take part, instead of waiting for it."""
+        """Call this instead of `begin` on a rank that does not know the samples of the step: the other ranks then raise
+        an error that names this rank, instead of waiting for it."""
         self._forget()
         if self._collective.size > 1:
             with contextlib.suppress(type(wrong), errors.RoutingReplayError):
                 take_no_part(self._collective, self.source.deadline, wrong)
 
     def count(self) -> None:
-        """What the source has counted since the last call."""
+        """Returns what the source has counted since the last call."""
         counters, counts = self._contract.counters, self.source.counts()
         counters.count("fetch_wait_s", counts["wait_s"])
         counters.count("fetch_timeouts", counts["timeouts"])
@@ -152,8 +152,8 @@ class Steps:
         geometry: int,
         end: float,
     ) -> StepDecision:
-        """Agrees with the other ranks. If this rank's own source failed, that failure is the cause of the error; it is
-        raised itself if the agreement succeeded."""
+        """Agrees with the other ranks. If this rank's own source failed, its error becomes the cause of the agreement's
+        error, or is raised itself if the agreement succeeded."""
         unreachable = isinstance(failure, (ConnectionError, TimeoutError))
         if unreachable:
             self._warn_once("unreachable", f"begin_step could not ask the source: {failure}")
@@ -176,21 +176,23 @@ class Steps:
             LOG.warning("router replay: %s", words)
 
     def told(self, sample: str | int | None) -> int | None:
-        """Tokens of a sample's sequences as `begin` was told them; None if it was not, or told several lengths."""
+        """Number of tokens of a sample as given to `begin`; None if it was not given, or if several lengths were
+        given."""
         lengths = {claim.num_tokens for claim, _ in (self._decided or {}).get(sample, [])}
         return lengths.pop() if len(lengths) == 1 else self._rowless.get(sample)
 
     def found(self, sample: str | int | None) -> int | None:
-        """Tokens of a sample as `told`, or as the source has it."""
+        """Number of tokens of a sample, from `told` or else from the source."""
         known = [decision.num_tokens for _, decision in (self._decided or {}).get(sample, [])]
         told = self.told(sample)
         return known[0] if told is None and known else told
 
     def apply(self, sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
-        """Applies the decision to a sequence; live sequences stay live. FailedPreconditionError for a sample that the
-        step does not have, or if no step was begun although one is needed."""
+        """Applies the decision to a sequence; live sequences stay live. Raises FailedPreconditionError for a sample
+        that was not given to begin_step, or if begin_step was not called although it is required."""
         if self._decided is None:
-            if self._collective.size > 1 and self._missing != "strict":  # This rank could fall back alone.
+            # Without a decision this rank could fall back alone.
+            if self._collective.size > 1 and self._missing != "strict":
                 raise unmet("micro_batch", "the ranks decide together what falls back, so begin_step comes first")
             return list(sequences)
         applied = [sequence if sequence.live else self._applied(sequence) for sequence in sequences]
@@ -198,8 +200,8 @@ class Steps:
         return [_with_tokens_of(one, known[one.sample]) if one.sample in known else one for one in applied]
 
     def saw(self, batch: Batch) -> None:
-        """Counts the result of a fetch. It matters if no step was begun, or if decisions do not bind. Otherwise a
-        sample can only fall back here because of tokens that begin_step was not given."""
+        """Counts the samples that fell back in a fetch. This can happen if no step was begun, if decisions do not bind,
+        or because of tokens that were not given to begin_step."""
         decided = self._decided is not None and self._binds
         for record in batch.sequences:
             if decided and record["status"] == "UNSPECIFIED":
@@ -208,25 +210,25 @@ class Steps:
             self._fetched[record["sample"], record["status"], action] += 1
 
     def end_pass(self) -> None:
-        """Called after the passes of a schedule: raises FallbackLimitError, as `begin` does, for what `begin` could not
-        know.
+        """Called after the passes of a schedule. Raises FallbackLimitError, as `begin` does, for samples that fell back
+        only in a fetch.
         """
         fetched, self._fetched = self._fetched, Counter()
         self._judge("end_step", fetched)
 
     def forget_pass(self) -> None:
-        """The passes of a schedule have failed: their fetches are not judged."""
+        """Called if the passes of a schedule have failed: discards the counts of their fetches."""
         self._fetched.clear()
 
     def _judge(self, where: str, seen: _Seen) -> None:
-        """FallbackLimitError; or, in a replay that only compares and has nothing to compare with, one warning for each
-        set of reasons."""
+        """Raises FallbackLimitError if too many samples fall back. A replay that only compares logs a warning instead,
+        if no sample is left to compare, once for each set of reasons."""
         by_status: Counter[str] = Counter()
         for (_, status, action), count in seen.items():
             if action != "replay":
                 by_status[status] += count
         total, fallen = seen.total(), by_status.total()
-        # The quotient is rounded like the text of the limit was: 29 of 100 are not more than 0.29.
+        # Compare the rounded quotient, so that 29 of 100 does not count as more than 0.29.
         if total and fallen / total > self._limit:
             raise errors.FallbackLimitError(
                 f"{where}: {fallen} of {total} samples fall back, more than max_fallback_fraction "
@@ -238,7 +240,7 @@ class Steps:
                 by_status=dict(by_status),
                 first=_first(seen),
             )
-        del by_status["UNSPECIFIED"]  # Live by an earlier decision, or by request.
+        del by_status["UNSPECIFIED"]  # The sequence routes live by an earlier decision, or because the caller wants it.
         if not self._binds and by_status and fallen == total:
             words = f"mode shadow compares nothing, because all samples fall back: {_reasons(by_status, seen)}"
             self._warn_once(f"nothing: {sorted(by_status)}", words)
@@ -247,7 +249,7 @@ class Steps:
         assert self._decided is not None
         claims = self._decided.get(sequence.sample, [])
         if sequence.num_tokens in (0, 1) and (claims or sequence.sample in self._rowless):
-            return sequence  # Nothing of it is read.
+            return sequence  # No rows of this sample are read.
         if not claims:
             why = f"begin_step was not told of sample {sequence.sample}{self._hint(sequence)}"
             raise unmet("micro_batch", why, sample=sequence.sample)
@@ -267,9 +269,10 @@ class Steps:
         return f": here samples are named by {here}, in begin_step by {there}; name them alike"
 
     def _inspect(self, samples: list[FetchSequence]) -> tuple[Sequence[Mapping[str, Any]], Exception | None]:
-        """The source's record of each sample, and its failure, if any: the other ranks wait for this rank's report."""
+        """Returns the source's record of each sample, and its error, if any. Does not raise, because the other ranks
+        wait for this rank's report."""
         try:
-            # The rest of the time is for the ranks to meet.
+            # The rest of the time is for the agreement of the ranks.
             end = time.monotonic() + _ASKING * self.source.deadline
             records: list[Mapping[str, Any]] = list(self.source.inspect(samples, timeout=end - time.monotonic()))
             self._compare_before_tails(samples, records, end)
@@ -280,8 +283,8 @@ class Steps:
     def _compare_before_tails(
         self, samples: Sequence[FetchSequence], records: list[Mapping[str, Any]], end: float
     ) -> None:
-        """Asks again about samples that end with unrecorded rows without tokens: whether the rows before those, which
-        alone are replayed, belong to the same tokens. Replaces their records."""
+        """For samples that end with unrecorded rows without tokens: asks again whether the rows before these, which are
+        the only ones to be replayed, belong to the expected tokens, and replaces their records."""
         rows = {at: _rows_before_tail(*both) for at, both in enumerate(zip(samples, records, strict=True))}
         asked = {at: _with_tokens_of(samples[at], count) for at, count in rows.items() if count}
         if not asked:
@@ -294,14 +297,14 @@ class Steps:
 
 
 def _version(weight_version: int | None) -> int | None:
-    """-1 means unknown, as for versions of rows."""
+    """Converts a weight version; -1 means unknown, as for versions of rows."""
     version = None if weight_version is None else integer(weight_version, "weight_version", (UNKNOWN, INT64[1]))
     return None if version == UNKNOWN else version
 
 
 def _rows_before_tail(claim: FetchSequence, record: Mapping[str, Any]) -> int:
-    """How many rows come before the unrecorded ones at the end of a whole sample, if its tokens are unknown there; else
-    0."""
+    """Returns the number of rows before the unrecorded rows at the end of a whole sample, if tokens are unknown there;
+    else 0."""
     tail = (record.get("unrecorded") or [(0, 0)])[-1]
     whole = claim.tokens is not None and claim.num_tokens == tail[1] + 1
     return tail[0] if whole and record["status"] == "TOKENS_NOT_KNOWN" else 0
@@ -321,8 +324,8 @@ def _reasons(by_status: Counter[str], samples: _Seen) -> str:
 
 
 def _claims(sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
-    """What is expected of each sample. A sample with several sequences is asked about once, with the expectations of
-    all of them; if they contradict each other, once per variant."""
+    """Returns what is expected of each sample. The source is asked once about a sample with several sequences, with the
+    expectations of all of them; if these contradict each other, once per variant."""
     claims: dict[str | int, list[FetchSequence]] = {}
     order: list[tuple[str | int, int]] = []
     for sequence in sequences:
@@ -339,18 +342,19 @@ def _claims(sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
 
 
 def _alike(one: FetchSequence, other: FetchSequence) -> bool:
-    """Whether two sequences can belong to one sample, which has one length and one token at each position."""
+    """Returns True if two sequences can belong to one sample, which has one length and one token at each position."""
     if None not in (one.num_tokens, other.num_tokens) and one.num_tokens != other.num_tokens:
         return False
     if one.tokens is None or other.tokens is None:
         return True
     ids = [np.asarray(each.tokens) for each in (one, other)]
-    rows = max(0, min(len(each) for each in ids) - 1)  # The last token of either may be one without a row.
+    # The last token of either sequence may have no row, and so is not compared.
+    rows = max(0, min(len(each) for each in ids) - 1)
     return bool(np.array_equal(ids[0][:rows], ids[1][:rows]))
 
 
 def _judged(claim: FetchSequence, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A record, which must have as many rows as the sequences need."""
+    """Checks that the sample has as many rows as the sequences need, and returns its record."""
     tokens = record.get("num_tokens")
     if record["status"] != "OK" or claim.rows is None or tokens is None or claim.rows < tokens:
         return record
@@ -359,12 +363,12 @@ def _judged(claim: FetchSequence, record: Mapping[str, Any]) -> Mapping[str, Any
 
 
 def _with_numbers(error: errors.RoutingReplayError, why: Mapping[str | int, str]) -> errors.RoutingReplayError:
-    """why: what this rank's source reports about samples, for example both lengths"""
+    """why: what this rank's source reports about samples, for example the expected and the stored length"""
     if isinstance(error, errors.FallbackLimitError):
         named = [sample for sample, _ in error.first]
     elif error.sample is not None:
         named = [error.sample]
-    else:  # Errors have no handles.
+    else:  # The error has a sample id, but no handle.
         named = [sample for sample in why if not isinstance(sample, str) and f"handle {sample} " in error.message]
     words = "; ".join(f"{sample}: {why[sample]}" for sample in named if sample in why)
     return type(error)(f"{error.message}. On this rank: {words}", **error._detail) if words else error

@@ -2,9 +2,9 @@
 
     decision = agree(TorchCollective([tp_cp_group, pp_group]), samples, records, policy="live", deadline=120.0)
 
-Every rank of the collective must call `agree` once per step, whatever it has seen. A rank whose source failed reports
-that (`failed=True`) instead of staying away, so that nobody waits for it until the deadline. Then all ranks have the
-same decision, or the same error.
+Every rank of the collective must call `agree` once per step, even after a failure. A rank whose source failed passes
+`failed=True`, so that the other ranks do not wait for it until the deadline. In the end all ranks have the same
+decision or the same error.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ class Decision:
     """The decision of all ranks on one sample.
 
     sample: id or handle
-    action: "replay"; or "live" (the whole sample routes live) or "drop", as the policy says, where a rank misses it
-    status: "OK", or the worst that a rank has seen; SOURCE_FAILED where a rank could not ask
-    missing_on: the first rank that misses it
-    missing_everywhere: no rank has it
-    num_tokens, revision, content_id: of the ranks that have it
-    oldest_weight_version, newest_weight_version: of its rows; -1 where rows are of an unknown one
+    action: "replay"; or, if the sample is missing on some rank, "live" (the whole sample routes live) or "drop", as the
+        policy says
+    status: "OK", or the worst status that a rank has seen; SOURCE_FAILED if the source of a rank failed
+    missing_on: the lowest rank on which the sample is missing
+    missing_everywhere: True if no rank has the sample
+    num_tokens, revision, content_id: of the sample, from the ranks that have it
+    oldest_weight_version, newest_weight_version: of the sample's rows; -1 if the version of some rows is unknown
     """
 
     sample: str | int
@@ -60,11 +61,11 @@ class Decision:
 class StepDecision:
     """The decision of a replica's ranks on a step, the same on all of them.
 
-    decisions: one per sample that was asked about, in the order in which they were given first
-    counts: decisions by status
-    replayed, fallen_back: decisions to replay, and others
-    source_failed_on: the first rank whose source failed
-    weight_lag: how many weight versions the oldest replayed row is behind, where begin_step knows both
+    decisions: one per sample that was asked about, in the order of first mention
+    counts: number of decisions by status
+    replayed, fallen_back: number of decisions to replay, and of all others
+    source_failed_on: the lowest rank whose source failed
+    weight_lag: by how many weight versions the oldest replayed row is behind the trainer, if both versions are known
     """
 
     decisions: tuple[Decision, ...]
@@ -76,12 +77,13 @@ class StepDecision:
 
     @property
     def live(self) -> tuple[str | int, ...]:
-        """Samples (ids or handles) of which a sequence routes live, except those that were given without a sample."""
+        """Samples (ids or handles) with a sequence that routes live. Sequences that were given without a sample do not
+        count."""
         return self._samples("live")
 
     @property
     def dropped(self) -> tuple[str | int, ...]:
-        """Samples that the caller must leave out of the loss, by the policy; they route live, too."""
+        """Samples that the caller must leave out of the loss under the policy "drop"; they also route live."""
         return self._samples("drop")
 
     def _samples(self, action: Action) -> tuple[str | int, ...]:
@@ -92,10 +94,10 @@ NO_STEP = StepDecision((), {}, 0, 0)
 
 
 class Collective(Protocol):
-    """The ranks of a model replica; the deadline of a call is in seconds from now.
+    """The ranks of a model replica. The deadline of a call is in seconds from its start.
 
-    A call that fails raises: DeadlineExceededError if a rank does not come in time; it never hangs. After that the
-    collective cannot be used, and every later call raises FailedPreconditionError.
+    A call never hangs: it raises DeadlineExceededError if a rank does not take part in time. After a failure the
+    collective cannot be used any more: every later call raises FailedPreconditionError.
     """
 
     @property
@@ -109,12 +111,12 @@ class Collective(Protocol):
         ...
 
     def all_gather(self, data: bytes, deadline: float) -> list[bytes]:
-        """What each rank passed, by rank."""
+        """Returns the values that each rank passed, by rank."""
         ...
 
 
 class Alone:
-    """A rank without others."""
+    """A collective of one rank."""
 
     rank, size = 0, 1
 
@@ -126,17 +128,17 @@ class Alone:
 
 
 class TorchCollective:
-    """Groups of torch.distributed, of gloo or nccl, used one after the other as one: [tensor-and-context-parallel,
-    pipeline]. The ranks form a grid in which the groups are this rank's row, column, …; the rank in the first group is
-    the lowest digit of `rank`.
+    """Several torch.distributed groups (gloo or nccl) used together as one collective, for example
+    [tensor-and-context-parallel, pipeline]. The ranks form a grid: the first group is this rank's row, the second its
+    column, and so on. `rank` is the position in this grid, with the rank in the first group varying fastest.
 
-    groups: process groups, which this rank is in; None is the default one. They may be the framework's own, as long as
-        no other thread uses them meanwhile; but torch cannot cancel a call, so one that has failed, for example at a
-        deadline, cannot be used for anything else afterwards
+    groups: process groups that contain this rank; None is the default group. They may be the framework's own groups, as
+        long as no other thread uses them at the same time. But torch cannot cancel a call, so after a failure, for
+        example at a deadline, a group cannot be used for anything else
     """
 
     def __init__(self, groups: Sequence[Any]) -> None:
-        import torch.distributed  # Imported only by users of this class.
+        import torch.distributed  # Imported here, because only users of this class need torch.
 
         self._torch = torch
         self._distributed = distributed = torch.distributed
@@ -186,7 +188,7 @@ class TorchCollective:
             yield
         except Exception as error:
             self._failure = f"collective: {error}"
-            # torch has many texts for a timeout.
+            # torch has many different messages for a timeout.
             if time.monotonic() + _ROUNDING >= end:
                 raise errors.DeadlineExceededError(
                     "collective: a rank did not come in time", code_name="DEADLINE_EXCEEDED"
@@ -195,12 +197,12 @@ class TorchCollective:
 
     def _wait(self, work: Any, end: float) -> None:
         seconds = min(end - time.monotonic(), FOR_EVER)
-        left = datetime.timedelta(milliseconds=max(1, math.ceil(1000 * seconds)))  # 0 would wait for ever.
+        left = datetime.timedelta(milliseconds=max(1, math.ceil(1000 * seconds)))  # A timeout of 0 would wait forever.
         if work.wait(left) is False:
             raise TimeoutError(f"not ended after {left}")
 
 
-_ROUNDING = 0.01  # Timeouts of torch are whole milliseconds.
+_ROUNDING = 0.01  # torch rounds timeouts to whole milliseconds.
 
 
 def agree(
@@ -213,34 +215,36 @@ def agree(
     geometry: int = 0,
     failed: bool = False,
 ) -> StepDecision:
-    """Decides what all ranks do with the samples of a step; the result is the same on all of them.
+    """Agrees on what all ranks do with the samples of a step. The result is the same on all ranks.
 
     samples: those of the step, ids or handles, in the same order on all ranks
-    records: what this rank's source says of each (as `Batch.sequences`)
-    policy: of a sample that a rank misses: "strict" raises FailedPreconditionError naming it, on all ranks
-    deadline: seconds for all of it: how much later the slowest rank comes, after it has asked its source, and a margin
-    geometry: fingerprint of the model's geometry (of `Plan.described`), 0 on all ranks if not known
-    failed: this rank's source failed: it misses all samples, whatever `records` say of them
+    records: what this rank's source reports about each sample (as `Batch.sequences`)
+    policy: what happens to a sample that is missing on some rank: "strict" raises FailedPreconditionError naming the
+        sample, on all ranks; "live" or "drop" becomes its action
+    deadline: seconds for the whole call. Allow for the time by which the slowest rank may be later, and some margin
+    geometry: fingerprint of the model's geometry (from `Plan.described`); 0 on all ranks if unknown
+    failed: True if this rank's source failed: then all samples count as missing here, whatever `records` says
 
-    Raises on all ranks alike FailedPreconditionError: naming the sample and both values, if ranks know different
-    num_tokens, revisions or content ids of a sample; if ranks have other samples, or another policy, geometry or
-    version; and if an argument is wrong on another rank (on that rank it is InvalidArgumentError).
-    DeadlineExceededError if a rank does not come.
+    Raises FailedPreconditionError on all ranks alike: if ranks know different num_tokens, revisions or content ids of a
+    sample (the message names the sample and both values); if ranks differ in their samples, policy, geometry or
+    version; and if an argument is wrong on another rank (that rank raises InvalidArgumentError). Raises
+    DeadlineExceededError if a rank does not take part in time.
     """
     end = time.monotonic() + deadline
     wrong: Exception | None = None
     try:
         step = _describe(samples, records, policy, geometry, failed)
-    except Exception as error:  # The other ranks must learn of it.
+    except Exception as error:  # Take part all the same, so that the other ranks learn of the error.
         step, wrong = None, error
     return _decision(samples, _decided(collective, step, wrong, end))
 
 
 def share(ranks: Collective, samples: Any, deadline: float = 120.0) -> Any:
-    """What the first rank that has it passed, on all ranks, which call this together: sample ids or handles, for ranks
-    without a data iterator, as those of middle pipeline stages.
+    """Passes sample ids or handles to ranks without a data iterator, such as those of middle pipeline stages. All ranks
+    must call this together; each gets what the lowest rank with samples has passed.
 
-    samples: anything that pickle takes; None on ranks that do not have it. InvalidArgumentError if no rank has it
+    samples: any value that can be pickled; None on ranks that do not have the samples. InvalidArgumentError if no rank
+        has them
     """
     parts = ranks.all_gather(b"" if samples is None else pickle.dumps(samples), deadline)
     given = next((part for part in parts if part), None)
@@ -250,15 +254,15 @@ def share(ranks: Collective, samples: Any, deadline: float = 120.0) -> Any:
 
 
 def take_no_part(collective: Collective, deadline: float, wrong: Exception) -> None:
-    """Use instead of `agree` on a rank that does not know its samples: the others raise FailedPreconditionError naming
-    this rank. Raises `wrong`, or an error of the collective."""
+    """Call this instead of `agree` on a rank that does not know its samples: the other ranks then raise
+    FailedPreconditionError naming this rank. Raises `wrong`, or an error of the collective."""
     _decided(collective, None, wrong, time.monotonic() + deadline)
 
 
 def _decided(
     collective: Collective, step: Mapping[str, Any] | None, wrong: Exception | None, end: float
 ) -> dict[str, Any]:
-    """step: this rank's; None if it has none because of `wrong`"""
+    """step: this rank's report; None if it has none because of `wrong`"""
     agreement = _core.make(LIBRARY.rrt_agreement_new, collective.rank, _core.text(step))
     words = ctypes.c_void_p()
     while count := LIBRARY.rrt_agreement_words(agreement.pointer, ctypes.byref(words)):

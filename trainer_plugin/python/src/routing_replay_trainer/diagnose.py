@@ -1,12 +1,14 @@
-"""Finds the known mistake that explains what a rank's routers replayed, compared with what they chose.
+"""Finds the known alignment mistake that best explains the difference between what a rank's routers replayed and what
+they chose live.
 
-Most mistakes of alignment do not change shapes, so nothing fails: routers replay the experts of other tokens or layers.
-This makes each mistake known from Megatron-based trainers on purpose, and names those that give what was seen
-(routing_replay/trainer/diagnose.h). `rrctl diagnose` does the same for ids that another replay gave its routers.
+Most alignment mistakes do not change shapes, so nothing fails: routers silently replay the experts of other tokens or
+layers. This module computes what each mistake known from Megatron-based trainers would produce, and names the mistakes
+that match the observation (routing_replay/trainer/diagnose.h). `rrctl diagnose` does the same for the ids of any other
+replay.
 
-A `Watch` keeps the live choices of a micro-batch until its step ends. If more rows than `alarm_no_overlap` have no
-expert in common with their record, the core judges whether drift of the weights is a likely cause (`judge_alignment`);
-if not, one warning per cause gives the figures, and names sample, layer and the nearest known mistake.
+A `Watch` keeps the live choices of a micro-batch until its step ends. If the share of rows that have no expert in
+common with their record exceeds `alarm_no_overlap`, `judge_alignment` decides whether drift of the weights is a likely
+cause. If it is not, one warning per cause gives the figures, and names sample, layer and the nearest known mistake.
 """
 
 from __future__ import annotations
@@ -27,17 +29,17 @@ from routing_replay_trainer.metrics import Counters
 from routing_replay_trainer.plan import Plan
 
 Watched = Literal["first", "all", "off"]
-_MOST_IDS = 1 << 22  # Limit of recorded ids for one judgement.
+_MOST_IDS = 1 << 22  # Limit for the number of recorded ids in one judgement.
 
 
 def judge_alignment(plan: Plan, recorded: Sequence[ArrayLike | None], live: ArrayLike) -> dict[str, Any]:
-    """Judges whether the rows that a plan replays are those of its tokens and layers: the JSON of rrt_judge_alignment
-    (routing_replay/trainer/capi.h). Explanations describe what is replayed.
+    """Judges whether the rows that a plan replays belong to its tokens and layers. Returns the JSON of
+    rrt_judge_alignment (routing_replay/trainer/capi.h). Explanations describe what is replayed.
 
-    recorded: per sequence of the plan (per piece where there are some) ids [rows, all MoE layers, K] from row 0 on, -1
-        where nothing is known; None of one that is left out
-    live: what the routers choose by themselves, [local rows, layers of the plan, K], K the largest of all layers;
-        unused slots -1
+    recorded: for each sequence of the plan (or each piece, if the plan has pieces) ids [rows, all MoE layers, K] from
+        row 0 on, -1 where unknown; None for a sequence that is left out
+    live: the live choice of the routers, [local rows, layers of the plan, K], where K is the largest of all layers;
+        unused slots are -1
     """
     record = [np.asarray(ids, np.int32).reshape(-1) for ids in recorded if ids is not None]
     joined = np.concatenate(record) if record else np.empty(0, np.int32)
@@ -49,9 +51,8 @@ def judge_alignment(plan: Plan, recorded: Sequence[ArrayLike | None], live: Arra
 
 @dataclass
 class _Seen:
-    """A watched pass: what was replayed, or would be, and what its routers chose, [rows, K] compact ids per slot, on
-    the
-    model's device; only the first local rows, as many as a judgement uses."""
+    """A watched pass: the ids that were replayed (or would be, in mode shadow) and the live choices, [rows, K] compact
+    ids per slot, on the model's device. Only as many of the first local rows as a judgement uses."""
 
     described: MicroBatch
     batch: Batch
@@ -61,9 +62,10 @@ class _Seen:
 
 
 class Watch:
-    """watched: of which micro-batches live choices are compared: the "first" of each step and model chunk, "all", "off"
-    alarm_no_overlap: share of rows without an expert in common from which on alignment is judged, in the first
-        micro-batch of each step; None: never
+    """watched: which micro-batches are compared with the live choice: the "first" of each step and model chunk, "all",
+    or "off"
+    alarm_no_overlap: the alignment of the first micro-batch of each step is judged if the share of rows without a
+        common expert exceeds this; None: never
     """
 
     def __init__(self, watched: Watched = "first", alarm_no_overlap: float | None = 0.01) -> None:
@@ -72,10 +74,10 @@ class Watch:
         self._alarm = alarm_no_overlap
         self._seen: dict[int, _Seen] = {}
         self._causes: set[tuple[str, ...]] = set()
-        self.alarms = 0  # Judged misaligned since the last count.
+        self.alarms = 0  # Number of judgements "misaligned" since the last count.
 
     def begin(self, chunk: int, described: MicroBatch, batch: Batch) -> bool:
-        """Whether the live choices of this new pass are wanted."""
+        """Returns True if the live choices of this new pass are to be compared."""
         first = chunk not in self._seen
         if self._watched == "off" or (self._watched == "first" and not first):
             return False
@@ -88,7 +90,7 @@ class Watch:
         seen = self._seen.get(chunk)
         if seen is not None and seen.batch is batch and self._alarm is not None:
             rows = max(1, _MOST_IDS // sum(layer.top_k for layer in batch.plan.layers))
-            # Copies: its buffer belongs to another pass when the step ends.
+            # Copies are needed, because the buffer may belong to another pass when the step ends.
             kept = replayed[:rows]
             seen.replayed[slot] = kept.clone() if hasattr(kept, "clone") else kept.copy()
             live = live[:rows]
@@ -96,11 +98,11 @@ class Watch:
             seen.counts.append(counts)
 
     def forget(self) -> None:
-        """Discards what was seen."""
+        """Discards the observations."""
         self._seen.clear()
 
     def end_step(self) -> None:
-        """Judges what was seen, and discards it."""
+        """Judges the observations, and discards them."""
         passes, self._seen = self._seen, {}
         for seen in passes.values():
             if not seen.counts:
@@ -117,7 +119,7 @@ class Watch:
     def _judge(self, seen: _Seen, no_overlap: float) -> None:
         try:
             alignment = judge_alignment(seen.batch.plan, _records(seen), _live(seen))
-        except Exception as error:  # Any exception: an alarm must not stop training.
+        except Exception as error:  # Catch every exception, because an alarm must never stop training.
             self._warn(("unjudged",), f"router replay: the alignment could not be judged: {error}")
             return
         if alignment["misaligned"]:
@@ -159,7 +161,7 @@ def _top_k(plan: Plan) -> int:
 
 
 def _live(seen: _Seen) -> NDArray[np.int32]:
-    """Live ids [local rows, layers, K], -1 where none were seen."""
+    """Returns live ids [local rows, layers, K], -1 where none were observed."""
     plan = seen.batch.plan
     live = np.full((plan.rows, len(plan.layers), _top_k(plan)), -1, np.int32)
     for slot, ids in seen.live.items():
@@ -168,7 +170,7 @@ def _live(seen: _Seen) -> NDArray[np.int32]:
 
 
 def _records(seen: _Seen) -> list[NDArray[np.int32] | None]:
-    """What the rank itself has of the samples: its rows and layers."""
+    """Returns the part of the samples that this rank itself has: its rows and layers."""
     plan, local = seen.batch.plan, seen.batch.plan.local_rows()
     moe_layers = len(plan.described["geometry"]["moe_layers"])
     replayed = {slot: host(ids) for slot, ids in seen.replayed.items()}

@@ -1,4 +1,4 @@
-"""Looks at a model before it is trained with a replay: device, kernels, routers, and one pass in mode shadow."""
+"""Checks a model before it is trained with a replay: device, kernels, routers, and one pass in mode shadow."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from routing_replay_trainer.records import RecordWriter
 
 
 def doctor(model: Any, inputs: Mapping[str, Any] | None = None, **options: Any) -> bool:
-    """Prints what is found, and returns whether a replay would work. Needs torch, and leaves the model as it was.
+    """Prints a report, and returns True if a replay would work. Needs torch, and leaves the model unchanged.
 
     model: as `megatron.attach` or `hf.attach` takes it
     inputs: keyword arguments of the model's forward; absent: 16 tokens as [1, 16]
-    options: more of `attach`: inject, …
+    options: further options of `attach`, for example inject
 
-    Its last lines are of a forward pass that records the routers' choice, as mode R2 does, and of a pass in mode shadow
-    over that record, of which 100 % must be chosen again. A model that is cut over ranks has none here.
+    The last lines report a forward pass that records the routers' choice, as mode R2 does, and a pass in mode shadow
+    with this record, in which the routers should choose 100 % of the recorded experts again. This test is skipped if
+    the model is split over several ranks.
     """
     import torch
 
@@ -88,7 +89,7 @@ def _shadow_pass(
 
 
 class _Recorded:
-    """For a RecordWriter, a run that keeps rows in a source."""
+    """Stands in for a run: a RecordWriter appends to it, and the rows go to a local source."""
 
     def __init__(self, source: LocalSource) -> None:
         self._source = source

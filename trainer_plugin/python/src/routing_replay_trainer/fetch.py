@@ -1,4 +1,4 @@
-"""Sources of rows, and how rows get into a rank's index buffers."""
+"""Sources of rows, and fetches, which put rows into a rank's index buffers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from routing_replay_trainer._core import LIBRARY, geometry_json, invalid, plain,
 from routing_replay_trainer.plan import Plan
 
 T = TypeVar("T")
-_ENDLESS = 1e9  # Seconds. A call does not accept infinity.
+_ENDLESS = 1e9  # Longest timeout in seconds, because a call does not accept infinity.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # Seconds between attempts.
 _BYTE = np.dtype(np.uint8)
 REPLAYED, UNRECORDED, PAD, LIVE = 0, 1, 2, 3  # States of a local row.
 
 Missing = Literal["strict", "live", "drop"]
 _MISSING = {"strict": 0, "live": 1, "drop": 2}
-# The core's names of the arguments of LocalSource.add.
+# The native library's names for the arguments of LocalSource.add.
 _ARGUMENTS = {
     "payload": "rows",
     "append.tensor.dtype": "rows",
@@ -45,15 +45,18 @@ class FetchSequence:
     """What a fetch expects of one sequence of the micro-batch, in addition to the plan's description.
 
     sample: id, or handle (routing_replay.Run.handle)
-    num_tokens: expected T; another one counts as missing
-    tokens: the trainer's token ids [n] from position 0 on: other ones in the store count as missing. Without num_tokens
-        the last one is not compared, as it may be that of the last token, which has no row; a service compares them up
-        to the last multiple of the run's block_rows then, as it knows no token check in between
-    content_id: what the ranks of the replica agreed on: the sample must be readable with this content, whatever
-        `missing` says, or the fetch fails. Recorded without the tokens that are named it is as `missing` says
-    live: nothing is read of it: it is of no sample (""), or the ranks agreed that it falls back
-    rows: of a part of a sample, how many rows from the sample's first one on it needs; begin_step rejects a sample that
-        has fewer
+    num_tokens: expected T; a sample with another T counts as missing
+    tokens: the trainer's token ids [n] from position 0 on; a sample with other tokens counts as missing. Without
+        num_tokens the last id is not compared, because it may be the sample's last token, which has no row; and the
+        service then compares only up to the last multiple of the run's block_rows, because it has no token checks in
+        between
+    content_id: the content id that the ranks of the replica agreed on. The sample must be readable with this content,
+        or the fetch fails, whatever `missing` says. Exception: if `tokens` are given but the sample was recorded
+        without tokens, `missing` decides
+    live: True: no rows are read, because the sequence belongs to no sample (""), or because the ranks agreed that it
+        falls back
+    rows: for a part of a sample, the number of rows, counted from the sample's first row, that the sample must have;
+        begin_step rejects a sample with fewer rows
     """
 
     sample: str | int
@@ -64,7 +67,7 @@ class FetchSequence:
     rows: int | None = None
 
     def _fill(self, made: _core.Sequence, check_every: int) -> None:
-        """check_every: as `Source` has it"""
+        """check_every: see `Source`"""
         sample, num_tokens = self.sample, self.num_tokens
         if isinstance(sample, str):
             name = _values.utf8(sample, "sample")
@@ -86,27 +89,27 @@ class FetchSequence:
 
 
 def _checked_rows(tokens: int, num_tokens: int | None, every: int) -> int:
-    """Up to which row a source can compare tokens with a trainer that has `tokens` of them: for the whole sample if its
-    length is expected; for a prefix up to the last multiple of `every`, because the sample may go on."""
+    """Returns up to which row a source can compare the tokens of a trainer that has `tokens` ids: all rows, if the
+    sample's length is expected; otherwise up to the last multiple of `every`, because the sample may be longer."""
     if num_tokens is not None:
         return max(0, min(tokens, num_tokens - 1))
     return max(0, tokens - 1) // every * every
 
 
-@dataclass(eq=False)  # Not frozen: every fetch makes one.
+@dataclass(eq=False)  # Not frozen, for speed: every fetch makes one.
 class Batch:
-    """One micro-batch on one rank, ready to be replayed.
-
-    plan: whose it is
+    """One micro-batch on one rank, ready to be replayed. plan: the plan that was fetched
     indices: per local MoE layer, in the order of plan.layers, ids [local rows, K] in the compact dtype (views of one
-        buffer, or one array where layers are alike); filler where a row is not replayed. Empty where a device has them
-    states: [local rows] uint8: REPLAYED, UNRECORDED (live routing, as nothing is recorded), PAD (filler: no token, or
-        the last one of a sequence where the plan has it so) or LIVE (live routing, as the trainer wants it)
-    replayed_rows, unrecorded_rows, pad_rows, live_rows: rows by state
-    fallback_sequences: sequences of which nothing is replayed because their sample is missing
+        buffer, or one array where layers are alike); filler ids where a row is not replayed. Empty if the ids are on a
+        device
+    states: [local rows] uint8: REPLAYED, UNRECORDED (routes live, because no route was recorded), PAD (takes filler
+        ids: padding, or the last token of a sequence if the plan says so) or LIVE (routes live, because the trainer
+        wants it)
+    replayed_rows, unrecorded_rows, pad_rows, live_rows: number of rows in each state
+    fallback_sequences: number of sequences that route live because their sample is missing
     sequences: per sequence that the rank reads: {"sequence", "sample", "status", "message", "committed_rows",
-        "num_tokens" and "content_id" where they are known, "revision", "unrecorded", "weights"}; status UNSPECIFIED of
-        one that was agreed to be live
+        "num_tokens" and "content_id" where they are known, "revision", "unrecorded", "weights"}; the status is
+        UNSPECIFIED if the ranks agreed that the sequence routes live
     dropped: with missing="drop", the samples (ids or handles) that fall back
     """
 
@@ -126,7 +129,7 @@ class Batch:
 
 
 class _Records(Sequence[dict[str, Any]]):
-    """What the library reports about the sequences of a fetch, read on demand."""
+    """The library's reports about the sequences of a fetch, converted on demand."""
 
     def __init__(self, owner: _native.Handle, said: _core.Records) -> None:
         self._owner = owner
@@ -147,7 +150,7 @@ class _Records(Sequence[dict[str, Any]]):
 
 
 def _state(said: _native.SampleRows) -> dict[str, Any]:
-    """What a source reports about a sample."""
+    """Converts a source's report about a sample."""
     weights = said.weights[: said.weights_count]
     known = {
         "status": str(said.status),
@@ -165,7 +168,7 @@ def _state(said: _native.SampleRows) -> dict[str, Any]:
 
 
 class _Fetch:
-    """rrt_fetch; keeps the plan, which must outlive it."""
+    """An rrt_fetch. Holds a reference to the plan, which must outlive it."""
 
     __slots__ = ("_handle", "missing", "plan", "pointer")
 
@@ -176,7 +179,7 @@ class _Fetch:
         self.pointer = self._handle.pointer
 
     def give_up(self, why: str) -> None:
-        """Use instead of the end: rows that have not arrived fall back, by the policy."""
+        """Ends the fetch early: samples whose rows have not arrived fall back, as the policy says."""
         encoded = why.encode(errors="replace")
         LIBRARY.rrt_fetch_give_up(self.pointer, _native.Text(encoded, len(encoded)))
 
@@ -206,7 +209,7 @@ class _Target:
         )
 
     def batch(self, records: int | None) -> Batch:
-        """Once the rows are there. records: rrt_records, freed with the batch"""
+        """Makes the batch once the rows have arrived. records: rrt_records, freed with the batch"""
         return _batch(self._plan, slabs(self._plan, self._buffer), self._states, records)
 
 
@@ -219,11 +222,11 @@ def slabs(plan: Plan, buffer: NDArray[np.uint8]) -> Sequence[NDArray[Any]] | NDA
 
 
 class Staged:
-    """The result of a fetch, checked and planned but not realigned: a device does that, in one launch.
+    """The result of a fetch before it is realigned: everything is checked and planned, and a device realigns it in one
+    launch.
 
-    shape: rrt_staged_shape, of the block that goes to the device: a packed plan, followed by the staged rows in the
-    compact
-        form in which they arrived
+    shape: the rrt_staged_shape of the block that is copied to the device: a packed realign plan, followed by the staged
+        rows in the compact form in which they arrived
     """
 
     def __init__(self, fetch: _Fetch) -> None:
@@ -248,20 +251,20 @@ def _inspected(kept: _core.Records) -> list[dict[str, Any]]:
     return [_state(one.said) for one in kept]
 
 
-# What a fetch is asked for: plan, sequences, index buffer.
+# The arguments of one fetch: plan, sequences, index buffer.
 _Asked = tuple[Plan, Sequence[FetchSequence] | None, NDArray[np.uint8] | None]
 
 
 class Source:
-    """The common part of the sources of this package: a fetch is described, its rows are read, and realigned.
-    `step.StepSource`, between a source and a trainer, does the same with steps of its own in between.
+    """The common part of the sources of this package. A fetch is described, its rows are read, and then realigned.
+    `step.StepSource`, which wraps a source for a trainer, adds steps of its own.
 
-    geometry: the run's
+    geometry: geometry of the run
     run, producer, wait: passed to every fetch and inspection
     check_every: token checks exist at multiples of this many rows, and at the end of each sample
     """
 
-    keeps_rows = False  # Whether all rows are in this process's memory anyway.
+    keeps_rows = False  # True if all rows are already in this process's memory.
 
     def __init__(
         self, geometry: Any, run: str = "", producer: str = "rollout", wait: bool = True, check_every: int = 1
@@ -278,14 +281,15 @@ class Source:
         missing: Missing = "strict",
         out: NDArray[np.uint8] | None = None,
     ) -> Batch:
-        """The plan's rows, realigned.
+        """Fetches the plan's rows and realigns them.
 
         sequences: one per sequence of the micro-batch; the samples of the plan's description if absent
         missing: what happens to a sequence whose sample cannot be replayed: "strict" raises FailedPreconditionError
-            naming it, "live" leaves all its rows to live routing, and counts it, "drop" does as well, and names it in
-            `Batch.dropped`, for the caller to leave it out of the loss
-        out: index buffer [plan.buffer_bytes] to write into (pinned memory, or an address that a CUDA graph knows); the
-            batch's indices are views of it. A new one if absent; it holds anything where an error is raised
+            naming the sample; "live" routes all rows of the sequence live and counts it; "drop" does the same and also
+            lists the sample in `Batch.dropped`, so that the caller can leave it out of the loss
+        out: index buffer [plan.buffer_bytes] to write into (for example pinned memory, or memory that a CUDA graph
+            uses); the batch's indices are views of it. If absent, a new buffer is made. After an error the content of
+            `out` is undefined
 
         Errors of a service or its connection are raised as routing_replay raises them.
         """
@@ -300,23 +304,25 @@ class Source:
         missing: Missing = "strict",
         out: Sequence[NDArray[np.uint8] | None] | None = None,
     ) -> list[Batch]:
-        """`fetch` of several micro-batches, one after the other: those of a step, say. sequences, out: one per plan"""
+        """Fetches several micro-batches, for example those of a step, one after the other. sequences, out: one per
+        plan"""
         every = zip(plans, _one_each(sequences, plans, "sequences"), _one_each(out, plans, "out"), strict=True)
         return self._fetched(list(every), missing)
 
     def stage(
         self, plan: Plan, *, sequences: Sequence[FetchSequence] | None = None, missing: Missing = "strict"
     ) -> Staged:
-        """The same, to be realigned on a device."""
+        """As `fetch`, but the rows are to be realigned on a device."""
         fetch = self._start(plan, sequences, missing)
         self._bring(fetch, None)
         return Staged(fetch)
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
-        """What a fetch would report about each sample (as `Batch.sequences`), before any of its rows is fetched. A
+        """Returns what a fetch would report about each sample (as `Batch.sequences`), before its rows are fetched. A
         sample that is not sealed is NOT_READY, because its final state is unknown.
 
-        timeout: seconds to wait for rows that are not committed yet, and for the seal; those of the source if absent
+        timeout: seconds to wait for rows that are not committed yet and for the seal; by default the timeout of the
+            source
         """
         raise NotImplementedError
 
@@ -352,7 +358,7 @@ class Source:
 
 @functools.lru_cache
 def _sequences(count: int) -> Any:
-    """The ctypes array type of this length; cached, because ctypes makes a new one if nobody holds it."""
+    """Returns the ctypes array type of this length. Cached, because otherwise ctypes makes a new type each time."""
     return _core.Sequence * count
 
 
@@ -370,7 +376,7 @@ def _one_each(given: Sequence[T] | None, plans: Sequence[Plan], name: str) -> Se
 
 
 class _HostSource(Source):
-    """Rows that the core reads without the service."""
+    """A source that the native library reads without the service."""
 
     _handle: _native.Handle  # rrt_source
 
@@ -385,9 +391,10 @@ class _HostSource(Source):
 
 
 class LocalSource(_HostSource):
-    """Rows that the host holds already, as arrays from Ray, TransferQueue or a pickle: replay without the service.
+    """A source of rows that the host already has, as arrays from Ray, TransferQueue or a pickle, for replay without the
+    service.
 
-    geometry: as `Plan` takes it. Not thread-safe while it changes; `fetch` may run on many threads.
+    geometry: as `Plan` takes it. Several threads may call `fetch` at once, but not while samples are added or removed.
     """
 
     keeps_rows = True
@@ -406,13 +413,13 @@ class LocalSource(_HostSource):
         tokens: ArrayLike | None = None,
         layers: Sequence[int] | None = None,
     ) -> None:
-        """Checks, narrows and keeps the rows of a sample; replaces an existing sample of that id.
+        """Checks and narrows the rows of a sample and keeps a copy. Replaces an existing sample with this id.
 
         rows: ids [recorded rows, layers, K] of dtype uint8, uint16, int8, int16, int32 or int64; layers are all MoE
-            layers or all decoder layers (dense columns are not looked at), or those that `layers` names
-        num_tokens: T; rows and unrecorded rows together must be T - 1. One more than the rows if absent
-        unrecorded: half-open ranges of rows that `rows` has no slots for
-        tokens: token ids from position 0 on, one per row or more: what `fetch` compares with
+            layers or all decoder layers (dense columns are ignored), or those that `layers` names
+        num_tokens: T; rows and unrecorded rows together must be T - 1. If absent: the number of these rows plus one
+        unrecorded: half-open ranges of rows that `rows` does not contain
+        tokens: token ids from position 0 on, one per row or more, which `fetch` compares with the trainer's
 
         Raises InvalidArgumentError naming sample, field (the argument), row and layer; existing samples are untouched
         then.
@@ -433,10 +440,11 @@ class LocalSource(_HostSource):
             raise error.renamed(_ARGUMENTS) from None
 
     def record(self, plan: Plan, sequence: int, buffer: NDArray[np.uint8], *, tokens: ArrayLike | None = None) -> None:
-        """R2 without transport: keeps the rows of one sequence of the plan that this rank recorded itself.
+        """For R2 (replay of the trainer's own choice) without the service: adds the rows that this rank itself recorded
+        for one sequence of the plan.
 
-        plan: of all layers of this source's geometry: for a rank of a pipeline, both are of its layers
-        sequence: index in the micro-batch; sample and tokens are those of the plan's description
+        plan: must have all layers of this source's geometry; on a rank of a pipeline, both have only the rank's layers
+        sequence: index in the micro-batch; the sample's id and num_tokens are taken from the plan's description
         buffer: [plan.buffer_bytes] uint8, the index buffer with the recorded ids
         tokens: as in `add`
 
@@ -451,17 +459,17 @@ class LocalSource(_HostSource):
         )
 
     def remove(self, sample: str) -> bool:
-        """Returns True if the sample existed."""
+        """Removes a sample. Returns True if it existed."""
         name = str(plain(sample, "sample")).encode(errors="surrogatepass")
         return bool(LIBRARY.rrt_local_source_remove(self._handle.pointer, _native.Text(name, len(name))))
 
 
 class DirectorySource(_HostSource):
-    """Rows of a run that was exported to a directory (its format: proto/FORMAT.md, "Exported runs").
+    """A source of rows that were exported to a directory (format: proto/FORMAT.md, "Exported runs").
 
     Raises FailedPreconditionError if there is no finished export, DataLossError if files were changed since they were
-    written. Holds the index; rows of the run's `producer` are read when they are fetched. May be shared between
-    threads.
+    written. Keeps only the index in memory; rows are read when they are fetched. `producer` is that of the exported
+    run. May be shared between threads.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -477,14 +485,14 @@ class DirectorySource(_HostSource):
 
 
 class ServiceSource(Source):
-    """Rows of one run of a routing-replay-server.
+    """A source of rows of one run on a routing-replay-server.
 
     run: a routing_replay.Run, or one of routing_replay.aio, whose connection is used. Thread-safe.
-    A `fetch_all` is one call of the library, which is cheaper than a `fetch` each. With missing="live" or "drop", a
-    sample that is not there in time falls back.
+    One `fetch_all` is cheaper than several `fetch`, because it is one call of the library. With missing="live" or
+    "drop", a sample that does not arrive in time falls back.
 
-    timeout: seconds for one `fetch` or `fetch_all`, waiting for rows included
-    wait: for rows that are not committed yet, instead of treating their sample as missing
+    timeout: seconds for one `fetch` or `fetch_all`, including the wait for rows
+    wait: True: wait for rows that are not committed yet. False: treat their sample as missing
     """
 
     def __init__(
@@ -504,7 +512,7 @@ class ServiceSource(Source):
         end = time.monotonic() + (self._timeout if timeout is None else timeout)
         records = self._inspected(sequences, end - time.monotonic())
         pause = FIRST_PAUSE
-        # The server waits for rows; it waits for the seal only if the length is expected.
+        # The server always waits for rows, but for the seal only if the request states the expected length.
         while self._wait and end - time.monotonic() > pause:
             open_ones = [i for i, record in enumerate(records) if record["status"] == "NOT_READY"]
             if not open_ones:

@@ -1,15 +1,14 @@
-"""Finds the layers of a live model that choose experts, and the code that chooses, in transformers 4.51 to 5.x. No
-torch.
+"""Finds the layers of a live model that choose experts, and the code that chooses, in transformers 4.51 to 5.x. Does
+not need torch.
 
 Where a block chooses its experts differs by version: in the forward of the block (softmax families, 4.x), in a method
 of
 the router (DeepSeek-V3 and GLM, 4.x) or of the block (5.0), or in the forward of the router (gpt-oss; all in later
 5.x).
-In all of them exactly one function calls torch.topk for self.top_k experts, once: `rewritten` finds it, or says why
-not. It
-changes only this call, torch.topk(scores, self.top_k, …), to self._routing_replay_choice(scores, self.top_k, …):
-scores,
-normalisation, scale, bias, types and gradients stay the model's own code, of whatever version.
+In all of these, exactly one function calls torch.topk for self.top_k experts, exactly once. `rewritten` finds this
+call, or says why it cannot. It changes only this call, torch.topk(scores, self.top_k, …), to
+self._routing_replay_choice(scores, self.top_k, …): scores, normalisation, scale, bias, types and gradients stay the
+model's own code, of whatever version.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from typing import Any
 
 from routing_replay_trainer._core import unmet
 
-ROUTERS = ("gate", "router")  # Names that a block may give its router, a linear layer or a module of its own.
-# Methods that may choose the experts, of the router and of the block.
+ROUTERS = ("gate", "router")  # Attributes of a block that may hold its router (a linear layer or a module of its own).
+# Methods of the router and of the block that may choose the experts.
 CHOICES = (
     ("router", "get_topk_indices"),
     ("block", "route_tokens_to_experts"),
     ("router", "forward"),
     ("block", "forward"),
 )
-EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")  # Attributes for E on the module that chooses.
+EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")  # Attributes that hold E on the module that chooses.
 
 # Names that FSDP, torch.compile and checkpoint wrappers add to the path of a module.
 _WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
@@ -41,8 +40,8 @@ _WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
 @dataclass(frozen=True)
 class LiveRouter:
     """module: chooses the experts
-    method: the name of its method that does
-    replacement: for the method, as a function
+    method: the name of the method that chooses
+    replacement: the function that replaces the method
     name: path of the block in the model
     layer: its index in the decoder's list of layers
     num_experts, top_k: E and K
@@ -59,9 +58,9 @@ class LiveRouter:
 
 @dataclass(frozen=True)
 class Decoder:
-    """module: holds the layers and runs them when it is called
-    num_layers: includes dense ones
-    routers: in order
+    """module: contains the layers and runs them when it is called
+    num_layers: number of layers, dense ones included
+    routers: the routers, in the order of the layers
     """
 
     module: Any
@@ -80,8 +79,8 @@ class Decoder:
 
 
 def decoder(model: Any) -> Decoder:
-    """The only decoder with MoE layers of a model. FailedPreconditionError naming a module that chooses experts in an
-    unknown way, and for a model without such a decoder."""
+    """Finds the only decoder with MoE layers in a model. Raises FailedPreconditionError if there is none or more than
+    one, and naming a module that chooses experts in an unknown way."""
     modules = dict(model.named_modules())
     routers: list[LiveRouter] = []
     stacks: set[str] = set()
@@ -101,7 +100,7 @@ def decoder(model: Any) -> Decoder:
 
 
 def _has_experts(module: Any) -> bool:
-    """True unless it is a wrapper of such a module."""
+    """Returns True unless the module is only a wrapper of such a module."""
     if _unwrapped(module) is not module:
         return False
     return getattr(module, "experts", None) is not None and hasattr(module.experts, "named_modules")
@@ -122,7 +121,7 @@ def _router(block: Any, name: str, layer: int) -> LiveRouter:
     if attribute is None:
         raise unmet(name, f"{kind} has experts, but no {' or '.join(ROUTERS)}")
     owners = {"router": _unwrapped(getattr(block, attribute)), "block": block}
-    # A kernel that replaces the class's own forward asks nobody.
+    # A kernel that replaces the forward of the class would not ask for ids.
     forward = inspect.unwrap(getattr(type(block), "forward", None))
     if attribute not in getattr(getattr(forward, "__code__", None), "co_names", ()):
         raise unmet(name, f"the forward of {kind} does not ask its {attribute}")
@@ -149,8 +148,8 @@ def _router(block: Any, name: str, layer: int) -> LiveRouter:
 
 
 def _check_own(module: Any, method: str, name: str, replacement: Callable[..., Any]) -> None:
-    """Checks that nobody has put another method on the module. A bound method of the class may be there, which
-    transformers restores at times, and that of the attached model of which this one is a copy."""
+    """Checks that nobody else has put another method on the module. Two are accepted: a bound method of the class,
+    which transformers sometimes restores, and ours, if this model is a copy of an attached one."""
     there = vars(module).get(method)
     function = getattr(there, "__func__", None)
     if there is None or function is getattr(type(module), method):
@@ -183,8 +182,8 @@ class Unknown(Exception):
 
 @functools.cache
 def rewritten(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method of a class, as a function of the same globals, defaults and decorators. One per method, whatever the
-    number of layers: torch.compile compiles it once."""
+    """Returns the changed method of a class, as a function with the same globals, defaults and decorators. There is one
+    such function per method, not one per layer, so that torch.compile compiles it only once."""
     function = inspect.unwrap(method)
     code = getattr(function, "__code__", None)
     if code is None:

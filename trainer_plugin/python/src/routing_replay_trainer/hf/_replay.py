@@ -37,15 +37,16 @@ def attach(
     """Attaches a replay to the routers of a model.
 
     model: a transformers model with one decoder of MoE layers, before or after it is wrapped by FSDP, FSDP2, DDP, PEFT
-        or torch.compile. No other model's routers are touched, be it a copy of this one
-    pads: rows of padding choose live, as without replay, or take filler spread over experts; where they choose live,
-        last tokens do as well, whatever last_row says
-    ranks, cp_size: {"cp"} of this process, where sequences are cut over so many in contiguous pieces (Ulysses)
-    ep_size: size of the expert-parallel group, which filler is spread over
-    options: those of `Options`; agree has the cp_size processes that share a sequence
+        or torch.compile. Routers of other models are not changed, not even those of a copy of this one
+    pads: what rows of padding do: choose live, as without replay, or take filler ids, which are spread evenly over the
+        experts. If they choose live, last tokens do so too, whatever last_row says
+    ranks, cp_size: if sequences are split over cp_size processes in contiguous pieces (Ulysses): {"cp": rank of this
+        process}, and the number of processes
+    ep_size: size of the expert-parallel group; filler ids are spread evenly over it
+    options: those of `Options`; agree must consist of the cp_size processes that share a sequence
 
-    Raises InvalidArgumentError for a wrong option and one that the mode does not use, and FailedPreconditionError
-    naming a module that chooses its experts in no known way (`hf/_modules.py`).
+    Raises InvalidArgumentError for an option that is wrong or that the mode does not use, and FailedPreconditionError
+    naming a module that chooses its experts in an unknown way (`hf/_modules.py`).
     """
     made = Options(**options)
     check_choice("pads", pads, ("live", "filler"))
@@ -78,7 +79,7 @@ class Replay(Attached):
         found = _modules.decoder(model)
         self._geometry = found.geometry
         chunk = Chunk(0, ChunkPasses(0, self._buffers, self._lock))
-        plan = self._plan(0, self._described([], {"cu_seqlens": [0]}).layout)  # For a plan without rows.
+        plan = self._plan(0, self._described([], {"cu_seqlens": [0]}).layout)  # Used for a plan without rows.
         self._fingerprint = plan.described["geometry_fingerprint"]
         if self._mode == "R2":
             chunk.records = Records(found.num_layers, plan.layers, self._ranks, self._ep_size)
@@ -102,24 +103,24 @@ class Replay(Attached):
         record: bool | None = None,
         **layout: Any,
     ) -> contextlib.AbstractContextManager[None]:
-        """Around the call of the model. What the model is given must be of the whole micro-batch here, before it is cut
-        for sequence parallelism; it is one of
+        """Context manager around the call of the model. Describe the whole micro-batch, as it is before sequence
+        parallelism splits it, in one of these forms:
 
         a rectangle [b, s], padded left or right: tokens, or attention_mask [b, s] of 0 and 1, or both;
         a packed stream, [1, total] or [total]: cu_seqlens [n + 1] of the varlen attention, or position_ids that are 0
             where a document begins.
 
         sequences, tokens, forward_only, record, padding_documents: as of `megatron.Replay.micro_batch`
-        lengths: tokens of each sequence where they are fewer than the documents', or than s without a mask
-        layout: further fields of `micro_batch` of a plan, which go before what is derived
+        lengths: number of tokens of each sequence, if lower than in the documents, or than s without a mask
+        layout: further fields of a plan's `micro_batch`, which override the derived ones
 
         The rows of a pass are kept until its backward part has ended, for recompute by whichever checkpoint function,
         so the context may be closed before backward. With one checkpoint around the model as a whole, backward calls
         the model again: keep the context open around it (a closed one is an error).
 
-        A call of the model outside of this routes live, and inside of it each call is a pass of its own. An exception
-        in here gives up those that were begun in here, with what they have recorded. Nothing but the choice changes: an
-        auxiliary loss that transformers computes from the routers' logits goes by the live one.
+        A call of the model outside of this context routes live; inside, each call is a pass of its own. An exception
+        inside gives up the passes that were begun in this context, with what they have recorded. Only the choice of
+        experts changes: an auxiliary loss that transformers computes from the routers' logits uses the live choice.
         """
         said = {
             "tokens": tokens,
@@ -142,7 +143,7 @@ class Replay(Attached):
         }
 
     def _begin(self, arguments: Any, keywords: Any) -> None:
-        """Called when the decoder is called."""
+        """Begins a pass; called when the decoder is called."""
         (chunk,) = self._chunks
         if in_backward():
             if chunk.passes.backward_pass is not None:
@@ -162,9 +163,10 @@ _CHOOSERS: weakref.WeakValueDictionary[int, Chooser] = weakref.WeakValueDictiona
 
 class Choice:
     """Replaces torch.topk in a method that chooses experts: returns the scores of the chosen experts, and their ids [N,
-    K]. A copy of a model gets one without a replay, which is torch.topk.
+    K]. In a copy of a model, this has no replay and works like torch.topk.
 
-    A tensor, not a number, identifies the layer: torch.compile compiles the layers of a model once.
+    The layer is identified by a tensor and not by a number, so that torch.compile compiles the code once for all
+    layers.
     """
 
     def __init__(self, number: int = _NOBODY) -> None:
@@ -185,10 +187,10 @@ class Choice:
 
 
 class Chooser:
-    """The choice of a router that is attached.
+    """Returns the choice of an attached router.
 
     binding: of the layer
-    live_pads: whether pads choose live; else they take filler
+    live_pads: True: pads choose live; False: they take filler ids
     """
 
     def __init__(self, router: LiveRouter, binding: Binding, *, live_pads: bool) -> None:
@@ -216,12 +218,12 @@ class Chooser:
             return self._binding.replayed(answer, scores.device, live, live_pads=self._live_pads)
         chosen = live()
         self._binding.chose(answer, chosen)
-        return chosen.clone()  # The model gets its own copy: compiled code writes into it.
+        return chosen.clone()  # The model gets a copy, because compiled code writes into the result.
 
 
 @torch.library.custom_op("routing_replay::choose_experts", mutates_args=())
 def _choose(scores: torch.Tensor, handle: torch.Tensor, top_k: int, sorted: bool) -> torch.Tensor:
-    """An operator, so that torch.compile keeps it in the graph and asks at every call."""
+    """A custom operator, so that torch.compile keeps it in the graph and every call asks for the choice."""
 
     def live() -> torch.Tensor:
         return torch.topk(scores, top_k, dim=-1, sorted=sorted).indices
