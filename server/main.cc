@@ -28,7 +28,7 @@ constexpr int kExitNoProcess = 4;
 // Well-behaved clients use fewer.
 constexpr int64_t kFewDescriptors = 8192;
 
-// Two arenas: freed blocks are reused instead of staying with the thread that freed them.
+// Uses two malloc arenas: with one arena per thread, freed blocks would stay with the thread that freed them.
 void TuneServerAllocator() {
   TuneAllocator();
   mallopt(M_ARENA_MAX, 2);
@@ -45,13 +45,13 @@ sigset_t BlockStopSignals() {
   return signals;
 }
 
-// Treats the end of the process as a SIGTERM. Uses a descriptor, because the number may be given to another process.
-// The thread lasts as long as this process.
+// Sends this process a SIGTERM when process `pid` ends. Uses a pidfd, because a process number can be reused. Its
+// thread runs until this process ends.
 absl::Status FollowProcess(int pid) {
   if (pid == 0) return absl::OkStatus();
   const int process = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   if (process < 0 && errno == ESRCH) return absl::NotFoundError(absl::StrCat("process ", pid, " does not exist"));
-  if (process < 0) return absl::ErrnoToStatus(errno, absl::StrCat("pidfd_open of process ", pid));
+  if (process < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot watch process ", pid));
   std::thread([process] {
     pollfd ended{.fd = process, .events = POLLIN, .revents = 0};
     while (poll(&ended, 1, -1) < 0 && errno == EINTR) {
@@ -77,7 +77,7 @@ bool StopRequested() {
 
 void Warn(const std::string& line) { LogEvent(LogLevel::kWarning, "warning", line); }
 
-// If none is left, connections wait.
+// Raises the limit of file descriptors to the hard limit. If none is free, new connections must wait.
 void RaiseDescriptorLimit() {
   rlimit descriptors{};
   getrlimit(RLIMIT_NOFILE, &descriptors);
@@ -86,7 +86,9 @@ void RaiseDescriptorLimit() {
   getrlimit(RLIMIT_NOFILE, &descriptors);
   const auto limit = static_cast<int64_t>(descriptors.rlim_cur);
   LogEvent(limit < kFewDescriptors ? LogLevel::kWarning : LogLevel::kDebug, "descriptor_limit",
-           limit < kFewDescriptors ? "few connections can be open; raise the hard limit (ulimit -Hn, LimitNOFILE)" : "",
+           limit < kFewDescriptors
+               ? "the limit of file descriptors allows few connections; raise the hard limit (ulimit -Hn, LimitNOFILE)"
+               : "",
            {{"limit", limit}});
 }
 

@@ -41,10 +41,10 @@
 namespace routing_replay::server {
 namespace {
 
-// Most active clients make a call within this time.
+// New calls are rejected for this long before gRPC shuts down. Most active clients make a call within this time.
 constexpr std::chrono::milliseconds kRejectingTime(500);
 constexpr std::chrono::milliseconds kPoll(5);
-constexpr int64_t kSweptAtATime = 1000;  // Expired samples: a small number, so that appends are not delayed.
+constexpr int64_t kSweptAtATime = 1000;  // Expired samples removed at a time: few, so that appends are not delayed.
 // Between checks of memory and of the TLS files: reading three small files is cheaper than watching them.
 constexpr std::chrono::milliseconds kUpkeep(1000);
 
@@ -83,12 +83,12 @@ void SetConnectionAge(const ServerConfig& config, grpc::ServerBuilder& builder) 
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, in_range(config.max_connection_age_grace));
 }
 
-// Fine on a trusted network; but a setting that was lost looks the same.
+// Open access is fine on a trusted network, but it may also be a mistake, so the log warns about it.
 std::vector<std::string> AccessWarnings(const ServerConfig& config) {
   std::vector<std::string> warnings;
   for (const std::string& address : config.listen) {
     if (!config.token_file.empty() || !config.tls.client_ca.empty() || IsLocalAddress(address)) continue;
-    warnings.push_back(absl::StrCat("access is open: everybody who can reach ", address,
+    warnings.push_back(absl::StrCat("access is not restricted: everybody who can reach ", address,
                                     " may read, change and drop every run; set --token-file"));
   }
   return warnings;
@@ -105,8 +105,8 @@ absl::StatusOr<std::unique_ptr<AccessControl>> OpenAccess(const ServerConfig& co
   });
 }
 
-// Threads that wait for one sync share it, so there are more threads than cores; but each holds its decoded message a
-// second time, so there are not many more.
+// Limits of the threads that wait for the store. More than cores, because threads that wait for the same disk sync
+// share it; but not many more, because each holds a second copy of its message.
 WorkerPool::Limits StoreWorkers(std::string field) {
   return {.threads = 32, .threads_of_an_owner = 24, .waiting_of_an_owner = SIZE_MAX, .field = std::move(field)};
 }
@@ -134,7 +134,8 @@ absl::StatusOr<ino_t> WriteEndpointFile(const std::string& path, const std::stri
   return status;
 }
 
-// Unless it has been replaced meanwhile, for example by a server that was started in place of this one.
+// Removes the endpoint file, unless it has been replaced meanwhile, for example by a server that was started in place
+// of this one.
 void RemoveEndpointFile(const std::string& path, ino_t number) {
   struct stat file {};
   if (stat(path.c_str(), &file) == 0 && file.st_ino == number) unlink(path.c_str());
@@ -222,8 +223,8 @@ class GrpcServer final : public Server {
   std::unique_ptr<AccessControl> access_;
   const std::unique_ptr<ServedTls> tls_;
   std::optional<ClientCertificates> client_certificates_;
-  std::string tls_trouble_;  // Error of the last check, and …
-  std::string tls_told_;     // … the error warned of last; used by the upkeep thread.
+  std::string tls_trouble_;  // Error of the last check of the TLS files, and …
+  std::string tls_told_;     // … the error of the last warning; used by the upkeep thread.
   const std::unique_ptr<Operations> operations_;
   const std::unique_ptr<ByteBudget> budget_;
   const std::string found_;
@@ -232,8 +233,8 @@ class GrpcServer final : public Server {
   ServiceContext context_;
   RawService service_;
   WorkerPool workers_{WorkerPool::Limits{}};
-  // For data calls, which queue without a limit: their messages are limited before. Reads and writes have separate
-  // threads, so that neither waits for the other.
+  // Worker threads for Append and Read. Their queues have no limit, because the number of messages is limited
+  // elsewhere. Reads and appends have separate threads, so that neither waits for the other.
   WorkerPool readers_{StoreWorkers("reads")};
   WorkerPool writers_{StoreWorkers("appends")};
   std::vector<std::unique_ptr<GrpcLoop>> loops_;
@@ -276,9 +277,9 @@ absl::Status GrpcServer::Listen() {
   SetConnectionAge(config_, builder);
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
-  // The first loop is for calls without payload, which are answered while the others are busy. gRPC hands connections
-  // to queues that listen: this one does not listen, because otherwise the loop behind it would get a share of the
-  // connections as well.
+  // The first loop is for calls without payload, so that these are answered while the other loops are busy. gRPC
+  // distributes connections over the queues that are polled frequently. The first queue is not, because otherwise its
+  // loop would get a share of the connections as well.
   for (int i = 0; i <= config_.threads; ++i) {
     loops_.push_back(std::make_unique<GrpcLoop>(builder.AddCompletionQueue(/*is_frequently_polled=*/i > 0)));
   }
@@ -286,7 +287,7 @@ absl::Status GrpcServer::Listen() {
     RR_ASSIGN_OR_RETURN(direct_, DirectServer::Listen(context_, *listener, tls_.get(), LimitsOf(config_),
                                                       [this](ConnectionEvent event) { Count(event); }));
     for (const std::string& address : addresses_) {
-      int port = 0;  // That of a Unix socket is none.
+      int port = 0;  // Stays 0 for a Unix socket.
       if (absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) context_.direct.grpc_ports.push_back(port);
     }
   }

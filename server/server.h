@@ -16,11 +16,11 @@ namespace routing_replay::server {
 
 class Server {
  public:
-  // Listens and serves when it returns. If Redis cannot be reached, it waits for it and reports that to `warn`, until
-  // `give_up` (called every few seconds) returns true: CANCELLED. INVALID_ARGUMENT for a malformed address, UNAVAILABLE
-  // if an address is in use or the store cannot be opened, DATA_LOSS if the store is damaged as a whole,
-  // FAILED_PRECONDITION if another process has the spill directory. `clock` must outlive the server. `warn` gets one
-  // line about each later problem, from any thread.
+  // The server listens and serves when Start returns. If Redis cannot be reached, Start waits for it and reports that
+  // to `warn`, until `give_up` (called every few seconds) returns true: CANCELLED. INVALID_ARGUMENT for a malformed
+  // address, UNAVAILABLE if an address is in use or the store cannot be opened, DATA_LOSS if the store is damaged as a
+  // whole, FAILED_PRECONDITION if another process has the spill directory. `clock` must outlive the server. `warn` gets
+  // one line about each later problem, from any thread.
   static absl::StatusOr<std::unique_ptr<Server>> Start(
       ServerConfig config, const Clock& clock = Clock::Real(),
       const std::function<void(const std::string&)>& warn = [](const std::string&) {},
@@ -34,9 +34,9 @@ class Server {
   // Addresses of the HTTP port and of the health port, with the chosen ports; empty: none.
   virtual std::string operations_address() const = 0;
   virtual std::string health_address() const = 0;
-  // One line: version, ports, store, budget, and what the store found at its start.
+  // One line for the log: version, ports, store, budget, and the data that the store found when it started.
   virtual std::string StartLine() const = 0;
-  // Listeners that are open to everybody, one line each.
+  // Warnings about listeners that everybody may use, one line each.
   virtual const std::vector<std::string>& warnings() const = 0;
   // Reports "not ready" and removes the endpoint file, so that no new clients come. Serves as before.
   virtual void Drain() = 0;

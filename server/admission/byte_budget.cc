@@ -8,7 +8,8 @@
 namespace routing_replay::server {
 namespace {
 
-// Memory is freed when a training step ends or a trainer releases samples: after seconds, not milliseconds.
+// Memory is freed when a training step ends or a trainer releases samples, which takes seconds rather than
+// milliseconds.
 constexpr int32_t kRetryAfterMs = 100;
 
 }  // namespace

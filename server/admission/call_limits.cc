@@ -16,7 +16,7 @@ constexpr int32_t kRetryAfterMs = 500;
 constexpr std::chrono::milliseconds kLookInterval(1000);
 constexpr std::chrono::milliseconds kFullLookInterval(100);
 constexpr std::chrono::seconds kIdle(2);
-// The part of a run's bytes that is not available for credit: it covers what appends cost in addition to their payload.
+// One sixteenth of a run's limit is not available for credit. It covers what appends cost in addition to their payload.
 constexpr int64_t kPartNotPromised = 16;
 
 }  // namespace
@@ -28,8 +28,8 @@ absl::StatusOr<std::unique_ptr<Place>> ConnectionCalls::Enter(absl::string_view 
   if (found == calls_.end()) found = calls_.emplace(peer, 0).first;
   if (found->second >= 2 * max_streams_) {
     return MakeError(absl::StatusCode::kResourceExhausted,
-                     absl::StrCat("max-streams: the connection has ", found->second, " calls open, of ", max_streams_,
-                                  " that it may have"),
+                     absl::StrCat("max-streams: the connection has ", found->second, " open calls; the limit is ",
+                                  max_streams_, "; wait until some of them end"),
                      {.reason = Reason::kOverBudget, .field = "max-streams"});
   }
   ++found->second;
@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<Place>> WaitingRoom::Enter(const std::string& run
   return std::make_unique<Place>([this, waiting, position] { Leave(*waiting, position); });
 }
 
-// Sends away waiting reads of `run` with at least `bytes`, which the run has.
+// Evicts waiting reads of `run` until `bytes` are free. The run must have that many.
 void WaitingRoom::SendAway(Run& run, int64_t bytes) {
   while (bytes > 0) {
     auto next = run.waiting.lower_bound(bytes);
@@ -168,13 +168,13 @@ void RunQuota::ForgetIdle() {
   });
 }
 
-// The store may take long to answer: meanwhile other threads use the last known value.
+// While the store is asked, which may take long, other threads use the last known value.
 bool RunQuota::LookAgain(absl::string_view run, Clock::Duration interval) {
   if (!BeginLook(run, interval)) return false;
   absl::StatusOr<int64_t> stored = stored_(run);
   if (absl::IsNotFound(stored.status())) stored = 0;
   MutexLock lock(mutex_);
-  Use& use = uses_.find(run)->second;  // Not forgotten while it is being asked about.
+  Use& use = uses_.find(run)->second;  // The entry stays: ForgetIdle keeps runs that are being looked at.
   use.looking = false;
   looked_.NotifyAll();
   if (!stored.ok()) return false;  // Keeps the old value; the append itself will report the error.
@@ -191,7 +191,7 @@ absl::Status RunQuota::OverQuota(const char* limit, const char* quota, absl::str
   return MakeError(absl::StatusCode::kResourceExhausted, absl::StrCat(limit, ": ", what), detail);
 }
 
-// The admitted bytes are an upper bound, which the store's figure replaces at the next look.
+// The admitted bytes are an upper bound. The next look at the store replaces them by the exact number.
 absl::StatusOr<RunQuota::Hold> RunQuota::Take(absl::string_view run, const Wish& wish) {
   if (limits_.bytes == 0) return Hold();
   LookAgain(run, kLookInterval);
@@ -207,8 +207,8 @@ absl::StatusOr<RunQuota::Hold> RunQuota::TryTake(absl::string_view run, const Wi
   const int64_t left = wish.limit - used;
   if (left <= 0 || wish.least > left) {
     return OverQuota("run-budget", "run_bytes",
-                     absl::StrCat(wish.least, " bytes more for a run that has ", used, " of ", wish.limit,
-                                  "; release samples of it or try again later"));
+                     absl::StrCat(wish.least, " more bytes requested for a run that uses ", used, " of ", wish.limit,
+                                  "; release samples of this run or try again later"));
   }
   if (found == uses_.end()) found = uses_.emplace(run, Use()).first;
   const int64_t bytes = std::min(wish.most, left);
@@ -230,7 +230,7 @@ absl::StatusOr<std::unique_ptr<Place>> RunQuota::Open(absl::string_view run, Str
   MutexLock lock(mutex_);
   if (const auto found = streams_.find(key); found != streams_.end() && found->second >= limits_.streams) {
     return OverQuota("run-streams", "run_streams",
-                     absl::StrCat("the run has ", limits_.streams, " open streams of this kind already"));
+                     absl::StrCat("the run has ", limits_.streams, " open streams of this kind, which is the limit"));
   }
   ++streams_[key];
   return std::make_unique<Place>([this, key = std::move(key)] {

@@ -1,5 +1,5 @@
-// Limits for one connection and one run, so that they leave something for others: calls at a time, memory of waiting
-// reads, stored and promised bytes.
+// Limits per connection and per run, so that none takes everything: calls at a time, memory of waiting reads, and bytes
+// stored or promised.
 #ifndef SERVER_ADMISSION_CALL_LIMITS_H_
 #define SERVER_ADMISSION_CALL_LIMITS_H_
 
@@ -53,18 +53,18 @@ class ConnectionCalls {
   std::map<std::string, int64_t, std::less<>> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Memory that calls take while they wait, shared among runs: when it is full, the run that has the most makes room.
+// Memory of calls while they wait, shared among runs. When it is full, the run that uses the most must give some up.
 // Thread-safe.
 class WaitingRoom {
  public:
   // `tell` is called with each change of the total, one call at a time, from any thread; it must not wait.
   WaitingRoom(int64_t limit, std::function<void(int64_t bytes)> tell) : limit_(limit), tell_(std::move(tell)) {}
 
-  // If the room is full, the run with the most bytes sends away its smallest sufficient place; or several, the largest
-  // first, provided that run keeps at least as many bytes as this one then has. Among places of equal size, the one
-  // that has waited longest goes. Otherwise RESOURCE_EXHAUSTED (kOverBudget, field waiting-reads, retry_after_ms), and
-  // no place is sent away. `leave` is called at most once, from any thread, while the place lives; it must not wait,
-  // and its bytes count as free from then on.
+  // If the room is full, waiting calls of the run with the most bytes are evicted: the smallest one that frees enough,
+  // or else several, the largest first; among calls of equal size, the one that has waited longest. That run keeps at
+  // least as many bytes as `run` then has. If that is impossible, returns RESOURCE_EXHAUSTED (kOverBudget, field
+  // waiting-reads, retry_after_ms) and evicts nothing. `leave` is called when this call is evicted: at most once, from
+  // any thread, while the place lives. It must not wait; the call's bytes count as free from then on.
   absl::StatusOr<std::unique_ptr<Place>> Enter(const std::string& run, int64_t bytes, std::function<void()> leave);
 
  private:
@@ -130,7 +130,7 @@ class RunQuota {
     void Merge(Hold other);
     // Gives back the bytes above `bytes`.
     void ShrinkTo(int64_t bytes);
-    // The bytes are in the store now: they count until the store is asked again.
+    // Call it when the bytes are in the store. They count here until the next look at the store includes them.
     void Commit();
 
    private:
@@ -153,9 +153,9 @@ class RunQuota {
 
  private:
   struct Use {
-    int64_t stored = 0;     // At the last look.
-    int64_t committed = 0;  // Since the present look began, …
-    int64_t settling = 0;   // … and before: the present look includes them.
+    int64_t stored = 0;     // Bytes in the store at the last look.
+    int64_t committed = 0;  // Committed since the look in progress began, …
+    int64_t settling = 0;   // … and committed before it: the look in progress includes them.
     int64_t held = 0;
     bool looking = false;
     bool known = false;                 // A look has succeeded.
@@ -164,17 +164,18 @@ class RunQuota {
   };
   struct Wish {
     int64_t least, most;
-    int64_t limit;  // Limit of everything that the run has.
+    int64_t limit;  // Limit for all bytes of the run.
   };
 
   absl::StatusOr<Hold> Take(absl::string_view run, const Wish& wish);
   absl::StatusOr<Hold> TryTake(absl::string_view run, const Wish& wish);
-  // Counts what the run has stored, if that was last done more than `interval` ago; returns true if it counted.
+  // Asks the store how much the run has stored, unless that was done less than `interval` ago. Returns true if it
+  // asked.
   bool LookAgain(absl::string_view run, Clock::Duration interval);
-  // True if it is time to count again: committed bytes, which the count may or may not include, then become settling.
-  // Waits if another thread makes the run's first count.
+  // True if it is time to ask the store again. Then the committed bytes become settling, because the store's answer may
+  // or may not include them. Waits if another thread makes the run's first look.
   bool BeginLook(absl::string_view run, Clock::Duration interval);
-  // Forgets runs that hold nothing; they are looked at again when they do.
+  // Forgets runs that hold no bytes. If one wants bytes again, the store is asked again.
   void ForgetIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status OverQuota(const char* limit, const char* quota, absl::string_view what) const;
 

@@ -1,4 +1,5 @@
-// Threads for work that may wait, for callers whose own thread must not; shared fairly among the owners of the work.
+// A pool of threads for work that may block, used by callers whose own thread must not block. Shared fairly among the
+// owners of the work.
 #ifndef SERVER_ADMISSION_WORKER_POOL_H_
 #define SERVER_ADMISSION_WORKER_POOL_H_
 
@@ -33,7 +34,7 @@ class WorkerPool {
   // RESOURCE_EXHAUSTED (kOverBudget, Limits::field, retry_after_ms) if too much work of the owner is waiting, or the
   // system cannot provide even one thread; UNAVAILABLE (kDraining) after Finish. On error, not called.
   absl::Status Run(const std::string& owner, std::function<void()> work);
-  // Waits for all accepted work. Not on one of the threads, and on one thread at a time.
+  // Waits for all accepted work. Must not be called from a pool thread, nor by two threads at once.
   void Finish();
 
  private:
@@ -51,7 +52,7 @@ class WorkerPool {
   // Returns false if the system has no more threads.
   bool AddThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Work();
-  // Waits for the next work; nothing once all is done after Finish.
+  // Waits for the next work. Returns nothing when all work is done after Finish.
   std::optional<Taken> Take();
   void End(const std::string& owner);
   // The owner whose turn it is; end() if no work may begin.

@@ -35,7 +35,7 @@ using Units = std::map<std::string, int64_t>;
 const Units kBytes = {{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", int64_t{1} << 40}};
 const Units kTimes = {{"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 3600 * 1000}};
 
-// A number and its unit; without `needs_unit`, a bare number is in the smallest unit.
+// Parses a number with a unit. Unless `needs_unit`, a bare number is taken in the smallest unit.
 CLI::Validator Quantity(const Units& units, bool needs_unit) {
   using Number = CLI::AsNumberWithUnit;
   const Number number(units, needs_unit ? Number::UNIT_REQUIRED : Number::UNIT_OPTIONAL);
@@ -53,7 +53,7 @@ CLI::Validator Quantity(const Units& units, bool needs_unit) {
   return CLI::Validator(read, "");
 }
 
-// A whole number of the largest unit that divides it.
+// The value as a whole number of the largest unit that divides it.
 std::string QuantityText(int64_t value, const Units& units) {
   std::pair<std::string, int64_t> best = {"", 1};
   for (const auto& unit : units) {
@@ -70,7 +70,7 @@ CLI::Validator OrNone(const CLI::Validator& bounds) { return (bounds | CLI::IsMe
 constexpr int64_t kMaxBytes = int64_t{1} << 60;
 const CLI::Validator kMemoryBytes = Within(1 << 20, kMaxBytes);
 const CLI::Validator kRunBytes = OrNone(Within(4 << 10, kMaxBytes));
-// Far below the values at which adding it to the present time overflows.
+// 30 days: far below the values at which adding it to the present time would overflow.
 constexpr int64_t kMaxTime = int64_t{30} * 24 * 3600 * 1000;
 const CLI::Validator kTimeOrNone = Within(0, kMaxTime);
 const CLI::Validator kSecondsOrNone = OrNone(Within(1000, kMaxTime));
@@ -102,7 +102,7 @@ const CLI::Validator kPortOrNone(
       return absl::StrCat("'", address, "' is not host:port or [v6]:port");
     },
     "");
-// Names every key once: flags, YAML and variables are made from it.
+// Declares every key once. Its flag, YAML key and environment variable are made from that declaration.
 class Parser {
  public:
   explicit Parser(ServerConfig& config) : config_(config) {
@@ -110,44 +110,48 @@ class Parser {
     app_.add_option("--config", config_file_, "YAML file with any of the keys below")->envname("RR_CONFIG");
     Key("listen", config_.listen, "addresses to listen on: host:port, [v6]:port or unix:PATH")->check(kListener);
     Key("direct-listen", config_.direct_listen,
-        "address for appends and reads without gRPC, with TLS where gRPC has it, and otherwise for this machine's "
-        "clients "
-        "over a Unix socket as well; off: none; empty: three ports above the first of --listen")
+        "address of the direct path: appends and reads without gRPC, with TLS if the gRPC listeners have it; without "
+        "TLS, clients on this machine also use a Unix socket. off: no direct path; empty: three ports above the first "
+        "port of --listen")
         ->check(kPortOrOff);
     Key("advertise", config_.advertise,
-        "address that the server reports to clients; or shard:host:port,host:port,…: this and other servers serve each "
-        "run together, and who has the address of one uses all");
-    Key("endpoint-file", config_.endpoint_file, "file that holds the advertised address while the server listens");
+        "address that the server reports to clients; or shard:host:port,host:port,…: the list of servers over which "
+        "clients spread each run, so that a client that knows one of them uses all");
+    Key("endpoint-file", config_.endpoint_file,
+        "file to which the server writes the advertised address; removed when the server stops listening");
     Key("exit-with-pid", config_.exit_with_pid, "exit, as on SIGTERM, when process PID exits (0: off)")
         ->check(CLI::NonNegativeNumber);
     Key("store", config_.store,
-        "memory; rocksdb:DIRECTORY, which survives a restart; or redis://HOST:PORT,… (rediss:// with TLS), a Redis or "
-        "Valkey server or cluster that any number of servers share");
+        "where rows are stored: memory; rocksdb:DIRECTORY, which survives a restart; or redis://HOST:PORT,… (rediss:// "
+        "with TLS), a Redis or Valkey server or cluster that any number of servers share");
     Key("durability", config_.durability,
         "default durability of runs that do not set one: memory, written (to the operating system) or synced (to the "
         "disk); default: written, or memory for the store memory");
     QuantityKey(
         "memory-budget", config_.memory_budget, kMemoryBytes,
-        "bytes of routing data stored and in transfer; with rocksdb a quarter of it, at most 4 GiB, is its cache");
+        "memory for routing data, stored and in transfer; with rocksdb a quarter of it, at most 4 GiB, is its cache");
     Key("spill-directory", config_.spill_directory,
         "directory for the store memory: least recently used sealed samples move there once three quarters of "
         "the memory budget are in use; its files are removed at every start");
     QuantityKey("spill-budget", config_.spill_budget, kMemoryBytes,
-                "bytes that the files in the spill directory may take");
+                "limit of the size of all files in the spill directory");
     QuantityKey("drain-delay", config_.drain_delay, kTimeOrNone,
                 "time after SIGTERM in which the server reports that it is not ready but still accepts calls");
-    QuantityKey("drain-timeout", config_.drain_timeout, kTimeOrNone, "time for calls in flight after SIGTERM");
-    Key("threads", config_.threads, "threads that serve connections; waits for a disk or a network use other threads")
+    QuantityKey("drain-timeout", config_.drain_timeout, kTimeOrNone,
+                "time after SIGTERM (and drain-delay) in which calls in flight may end; then they are cancelled");
+    Key("threads", config_.threads,
+        "event-loop threads that serve calls; waiting for a disk or a network happens on other threads")
         ->check(CLI::Range(1, 256));
-    Key("log-level", config_.log_level, "debug, info, warning or error")
+    Key("log-level", config_.log_level, "lowest level that is logged: debug, info, warning or error")
         ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
-    Key("tls-cert", config_.tls.certificate, "certificate chain of the listeners, PEM; empty: plaintext");
-    Key("tls-key", config_.tls.key, "its private key, PEM");
-    Key("tls-client-ca", config_.tls.client_ca, "PEM; clients must show a certificate that this authority signed");
-    FlagKey("insecure", config_.insecure, "listen without TLS on addresses that are not loopback");
+    Key("tls-cert", config_.tls.certificate, "PEM file with the certificate chain of all listeners; empty: plaintext");
+    Key("tls-key", config_.tls.key, "PEM file with the private key of --tls-cert, without a passphrase");
+    Key("tls-client-ca", config_.tls.client_ca,
+        "PEM file with an authority: clients must present a certificate that it signed; empty: not required");
+    FlagKey("insecure", config_.insecure, "allow listening without TLS on addresses that other machines can reach");
     Key("token-file", config_.token_file,
-        "hashes of the tokens that clients must show and what each may do; read again when it changes (rrctl token "
-        "makes entries); empty: everybody may do everything");
+        "file with the hashes of the tokens that clients must send, and what each allows; reloaded when it changes "
+        "(rrctl token makes entries); empty: everybody may do everything");
     Key("operations-listen", config_.operations_listen,
         "address of the HTTP port with /metrics, /healthz, /readyz and /statusz; empty: no such port")
         ->check(kPortOrNone);
@@ -155,19 +159,19 @@ class Parser {
         "address of gRPC's health service (names live and ready), always plaintext; empty: no such port")
         ->check(kPortOrNone);
     QuantityKey("run-budget", config_.run_budget, kRunBytes,
-                "bytes that one run may take, which then has 10000 Append and as many Read calls at a time, too; 0: no "
-                "limit");
+                "limit of the bytes of one run; if set, a run also has at most 10000 Append and 10000 Read calls at a "
+                "time; 0: no limit");
     Key("max-connections-per-address", config_.max_connections_per_address,
-        "connections of one address (IPv6: of one /64 network) at a time; raise it where clients come through a proxy")
+        "limit of open connections per client address (IPv6: per /64 network); raise it if clients share a proxy")
         ->check(CLI::PositiveNumber);
     QuantityKey("max-connection-age", config_.max_connection_age, kSecondsOrNone,
-                "close connections that are older, so that clients that use a name (dns:///) find servers that were "
-                "added; 0: off");
+                "age after which a connection is asked to close, so that clients of a name (dns:///) resolve it again "
+                "and find added servers; 0: never");
     app_.add_flag("--check-config", config_.check_config, "check the configuration and exit");
     app_.add_flag("--print-config", config_.print_config, "print the configuration as YAML and exit");
   }
 
-  // First finds the file; its values become the defaults. Then flags and variables override them.
+  // Reads the configuration file first: its values become the defaults, which flags and variables override.
   void Parse(int argc, const char* const* argv) {
     const std::string file = ConfigFile(argc, argv);
     if (!file.empty()) ApplyFile(file);
@@ -329,16 +333,17 @@ absl::Status CheckTls(ServerConfig& config) {
   const std::string expired = absl::StrCat("--tls-cert: the certificate in ", config.tls.certificate, " expired at ",
                                            absl::FormatTime(absl::FromChrono(texts.expires), absl::UTCTimeZone()));
   if (config.check_config) return absl::InvalidArgumentError(expired);
-  config.warnings.push_back(absl::StrCat(expired, ": no client will talk to this server"));
+  config.warnings.push_back(absl::StrCat(expired, ": clients will reject this server; renew the certificate"));
   return absl::OkStatus();
 }
 
-// `others`: mode bits that only the file's user and group should have.
+// Warns if the file has one of the mode bits `others`, which give access to every user of the machine.
 void WarnOfMode(const char* key, const std::string& path, mode_t others, const char* what, ServerConfig& config) {
   struct stat status;
   if (path.empty() || stat(path.c_str(), &status) != 0 || (status.st_mode & others) == 0) return;
-  config.warnings.push_back(absl::StrFormat("--%s: every user of this machine may %s %s (mode %04o); chmod o-rwx it",
-                                            key, what, path, status.st_mode & ALLPERMS));
+  config.warnings.push_back(
+      absl::StrFormat("--%s: every user of this machine may %s %s (mode %04o); run chmod o-rwx on it", key, what, path,
+                      status.st_mode & ALLPERMS));
 }
 
 }  // namespace

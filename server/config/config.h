@@ -62,32 +62,32 @@ struct ServerConfig {
   int64_t run_streams = 0;          // Append calls, and as many Read calls, of one run at a time; 0: no limit.
   int64_t max_connections = 10000;  // Also at most a quarter of the descriptors; an idle one takes 15 to 30 kB.
 
-  std::vector<std::string> warnings;  // Settings that are allowed but hardly intended.
+  std::vector<std::string> warnings;  // Settings that are allowed but probably a mistake.
 
   // Set if the process was asked to do this instead of serving.
   bool check_config = false;
   bool print_config = false;
 };
 
-// ServerConfig::advertise: begins the addresses of all servers over which clients spread each run, as they write them.
+// Prefix of ServerConfig::advertise for a list of servers: clients spread each run over all of them.
 inline constexpr absl::string_view kShard = "shard:";
 
-// ServerConfig::direct_listen: no direct path.
+// Value of ServerConfig::direct_listen that turns the direct path off.
 inline constexpr absl::string_view kOff = "off";
-// The default is so many ports above the first one of gRPC: 7403 beside 7400. Those between are of operations and
-// health.
+// The default port of the direct path is gRPC's first port plus this: 7403 for 7400. The ports in between are used for
+// operations and health.
 inline constexpr int kDirectPortsAbove = 3;
 
-// ServerConfig::run_streams where runs have a budget, as shares are meant then: one from every client, if a run has all
-// connections.
+// The value of ServerConfig::run_streams if --run-budget is set, because runs then share the server. It allows one
+// stream per connection even if one run has all connections.
 inline constexpr int64_t kStreamsOfABudget = 10000;
 
-// Where the direct path listens for TCP.
+// The TCP address of the direct path.
 struct DirectListener {
-  std::string address;       // host:port or [v6]:port; empty: nowhere, as gRPC does not either.
-  bool or_any_port = false;  // The port was not asked for: where it is taken, another one is as good.
+  std::string address;       // host:port or [v6]:port; empty if gRPC has no TCP listener either.
+  bool or_any_port = false;  // The port is only a default: if it is in use, any free port is taken.
 };
-// Nothing: there is no direct path.
+// Returns nothing if the direct path is off.
 std::optional<DirectListener> DirectListenerOf(const ServerConfig& config);
 
 // Parses flags, variables and the file that --config or RR_CONFIG names. INVALID_ARGUMENT naming the key; CANCELLED

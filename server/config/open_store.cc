@@ -51,7 +51,7 @@ absl::StatusOr<std::shared_ptr<RedisCluster>> AwaitRedis(const RedisEndpoint& en
       wait.warn(absl::StrCat("waiting for Redis: ", reached.status().message()));
       next_warning = Clock::Real().Now() + kBetweenWarnings;
     }
-    if (wait.give_up()) return absl::CancelledError("asked to stop while waiting for Redis");
+    if (wait.give_up()) return absl::CancelledError("stopped while waiting for Redis");
     std::this_thread::sleep_for(kPause);
   }
 }
@@ -98,8 +98,9 @@ absl::Status CheckStore(absl::string_view name, absl::string_view durability, ab
   }
   const Durability best = LevelsOf(name).best;
   if (*level <= best) return absl::OkStatus();
-  return InvalidOption("durability", absl::StrCat(durability, " is more than this store can give; its highest is ",
-                                                  DurabilityName(best)));
+  return InvalidOption(
+      "durability",
+      absl::StrCat(durability, " is not possible with this store; its highest durability is ", DurabilityName(best)));
 }
 
 int64_t CacheBytes(absl::string_view name, int64_t memory_bytes) {

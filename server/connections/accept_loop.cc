@@ -41,7 +41,7 @@ absl::Status Errno() {
                       std::strerror(errno));
 }
 
-// Removes a socket that a server left, perhaps in a crash; other kinds of files stay.
+// Removes the socket file of an earlier server, which may have crashed. Files of other kinds are not removed.
 void RemoveSocket(const std::string& path) {
   struct stat status;
   if (stat(path.c_str(), &status) == 0 && S_ISSOCK(status.st_mode)) unlink(path.c_str());
@@ -69,8 +69,9 @@ int64_t ToNumber(absl::string_view text) {
   return absl::SimpleAtoi(text, &number) ? number : 0;
 }
 
-// Channelz answers in JSON. This class searches it without parsing: under attack every allocation waits for those of
-// the attacker's calls. Names in it are gRPC's and peers' addresses, so nothing in them looks like a key.
+// An answer of channelz, in JSON. It is searched without parsing, because under attack every allocation competes with
+// those of the attacker's calls. The only names in it are gRPC's own and addresses of peers, which cannot look like a
+// key.
 class Answer {
  public:
   explicit Answer(char* json) : json_(json) {}  // Null: gRPC does not know the requested object.
@@ -83,7 +84,7 @@ class Answer {
     rest_.remove_prefix(found + key.size());
     return rest_.substr(0, rest_.find('"'));
   }
-  // The number behind `key`, searched from the beginning; 0 if it is missing, because zeros are left out.
+  // The number after `key`, searched from the beginning. 0 if the key is missing: channelz omits zeros.
   int64_t Number(absl::string_view key) {
     rest_ = json_ == nullptr ? "" : json_.get();
     return ToNumber(Next(key));
@@ -97,17 +98,20 @@ class Answer {
   absl::string_view rest_ = json_ == nullptr ? "" : json_.get();
 };
 
-// An attacker begins some thousand calls between two rounds. Asking a connection for its bytes takes 1 to 2 us,
-// examining its calls about 20 us.
+// Time between two rounds of examining connections; an attacker can begin some thousand calls in it. Reading the byte
+// count of a connection takes 1 to 2 us, examining its calls about 20 us.
 constexpr std::chrono::milliseconds kRound(20), kDescriptorWait(100);
 constexpr size_t kAskedAtATime = 500, kLooksAtATime = 50;
-// Bytes since the last examination; fewer bytes cannot hold many calls.
+// A connection is examined only if it received at least this many bytes since the last time: fewer cannot hold many
+// calls.
 constexpr uint64_t kFewBytes = 16 << 10;
-// One connection takes two descriptors; files and other ports need some, too.
+// A connection takes two descriptors. Twice that is reserved per connection, because files and other ports need
+// descriptors, too.
 constexpr int64_t kDescriptorsPerConnection = 4, kFewestConnections = 8;
-// gRPC processes all that it reads at a time, even if the connection is cut; a cancelled call takes 30 bytes of it.
+// Most bytes that gRPC reads at a time. It processes them all even if the connection is cut meanwhile; a cancelled call
+// takes only 30 bytes.
 constexpr int kReadBytes = 64 << 10;
-// A tag is the id of a connection or, with this bit, the number of a listening descriptor.
+// An epoll tag is the id of a connection or, with this bit set, the number of a listening descriptor.
 constexpr uint64_t kListenerBit = uint64_t{1} << 63;
 constexpr uint64_t kWakeTag = 0;
 constexpr std::chrono::seconds kTellAgain(10);
@@ -122,8 +126,8 @@ uint64_t ReadBytes(int fd) {
   return info.tcpi_bytes_received - std::min<uint64_t>(info.tcpi_bytes_received, static_cast<uint64_t>(unread));
 }
 
-// Throws away bytes that have arrived but were not read: they hold more calls. If gRPC reads a part of them meanwhile,
-// it finds no valid frames, or none that can be decrypted, which ends the connection as well.
+// Discards received bytes that were not read yet: they contain more calls. If gRPC reads a part of them at the same
+// time, it finds invalid frames, or ones that it cannot decrypt, which ends the connection as well.
 void ThrowUnreadAway(int fd) {
   constexpr size_t kMost = 1 << 20;
   while (recv(fd, nullptr, kMost, MSG_TRUNC | MSG_DONTWAIT) > 0) {
@@ -500,7 +504,7 @@ void AcceptLoop::WaitForDescriptors() {
 void AcceptLoop::End(ConnectionTable::Id id) {
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;
-  ThrowUnreadAway(found->second.fd);  // Nobody is left to read the answers.
+  ThrowUnreadAway(found->second.fd);  // No answer to them would be read.
   close(found->second.fd);
   counts_.Forget(found->second.peer);
   connections_.erase(found);
@@ -539,12 +543,13 @@ void AcceptLoop::Tell(ConnectionEvent event, const char* name, const std::string
   LogFields fields;
   if (!peer.empty()) fields.emplace_back("peer", peer);
   if (*held_back > 0) fields.emplace_back("held_back", *held_back);
-  const char* why = event == ConnectionEvent::kRejected
-                        ? "more connections than max-connections, max-connections-per-address or "
-                          "the pace after an attack allows"
-                    : event == ConnectionEvent::kCut ? "it began too many calls and cancelled or abandoned them"
-                                                     : "connections wait until descriptors are free; raise the limit "
-                                                       "(ulimit -n, LimitNOFILE)";
+  const char* why =
+      event == ConnectionEvent::kRejected
+          ? "closed at once: the limit max-connections or max-connections-per-address was reached, or the address "
+            "was slowed down after an attack"
+      : event == ConnectionEvent::kCut ? "connection cut: it began too many calls and cancelled or abandoned them"
+                                       : "no file descriptor is free, so new connections wait; raise the limit "
+                                         "(ulimit -n, LimitNOFILE)";
   LogEvent(LogLevel::kWarning, name, why, fields);
 }
 

@@ -1,5 +1,5 @@
-// Accepts the connections of a gRPC server, in place of gRPC's own listener. That one stops for good if no descriptor
-// is free, accepts any number of connections, and lets each begin and cancel any number of calls.
+// Accepts the connections of a gRPC server, in place of gRPC's own listener. gRPC's listener stops forever when no
+// descriptor is free, accepts any number of connections, and lets each of them begin and cancel any number of calls.
 //
 //   AcceptLoop loop(limits, told);
 //   auto address = loop.Listen(builder, "[::]:7400", credentials);   // The port is taken; connections wait.
@@ -70,9 +70,9 @@ struct CallCounts {
   int64_t done = 0;  // Those that ended normally, with an answer to a complete request.
 };
 
-// The limit for calls begun but not finished within kCallWindow, in addition to those that may be open: a client that
-// cancels a call now and then never reaches it. If the sum over all connections exceeds it, the connections with
-// kFewCalls or more are cut.
+// Limit for the calls that a connection begins and does not finish within kCallWindow, in addition to those that may be
+// open. A client that cancels a call now and then never reaches it. If the sum over all connections exceeds it, the
+// connections with at least kFewCalls of such calls are cut.
 inline constexpr int64_t kUnansweredCalls = 2048;
 inline constexpr int64_t kFewCalls = 512;
 inline constexpr std::chrono::milliseconds kCallWindow(1000);
@@ -110,7 +110,7 @@ class ConnectionTable {
   // Counts since the beginning of the window.
   class Window {
    public:
-    // `fresh`: everything so far belongs to the window, too.
+    // `fresh`: the connection is new, so all its calls so far belong to the window.
     int64_t Unanswered(const CallCounts& counts, Time now, bool fresh);
 
    private:
@@ -144,11 +144,11 @@ class ConnectionTable {
 // GRPC_ARG_ENABLE_CHANNELZ, which is gRPC's default.
 class CallCountReader {
  public:
-  // Counts of the connection with this peer name; nothing if gRPC did not list it the last time.
+  // Counts of the connection with this peer name. Nothing if gRPC's last list did not contain it.
   std::optional<CallCounts> Of(const std::string& peer);
-  // From here on an unknown peer makes it ask gRPC for the list again, once.
+  // The next unknown peer name makes it ask gRPC for the list again, once.
   void LookAgain() { listed_ = false; }
-  // From here on the name may belong to another connection.
+  // Call it when the connection has ended: the name may be used by another connection later.
   void Forget(const std::string& peer) { sockets_.erase(peer); }
 
  private:
@@ -161,12 +161,12 @@ class CallCountReader {
 enum class ConnectionEvent {
   kOpened,
   kEnded,
-  kRejected,  // It exceeds the limit of all or of its address.
+  kRejected,  // It exceeds the limit for all connections or for its address.
   kCut,       // It began and cancelled too many calls.
   kWaiting,   // No descriptor is free; connections wait until one is.
 };
 
-// The limits, with at most as many connections as the process has descriptors for.
+// `limits`, reduced to the number of connections for which the process has descriptors.
 ConnectionLimits WithinDescriptors(ConnectionLimits limits);
 
 class AcceptLoop {
@@ -178,8 +178,8 @@ class AcceptLoop {
   AcceptLoop& operator=(const AcceptLoop&) = delete;
   ~AcceptLoop();
 
-  // For the server that is built next; the server must end before this object. Otherwise as ListeningSocket::Open;
-  // returns the address with the chosen port.
+  // Adds a listener to the server that `builder` builds; the server must end before this object. Otherwise as
+  // ListeningSocket::Open; returns the address with the chosen port.
   absl::StatusOr<std::string> Listen(grpc::ServerBuilder& builder, const std::string& address,
                                      std::shared_ptr<grpc::ServerCredentials> credentials);
   // Call once, when the server runs.
@@ -221,8 +221,9 @@ class AcceptLoop {
   std::map<ConnectionTable::Id, Connection> connections_;
   ConnectionTable::Id last_asked_ = 0;
   CallCountReader counts_;
-  // gRPC works on a connection in the thread that hands it over for as long as its peer sends without a pause, so that
-  // must not be the thread that examines calls. One address can only delay itself.
+  // Threads that hand connections over to gRPC. gRPC reads from a new connection on the thread that hands it over, as
+  // long as its peer sends without a pause, so this must not be the thread that examines calls. The pool is fair, so
+  // one address can only delay itself.
   WorkerPool hand_over_{{.threads = 64, .threads_of_an_owner = 32, .waiting_of_an_owner = 256}};
   RepeatFilter told_lines_;
   std::thread thread_;

@@ -16,18 +16,18 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kHandshake(20'000), kKeepalive(60'000), kKeepaliveAnswer(20'000), kShortest(1000);
-// Clients ping idle connections every 30 s; gRPC would cut them off, because it allows one ping in 5 minutes by
-// default.
+// Clients ping idle connections every 30 s. By default gRPC allows one ping in 5 minutes and would cut such
+// connections.
 constexpr int kPingFloorMs = 10'000;
 
-// Probes make one call at a time.
+// Limits of the health port. Probes make one call at a time.
 constexpr int kMaxStreams = 100;
 constexpr int kMaxConnections = 1000;
 
 }  // namespace
 
 std::unique_ptr<grpc::ServerBuilder> NewServerBuilder(bool health) {
-  // Not thread-safe, so it is switched on once, before the first builder is made.
+  // This setting of gRPC is not thread-safe, so it is made once, before the first builder.
   static std::once_flag once;
   std::call_once(once, [] { grpc::EnableDefaultHealthCheckService(true); });
   auto builder = std::make_unique<grpc::ServerBuilder>();
@@ -56,7 +56,7 @@ HealthPort::HealthPort()
                    [](ConnectionEvent) {}) {}
 
 HealthPort::~HealthPort() {
-  // At once: Watch calls would keep it open.
+  // Shuts down at once: open Watch calls would keep the server alive.
   if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
 }
 
@@ -70,10 +70,10 @@ absl::StatusOr<std::unique_ptr<HealthPort>> HealthPort::Start(const std::string&
     return absl::UnavailableError(absl::StrCat(listening.status().message(), " (--health-listen)"));
   }
   port->address_ = *std::move(listening);
-  // gRPC builds no server with the health service alone. This service answers UNIMPLEMENTED to everything else.
+  // gRPC cannot build a server with the health service alone. This service answers UNIMPLEMENTED to all other calls.
   builder->RegisterCallbackGenericService(&port->nothing_else_);
   port->server_ = builder->BuildAndStart();
-  if (port->server_ == nullptr) return absl::UnavailableError("gRPC cannot start its server (--health-listen)");
+  if (port->server_ == nullptr) return absl::UnavailableError("gRPC cannot start the server for --health-listen");
   port->accept_loop_.Start();
   port->server_->GetHealthCheckService()->SetServingStatus("live", true);
   port->SetReady(false);

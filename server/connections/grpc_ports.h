@@ -14,7 +14,7 @@
 
 namespace routing_replay::server {
 
-// Every server of the process is built with this: none accepts messages that gRPC compressed. Thread-safe.
+// All gRPC servers of the process are built with this. They reject compressed messages. Thread-safe.
 std::unique_ptr<grpc::ServerBuilder> NewServerBuilder(bool health);
 
 // Limits for every connection of the server: a handshake must end within 20 s, and a peer that is silent for 60 s must
@@ -26,8 +26,8 @@ void SetPeerLimits(std::chrono::milliseconds patience, grpc::ServerBuilder& buil
 // listeners. Names: "live", "ready" and "", which means ready.
 class HealthPort {
  public:
-  // host:port or [v6]:port; port 0: any free one. `patience` as for SetPeerLimits. Live and not ready when it returns.
-  // UNAVAILABLE naming the address if it is in use.
+  // `address` is host:port or [v6]:port; port 0 means any free one. `patience` as for SetPeerLimits. When it returns,
+  // the port reports "live" but not "ready". UNAVAILABLE naming the address if it is in use.
   static absl::StatusOr<std::unique_ptr<HealthPort>> Start(
       const std::string& address, std::chrono::milliseconds patience = std::chrono::minutes(2));
   ~HealthPort();

@@ -17,9 +17,9 @@ namespace routing_replay::server {
 namespace {
 
 constexpr uint32_t kMaxCallBytes = 4 << 10;
-// A longer header is paid for before it comes: the budget knows of payloads.
+// Memory for a longer header is reserved before it is received. (The memory budget covers only payloads.)
 constexpr uint32_t kFreeHeaderBytes = 64 << 10;
-// Of a socket, before others have their turn.
+// Bytes to read from one socket before other sockets are served.
 constexpr size_t kBytesPerTurn = 4 << 20;
 constexpr std::chrono::seconds kLinger(2);
 
@@ -30,7 +30,7 @@ absl::Status TooMuch(Reason reason, const char* field, absl::string_view what) {
 
 }  // namespace
 
-// The call's end of a connection, which may be over before the call is.
+// The stream of a call on this connection. The connection may close before the call ends.
 class DirectStream final : public CallStream {
  public:
   explicit DirectStream(std::shared_ptr<DirectConnection> connection) : connection_(std::move(connection)) {}
@@ -107,7 +107,7 @@ void DirectConnection::OnReady(uint32_t events) {
 
 void DirectConnection::OnSecond(std::chrono::steady_clock::time_point now) {
   using Time = std::chrono::milliseconds;
-  if (state_ == State::kInCall || state_ == State::kClosed) return;  // A call looks for itself.
+  if (state_ == State::kInCall || state_ == State::kClosed) return;  // A call in progress has its own timeouts.
   const Time stall = home_.context.config.stall_timeout;
   const Time longest = state_ == State::kLingering ? Time(kLinger)
                        : state_ == State::kEnding  ? stall
@@ -117,7 +117,8 @@ void DirectConnection::OnSecond(std::chrono::steady_clock::time_point now) {
 
 void DirectConnection::Watch(uint32_t too_early) {
   if (state_ == State::kClosed) return;
-  // What is watched for between two messages stays so until it comes: most often that is when it is wanted.
+  // Between two messages, keep watching for bytes until some arrive: by then the next message is usually wanted, and a
+  // system call is saved.
   uint32_t wanted = EPOLLRDHUP | (watched_ & stream_->read_events() & ~too_early);
   if (WantsBytes() || state_ == State::kLingering) wanted |= stream_->read_events();
   if (!writer_.done()) wanted |= stream_->write_events();
@@ -135,18 +136,18 @@ absl::Status DirectConnection::Admit(const Frame& frame) {
   if (frame.type == FrameType::kCall && frame.header_bytes <= kMaxCallBytes && frame.payload_bytes == 0) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError("a call is to begin");
+  return absl::InvalidArgumentError("frame: expected the start of a call");
 }
 
 absl::Status DirectConnection::AdmitMessage(const Frame& frame) {
   const auto most = static_cast<uint64_t>(home_.context.config.max_message_bytes);
-  if (frame.type != FrameType::kMessage) return absl::InvalidArgumentError("frame: a message is to come");
+  if (frame.type != FrameType::kMessage) return absl::InvalidArgumentError("frame: expected a message");
   if (frame.payload_bytes > most || frame.header_bytes > most - frame.payload_bytes) {
-    return TooMuch(Reason::kLength, "message", absl::StrCat("longer than ", most, " bytes"));
+    return TooMuch(Reason::kLength, "message", absl::StrCat("must have at most ", most, " bytes"));
   }
   if (frame.payload_bytes > static_cast<uint64_t>(most_payload_)) {
     return TooMuch(Reason::kOverBudget, "payload",
-                   absl::StrCat(frame.payload_bytes, " bytes come, ", most_payload_, " granted; ask for credit first"));
+                   absl::StrCat(frame.payload_bytes, " bytes sent, ", most_payload_, " granted; ask for credit first"));
   }
   if (frame.header_bytes <= kFreeHeaderBytes) return absl::OkStatus();
   RR_ASSIGN_OR_RETURN(header_memory_, ReserveForRead(home_.context.read_requests, frame.header_bytes));
@@ -172,7 +173,7 @@ void DirectConnection::OnFrame() {
   Complete(came_, true);
 }
 
-// The call hears of it as of a message, and ends with it.
+// The call gets the error from Take, and ends with it.
 void DirectConnection::OnBadFrame(const absl::Status& status) {
   if (state_ == State::kIdle) return Close();
   bad_frame_ = status;
@@ -197,8 +198,8 @@ void DirectConnection::BeginCall(const ReceivedFrame& frame) {
   messages_ = 0;
   const auto token = home_.tickets.TokenOf(call.ticket());
   if (!token) {
-    // Its client asks for another one, and comes again.
-    return End(absl::UnavailableError("ticket: unknown or expired"), nullptr);
+    // The client asks for a new ticket over gRPC and connects again.
+    return End(absl::UnavailableError("ticket: unknown or expired; request a new one with OpenDirect"), nullptr);
   }
   const bool offer = call.shared_memory() && absl::string_view(caller_.transport) == "unix";
   if (method_ == Method::kGreeting) return offer ? OfferMemory() : End(absl::OkStatus(), nullptr);
@@ -241,7 +242,7 @@ void DirectConnection::Send(SentMessage message, CallEvent& sent) {
 
 void DirectConnection::Finish(const absl::Status& status, CallEvent& ended) {
   Complete(came_, false);
-  if (!writer_.done()) Close();  // A message is cut off in the middle.
+  if (!writer_.done()) Close();  // A message is only partly sent, so no end frame can follow.
   CallEvent* event = ended.Begin();
   state_ == State::kClosed ? Complete(event, true) : End(status, event);
 }
@@ -272,7 +273,8 @@ void DirectConnection::Flush() {
   Watch();
 }
 
-// Only after a greeting, and a read that ended well, is it known that nothing more of the call comes.
+// The connection is reused only after a greeting or a read that ended with OK: then the client sends nothing more for
+// this call. Otherwise the connection is closed.
 void DirectConnection::OnEndSent() {
   Complete(gone_, true);
   since_ = std::chrono::steady_clock::now();

@@ -74,7 +74,7 @@ void DirectLoop::ShutdownAndJoin() {
   if (!thread_.joinable()) return DeleteCalls();
   Run([this] {
     ending_ = true;
-    const auto sockets = sockets_;  // They forget themselves.
+    const auto sockets = sockets_;  // A copy: Close removes each socket from sockets_.
     for (const auto& [number, socket] : sockets) socket->Close();
   });
   thread_.join();
@@ -145,7 +145,7 @@ void DirectLoop::OnSockets(int timeout_ms) {
     }
     const auto found = sockets_.find(events[i].data.u64);
     if (found == sockets_.end()) continue;
-    const std::shared_ptr<LoopSocket> socket = found->second;  // It may be forgotten meanwhile.
+    const std::shared_ptr<LoopSocket> socket = found->second;  // Keeps the socket alive if it is removed meanwhile.
     socket->OnReady(events[i].events);
   }
 }

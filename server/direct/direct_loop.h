@@ -1,4 +1,4 @@
-// A thread of the direct path: the sockets of its connections, and the calls on them.
+// One thread of the direct path, which serves the sockets of its connections and the calls on them.
 #ifndef SERVER_DIRECT_DIRECT_LOOP_H_
 #define SERVER_DIRECT_DIRECT_LOOP_H_
 
@@ -15,35 +15,35 @@
 
 namespace routing_replay::server {
 
-// A socket of a loop, as the loop sees it: on its thread.
+// The loop's view of one of its sockets. Called on the loop's thread.
 class LoopSocket {
  public:
   virtual ~LoopSocket() = default;
-  // `events`: of epoll. Also where there is nothing to do.
+  // `events` are those of epoll. May be called although there is nothing to do.
   virtual void OnReady(uint32_t events) = 0;
-  // Once a second.
+  // Called once a second.
   virtual void OnSecond(std::chrono::steady_clock::time_point now) = 0;
-  // The loop ends.
+  // Called when the loop ends.
   virtual void Close() = 0;
 };
 
 class DirectLoop final : public CallLoop {
  public:
   DirectLoop();
-  // Requires ShutdownAndJoin before, where it was started.
+  // If it was started, ShutdownAndJoin must have returned before.
   ~DirectLoop() override;
 
   void Start();
   void Post(CallAlarm& alarm, CallEvent& event) override;
   void Drain() override;
-  // From any thread: `task` runs soon on the loop's.
+  // May be called from any thread: runs `task` soon on the loop's thread.
   void Run(std::function<void()> task);
-  // Closes all sockets. The thread ends when the last call has.
+  // Closes all sockets, and waits for the thread, which ends with the last call.
   void ShutdownAndJoin();
 
-  // On the loop's thread, as all below. The event of an operation comes soon.
+  // This and all functions below: only on the loop's thread. Delivers the event of a finished operation soon.
   void Complete(CallEvent& event, bool ok) { ready_.push_back({&event, ok}); }
-  // Takes the socket in, which is kept until Forget, and tells it what of `events` it is ready for. Returns its number.
+  // Adds a socket and watches it for `events`. The loop keeps it until Forget. Returns the socket's number.
   uint64_t Add(std::shared_ptr<LoopSocket> socket, int fd, uint32_t events);
   void Watch(uint64_t number, int fd, uint32_t events);
   void Forget(uint64_t number, int fd);
@@ -64,7 +64,7 @@ class DirectLoop final : public CallLoop {
   void CancelAlarm(CallAlarm& alarm) override;
   void Wake();
   void Serve();
-  // Takes what others have posted, and timers whose time has come. Returns how long there is nothing to do, in ms.
+  // Takes the posted events and tasks, and the timers that are due. Returns the time until the next timer in ms.
   int TakePosted();
   void OnSockets(int timeout_ms);
   void LookAtAll();
@@ -76,7 +76,7 @@ class DirectLoop final : public CallLoop {
   std::vector<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
   Timers timers_ ABSL_GUARDED_BY(mutex_);
   std::map<CallAlarm*, Timers::iterator> timer_of_ ABSL_GUARDED_BY(mutex_);
-  // Of the thread:
+  // Used by the loop's thread only:
   std::vector<Ready> ready_;
   std::map<uint64_t, std::shared_ptr<LoopSocket>> sockets_;
   uint64_t next_ = 1;

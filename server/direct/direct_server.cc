@@ -19,7 +19,7 @@
 
 namespace routing_replay::server {
 
-// A socket that listens. Where no descriptor is free it rests until the next second.
+// A listening socket. If no descriptor is free, it stops accepting until the next second.
 class DirectServer::Acceptor final : public LoopSocket {
  public:
   Acceptor(DirectServer& server, DirectLoop& loop, int fd) : server_(server), loop_(loop), fd_(fd) {}
@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<DirectServer>> DirectServer::Listen(ServiceContex
   std::unique_ptr<DirectServer> server(new DirectServer(context, tls, limits, std::move(told)));
   RR_RETURN_IF_ERROR(server->FollowTls());
   RR_RETURN_IF_ERROR(server->Open(listener));
-  // Everybody on this machine reaches the socket, and it shows no certificate.
+  // With TLS there is no Unix socket: every user of this machine could reach it, and it has no certificate.
   if (tls == nullptr) RR_RETURN_IF_ERROR(server->OpenUnix());
   context.direct.encrypted = tls != nullptr;
   context.direct.tickets = &server->tickets_;
@@ -85,7 +85,7 @@ absl::Status DirectServer::Open(const DirectListener& listener) {
 }
 
 absl::Status DirectServer::OpenUnix() {
-  // The system chooses a name that nobody has.
+  // Without a name in the address, the system chooses an unused abstract name.
   sockaddr_un name{.sun_family = AF_UNIX, .sun_path = {}};
   socklen_t size = sizeof(name.sun_family);
   unix_fd_ = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -143,7 +143,7 @@ void DirectServer::TakeIn(int fd, const Peer& peer) {
     table_.Leave(id);
     told_(ConnectionEvent::kEnded);
   };
-  FollowTls().IgnoreError();  // The last ones that could be used stay in use.
+  FollowTls().IgnoreError();  // After an error the previous certificates stay in use.
   loop.Run([this, &loop, fd, name = peer.name, closed, tls = tls_context_] {
     std::unique_ptr<ByteStream> stream;
     if (tls != nullptr) {
@@ -157,7 +157,7 @@ void DirectServer::TakeIn(int fd, const Peer& peer) {
 
 void DirectServer::Drain() {
   stopped_ = true;
-  for (const int fd : fds_) shutdown(fd, SHUT_RDWR);  // Who comes now finds nobody.
+  for (const int fd : fds_) shutdown(fd, SHUT_RDWR);  // New connections are refused from here on.
   for (const auto& loop : loops_) loop->Drain();
 }
 

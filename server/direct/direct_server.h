@@ -1,4 +1,4 @@
-// The direct path of a server: its listeners, the threads of its connections, and its tickets.
+// The direct path of a server: its listeners, its threads (loops) and its tickets.
 #ifndef SERVER_DIRECT_DIRECT_SERVER_H_
 #define SERVER_DIRECT_DIRECT_SERVER_H_
 
@@ -20,23 +20,23 @@ namespace routing_replay::server {
 
 class DirectServer {
  public:
-  // Of connections of the direct path alone. From any of its threads.
+  // Called for events of the direct path's connections, from any of its threads.
   using Told = std::function<void(ConnectionEvent event)>;
 
-  // Listens there with `tls`; where that is null, without TLS and on an abstract Unix socket of this machine as well.
-  // Sets `context.direct`. Nobody is served before Start. UNAVAILABLE naming the address, or the settings of TLS.
-  // `context` and `tls` must outlive this.
+  // Listens on `listener`, with TLS if `tls` is not null. Without TLS it also listens on an abstract Unix socket of
+  // this machine. Sets `context.direct`. Connections are served only after Start. UNAVAILABLE naming the address or the
+  // TLS settings that cannot be used. `context` and `tls` must outlive this.
   static absl::StatusOr<std::unique_ptr<DirectServer>> Listen(ServiceContext& context, const DirectListener& listener,
                                                               const ServedTls* tls, const ConnectionLimits& limits,
                                                               Told told);
   ~DirectServer();
 
-  // With the port that was chosen; empty: the Unix socket alone.
+  // With the chosen port. Empty if there is only the Unix socket.
   const std::string& address() const { return address_; }
   void Start();
-  // Nobody comes any more; calls go on, and end soon where they can.
+  // Accepts no more connections. Open calls are asked to end soon.
   void Drain();
-  // Ends all calls, those of store workers excepted, which must be finished before.
+  // Ends all calls. The store workers must be finished before.
   void ShutdownAndJoin();
 
  private:
@@ -45,9 +45,9 @@ class DirectServer {
   DirectServer(ServiceContext& context, const ServedTls* tls, const ConnectionLimits& limits, Told told);
   absl::Status Open(const DirectListener& listener);
   absl::Status OpenUnix();
-  // Follows the files of TLS, as far as they can be used.
+  // Uses the present TLS files. After an error the previous ones stay in use.
   absl::Status FollowTls();
-  // On the first loop's thread.
+  // Called on the first loop's thread.
   void TakeIn(int fd, const Peer& peer);
 
   ServiceContext& context_;
@@ -57,14 +57,14 @@ class DirectServer {
   Mutex mutex_;
   ConnectionTable table_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<DirectLoop>> loops_;
-  // Of the first loop's thread:
+  // Used by the first loop's thread only:
   size_t next_loop_ = 0;
-  std::shared_ptr<const TlsTexts> tls_texts_;  // That were looked at last.
-  TlsContext tls_context_;                     // Null: without TLS.
+  std::shared_ptr<const TlsTexts> tls_texts_;  // The texts that were used last.
+  TlsContext tls_context_;                     // Null without TLS.
 
   std::string address_;
   std::vector<ListeningSocket> sockets_;
-  std::vector<int> fds_;  // That listen; those of sockets_ and the Unix socket.
+  std::vector<int> fds_;  // All listening descriptors: those of sockets_ and the Unix socket.
   int unix_fd_ = -1;
   std::atomic<bool> stopped_{false};
 };

@@ -26,7 +26,7 @@ void WriteAll(int fd, absl::string_view text) {
   while (!text.empty()) {
     const ssize_t size = write(fd, text.data(), text.size());
     if (size > 0) text.remove_prefix(static_cast<size_t>(size));
-    if (size < 0 && errno == EAGAIN) {  // Another process that shares the file has made it non-blocking.
+    if (size < 0 && errno == EAGAIN) {  // Another process that shares this file made it non-blocking.
       pollfd writable{.fd = fd, .events = POLLOUT, .revents = 0};
       poll(&writable, 1, -1);
     } else if (size < 0 && errno != EINTR) {
@@ -50,7 +50,7 @@ std::string ToJson(absl::string_view ts, absl::string_view level, absl::string_v
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-// Escapes new lines and terminal escapes.
+// Escapes line breaks and terminal control sequences.
 std::string Printable(absl::string_view text) { return absl::CEscape(text); }
 
 std::string ToText(absl::string_view ts, absl::string_view level, absl::string_view event, absl::string_view message,
@@ -68,7 +68,8 @@ constexpr size_t kMostWaitingBytes = size_t{4} << 20;
 
 LineQueue& StandardError() {
   static auto* const queue = new LineQueue(STDERR_FILENO, kMostWaitingBytes, [](int64_t lines) {
-    LogEvent(LogLevel::kWarning, "log_lines_dropped", "these lines could not be written in time", {{"lines", lines}});
+    LogEvent(LogLevel::kWarning, "log_lines_dropped",
+             "log lines were dropped because standard error was not read in time", {{"lines", lines}});
   });
   return *queue;
 }
@@ -106,7 +107,7 @@ void LogLineOf(const char* library, absl::string_view file, int line, absl::stri
 
 void LogGrpcLine(gpr_log_func_args* line) {
   LogLineOf("grpc", line->file, line->line, line->message);
-  if (absl::StartsWith(line->message, "assertion failed")) FlushLog();  // It aborts next.
+  if (absl::StartsWith(line->message, "assertion failed")) FlushLog();  // gRPC aborts the process next.
 }
 
 void LogProtobufLine(google::protobuf::LogLevel level, const char* file, int line, const std::string& message) {
@@ -163,7 +164,7 @@ void LogLinesOfLibraries() {
 
 LineQueue::LineQueue(int fd, size_t most_bytes, std::function<void(int64_t)> dropped)
     : fd_(fd), most_bytes_(most_bytes), tell_dropped_(std::move(dropped)) {
-  // Signals are for other threads.
+  // Blocks all signals on the writing thread: other threads handle them.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);

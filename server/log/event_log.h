@@ -2,8 +2,8 @@
 //
 //   {"ts":"2026-03-01T12:00:00.123Z","level":"warning","event":"call_failed","message":"…","method":"Read"}
 //
-// As JSON, every line is one JSON value whatever is in it; as text, unprintable characters are escaped. Above the level
-// debug, lines contain no sample ids and no payloads, and run ids only in the event "audit".
+// In JSON form every line is one valid JSON value, whatever its fields contain; in text form unprintable characters are
+// escaped. Lines above the level debug contain no sample ids and no payloads, and run ids only in the event "audit".
 #ifndef SERVER_LOG_EVENT_LOG_H_
 #define SERVER_LOG_EVENT_LOG_H_
 
@@ -34,13 +34,13 @@ using LogFields = std::vector<std::pair<std::string, std::variant<std::string, i
 
 // All functions are thread-safe, and act on the whole process.
 
-// From here on events are written to `out`, or to standard error; earlier events are lost. `out` must outlive the
+// Starts writing events to `out`, or to standard error if it is null. Earlier events are lost. `out` must outlive the
 // process's last event. No caller waits for standard error: a thread writes there, and if it cannot keep up, the oldest
 // lines are dropped and counted.
 void StartLogging(LogFormat format, std::ostream* out = nullptr);
-// Lines of gRPC and protobuf become the events "grpc" and "protobuf". At most one line in 10 s comes from one place of
-// their source; the next line's field "held_back" has the number that was suppressed. Otherwise clients could cause any
-// number of lines, for example one per text that is not UTF-8.
+// Log lines of gRPC and protobuf become the events "grpc" and "protobuf". Each source line of these libraries may log
+// once in 10 s; the field "held_back" of the next event is the number of lines that were suppressed. Without this limit
+// clients could cause any number of lines, for example one per text that is not UTF-8.
 void LogLinesOfLibraries();
 // Returns once standard error has all lines, or `patience` is over. Call it before the process ends.
 void FlushLog(std::chrono::milliseconds patience = std::chrono::seconds(2));
@@ -54,8 +54,8 @@ bool IsLogged(LogLevel level);
 // `event` and the names of fields are fixed words: [a-z_]+. Messages and values may be anything.
 void LogEvent(LogLevel level, absl::string_view event, absl::string_view message, const LogFields& fields = {});
 
-// Lines to be written to a file descriptor that nobody may be reading: adding a line never waits for the reader.
-// Thread-safe. Never destroyed: its thread may be in a write that never ends.
+// A queue of lines to write to a file descriptor. Adding a line never waits, even if nobody reads the descriptor.
+// Thread-safe. Never destroyed, because its thread may be blocked in a write forever.
 class LineQueue {
  public:
   // After lines were dropped, the writing thread calls `dropped` with their number, once all other lines are written.

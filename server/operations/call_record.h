@@ -1,5 +1,6 @@
-// One RPC, from its arrival to its end: counted, timed, and logged if it did not end well. Every handler makes one for
-// each of its calls. Failures are logged at most once per kind and 10 s; the latest kinds are kept for the status page.
+// One RPC, from its arrival to its end: counted, timed, and logged if it did not end well. Every handler makes one
+// CallRecord for each of its calls. Each kind of failure is logged at most once in 10 s, and the latest kinds are kept
+// for the status page.
 #ifndef SERVER_OPERATIONS_CALL_RECORD_H_
 #define SERVER_OPERATIONS_CALL_RECORD_H_
 
@@ -73,14 +74,15 @@ struct CallBook {
   CallJournal journal{clock};
 };
 
-// Who makes a call, as its transport tells.
+// The caller of a call, as its transport reports it.
 struct Caller {
   std::string peer;                // As gRPC names it: "ipv4:127.0.0.1:1234".
-  const char* transport = "grpc";  // Or without gRPC "direct" (TCP), "unix" or "shm" (shared memory).
-  std::string authorization;  // The header; empty where there are two: a client must not choose which one is checked.
-  std::string request_id, trace_parent;        // As they were sent.
-  std::string certificate, certificate_chain;  // Of the connection, PEM; empty where none was shown.
-  std::string certificate_names;               // What it says of its bearer; it allows nothing.
+  const char* transport = "grpc";  // "grpc"; on the direct path "direct" (TCP), "unix" or "shm" (shared memory).
+  // The authorization header. Empty if there are two: a client must not choose which one is checked.
+  std::string authorization;
+  std::string request_id, trace_parent;        // As sent by the client.
+  std::string certificate, certificate_chain;  // The connection's client certificate, PEM; empty if none was presented.
+  std::string certificate_names;               // Names in that certificate, for logs only; they grant no access.
   Clock::Time deadline = Clock::Time::max();   // By Clock::Real().
 };
 
@@ -109,7 +111,7 @@ class CallRecord {
   const Caller& caller_;
   const Clock::Time began_;
   bool ended_ = false;
-  mutable std::string request_id_;  // Made for the first line.
+  mutable std::string request_id_;  // Generated when the first line needs it.
 };
 
 }  // namespace routing_replay::server

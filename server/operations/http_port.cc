@@ -39,7 +39,7 @@ using tcp = asio::ip::tcp;
 namespace beast = boost::beast;
 namespace http = beast::http;
 
-// For a client's close_notify: it has the answer, and few send one.
+// Time to wait for a client's TLS close_notify after the answer. Few clients send one.
 constexpr std::chrono::milliseconds kShutdownPatience(500);
 
 std::string Text(beast::string_view text) { return {text.data(), text.size()}; }
@@ -74,23 +74,23 @@ int CodeOf(beast::error_code error) {
   return error.category() == http::make_error_code(http::error::bad_method).category() ? 400 : 0;
 }
 
-// What the sessions of a port share. Outlives them. Thread-safe.
+// State shared by the sessions of a port. Must outlive them. Thread-safe.
 class HttpSessions {
  public:
   HttpSessions(HttpPortOptions port_options, HttpHandler port_handler)
       : options(std::move(port_options)), handler(std::move(port_handler)) {}
 
-  // Whether one more may come in: where there are too many, for the one that the port has waited for the longest, which
-  // is cut. A client that sends or takes nothing holds its place against nobody who asks.
+  // Returns true if one more session may open. If there are too many, it cuts the one that has kept the port waiting
+  // longest. So a client that sends or reads nothing cannot keep others out.
   bool MakeRoom();
-  // The port waits for a session: for its request, or for it to read the answer. Lasts until Forget with the returned
-  // number. `cut`, called from any thread, ends the session, if it has not ended.
+  // Records that the port waits for a session: for its request, or for it to read the answer. Lasts until Forget with
+  // the returned number. `cut` ends the session, if it has not ended; it may be called from any thread.
   uint64_t Await(std::function<void()> cut);
   void Forget(uint64_t waiting);
 
   const HttpPortOptions options;
   const HttpHandler handler;
-  std::atomic<int> open{0};  // Those that were not cut.
+  std::atomic<int> open{0};  // Sessions that were not cut.
 
  private:
   Mutex mutex_;
@@ -133,7 +133,8 @@ class Session final : public std::enable_shared_from_this<Session<Stream>> {
     waiting_ = sessions_.Await([weak = this->weak_from_this()] {
       const auto self = weak.lock();
       if (self == nullptr) return;
-      self->Leave();  // Not when it is gone, which takes a moment: others may have its place now.
+      // Leave now, not when the session is destroyed: that takes a moment, and its place may be given to another one.
+      self->Leave();
       asio::post(self->stream_.get_executor(), [self] { beast::get_lowest_layer(self->stream_).close(); });
     });
     SetDeadline(sessions_.options.timeout);
@@ -176,7 +177,7 @@ class Session final : public std::enable_shared_from_this<Session<Stream>> {
     response_.keep_alive(false);
     response_.content_length(response.body.size());
     if (!head) response_.body() = std::move(response.body);
-    Await();  // Not while the handler ran: only now the port waits for the client.
+    Await();  // Only from now on the port waits for the client; before, the handler ran.
     http::async_write(stream_, response_,
                       [self = this->shared_from_this()](beast::error_code error, size_t) { self->OnWritten(error); });
   }
@@ -247,7 +248,7 @@ absl::StatusOr<std::shared_ptr<ssl::context>> MakeTlsContext(const TlsTexts& tex
   return context;
 }
 
-// Time until a file descriptor may be free again.
+// Pause before the next attempt to accept a connection if no file descriptor is free.
 constexpr std::chrono::milliseconds kAcceptPause(100);
 
 class AsioHttpPort final : public HttpPort {

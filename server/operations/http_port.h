@@ -1,5 +1,5 @@
-// A small HTTP/1.1 server, plaintext or TLS, with one handler: one request per connection; everything that a client can
-// make large or slow is limited; it never serves files.
+// A small HTTP/1.1 server, plaintext or TLS, with one handler. It serves one request per connection and no files. Size
+// and time of every client input are limited.
 #ifndef SERVER_OPERATIONS_HTTP_PORT_H_
 #define SERVER_OPERATIONS_HTTP_PORT_H_
 

@@ -21,7 +21,7 @@ std::string LabelText(const std::vector<prometheus::ClientMetric::Label>& labels
                       "}");
 }
 
-// A read may wait for its rows as long as --max-wait, 10 minutes unless that is changed.
+// Bucket limits. A waiting read may take up to max-wait, 10 minutes.
 const prometheus::Histogram::BucketBoundaries kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
                                                           1,     2.5,    5,     10,   30,    60,   120, 300,  600};
 
@@ -85,7 +85,8 @@ void Metrics::CountRecord(absl::string_view run, Producer producer, const Sample
   newest_.newest_get = std::max(newest_.newest_get, version);
   if (producer != Producer::kRollout) return;
   RunVersions& versions = Use(run);
-  // Not the highest version: one reader of the whole run, such as an export, would hide the trainer for ever.
+  // The version read last, not the highest: one reader of the whole run, such as an export, would hide the trainer's
+  // lag forever.
   versions.get = version;
   versions.read = versions.used;
 }

@@ -1,4 +1,4 @@
-// Counters of the server's work, in Prometheus form. Every fallback and rejection has one: nothing is silent.
+// Counters of the server's work, in Prometheus form. Every fallback and every rejection has a counter.
 #ifndef SERVER_OPERATIONS_METRICS_H_
 #define SERVER_OPERATIONS_METRICS_H_
 
@@ -58,7 +58,7 @@ class Metrics {
   // "run_bytes", "run_streams", "max_deadline", "waiting_reads" or "control_calls".
   void CountQuotaRejection(const char* quota);
 
-  // A call of the method has arrived; and one has ended.
+  // Call them when a call of the method has arrived, and when it has ended.
   void BeginCall(absl::string_view method);
   void EndCall(absl::string_view method, absl::StatusCode code, std::chrono::duration<double> took);
   // Calls that have begun and not ended.
@@ -69,9 +69,9 @@ class Metrics {
   // Weight versions since the start; kUnknownWeightVersion: none.
   struct Versions {
     int64_t newest_put = kUnknownWeightVersion, newest_get = kUnknownWeightVersion;  // Of all runs.
-    // For each run with a reader: the newest version that was put, minus that of the last sample read. This is the
-    // largest of them; 0 if no run was read within 30 minutes. Rows of trainers do not count: their versions are
-    // numbered differently.
+    // The largest lag of all runs that were read within 30 minutes; 0 if there are none. A run's lag is the newest
+    // version that was put minus the version of the last sample read. Rows recorded by trainers do not count: their
+    // versions are numbered differently.
     int64_t lag = 0;
   };
   Versions versions();
@@ -108,23 +108,24 @@ class Metrics {
   prometheus::Registry registry_;
 
   prometheus::Family<Counter>& append_rejections_ =
-      AddCounters("append_rejections_total", "Appends rejected, by reason; nothing of them was stored.");
+      AddCounters("append_rejections_total", "Appends rejected, by reason. Nothing of a rejected append is stored.");
   prometheus::Family<Counter>& records_ = AddCounters("read_samples_total", "Samples answered by reads, by status.");
   prometheus::Family<Counter>& access_rejections_ =
       AddCounters("access_rejections_total", "Calls and messages rejected because of their token, by status code.");
   prometheus::Family<Counter>& store_errors_ =
       AddCounters("store_errors_total",
                   "Operations of the store that failed for reasons other than the caller's request, by status code.");
-  prometheus::Family<Counter>& quota_rejections_ =
-      AddCounters("quota_rejections_total",
-                  "Calls and messages rejected or ended because of a limit of one run, one call or one kind of calls.");
-  prometheus::Family<Counter>& streams_ =
-      AddCounters("streams_total", "Append and Read calls admitted, by how they came: grpc, direct, unix or shm.");
+  prometheus::Family<Counter>& quota_rejections_ = AddCounters(
+      "quota_rejections_total",
+      "Calls and messages rejected or ended because a limit of a run, a call or a kind of calls was reached.");
+  prometheus::Family<Counter>& streams_ = AddCounters(
+      "streams_total",
+      "Append and Read calls admitted, by transport: grpc, direct (TCP), unix (socket) or shm (shared memory).");
   prometheus::Family<Counter>& calls_ = AddCounters("rpcs_total", "Calls that ended, by method and status code.");
   prometheus::Family<Gauge>& open_calls_ = AddFamily(prometheus::BuildGauge(), "rpcs_in_flight", "Calls in progress.");
   prometheus::Family<prometheus::Histogram>& call_seconds_ =
       AddFamily(prometheus::BuildHistogram(), "rpc_duration_seconds",
-                "From a call's arrival to its end; for Append and Read, of the whole stream.");
+                "Duration of a call from its arrival to its end; for Append and Read, of the whole stream.");
   std::atomic<int> calls_in_flight_{0};
   prometheus::Histogram& append_sizes_ =
       AddFamily(prometheus::BuildHistogram(), "append_size_bytes", "Payload bytes of one accepted append.")
@@ -133,37 +134,45 @@ class Metrics {
   Counter& appends_ = AddCounter("appends_total", "Appends accepted.");
   Counter& rows_ = AddCounter("append_rows_total", "Rows of accepted appends.");
   Counter& ingest_bytes_ = AddCounter("ingest_bytes_total", "Payload bytes of accepted appends.");
-  Counter& trimmed_rows_ = AddCounter("trimmed_rows_total", "Rows sent again although they were committed.");
+  Counter& trimmed_rows_ = AddCounter(
+      "trimmed_rows_total", "Rows sent again although they were already committed; they were not stored again.");
   Counter& conflicting_rows_ =
-      AddCounter("conflicting_rows_total", "Trimmed rows whose routes differ from the stored ones.");
-  Counter& late_rows_ = AddCounter("late_rows_total", "Rows that arrived after they were declared unrecorded.");
-  Counter& unrecorded_rows_ = AddCounter("unrecorded_rows_total", "Rows committed without a route.");
-  Counter& unverified_rows_ = AddCounter("unverified_rows_total", "Trimmed rows whose tokens could not be compared.");
+      AddCounter("conflicting_rows_total",
+                 "Trimmed rows whose expert ids differ from the stored ones; the stored ones were kept.");
+  Counter& late_rows_ =
+      AddCounter("late_rows_total", "Rows that arrived after they had been declared unrecorded; they were not stored.");
+  Counter& unrecorded_rows_ = AddCounter("unrecorded_rows_total", "Rows committed as unrecorded, without expert ids.");
+  Counter& unverified_rows_ = AddCounter(
+      "unverified_rows_total", "Trimmed rows whose tokens could not be compared, because one side did not state them.");
   Gauge& token_file_rejected_ =
-      AddGauge("token_file_rejected", "1 while the token file is invalid: the previous tokens are in force.");
+      AddGauge("token_file_rejected", "1 while the token file is invalid and the previous tokens stay in force.");
   Counter& token_file_failures_ =
       AddCounter("token_file_reload_failures_total",
                  "Changes of the token file that were rejected; the previous tokens stayed in force.");
 
  public:  // Counters that are updated where the event happens.
   Counter& credits = AddCounter("credits_total", "Credit requests granted.");
-  Counter& credit_rejections = AddCounter("credit_rejections_total", "Credit requests rejected: over budget.");
+  Counter& credit_rejections =
+      AddCounter("credit_rejections_total",
+                 "Credit requests rejected because they would exceed the memory budget or a run's limit.");
   Gauge& credit_bytes =
       AddGauge("memory_credit_bytes", "Bytes of the memory budget promised to append streams and not received yet.");
   Counter& reads = AddCounter("reads_total", "Reads begun.");
-  Gauge& waiting_read_bytes = AddGauge("waiting_read_bytes", "Memory of the requests of waiting reads.");
+  Gauge& waiting_read_bytes = AddGauge("waiting_read_bytes", "Memory held by the requests of waiting reads.");
   Counter& egress_bytes = AddCounter("egress_bytes_total", "Payload bytes of read messages.");
   Counter& egress_table_bytes =
-      AddCounter("egress_table_bytes_total", "Bytes of read messages in addition to the payload.");
-  Counter& expired = AddCounter("expired_samples_total", "Samples removed because they were idle past their TTL.");
+      AddCounter("egress_table_bytes_total", "Bytes of read messages besides the payload: tables and records.");
+  Counter& expired = AddCounter("expired_samples_total",
+                                "Samples removed because they were idle for longer than the TTL of their run.");
   Counter& tls_reload_failures = AddCounter(
       "tls_reload_failures_total",
       "Checks of the TLS files that found them missing, incomplete or mismatched; the previous ones stayed in use.");
   Gauge& connections = AddGauge("connections", "Open connections.");
-  Counter& rejected_connections = AddCounter(
-      "connections_rejected_total", "Connections closed at once because of the limit for all or for one address.");
+  Counter& rejected_connections =
+      AddCounter("connections_rejected_total",
+                 "Connections closed at once because the limit for all connections or for one address was reached.");
   Counter& cut_connections =
-      AddCounter("connections_cut_total", "Connections cut because of calls that they began and cancelled.");
+      AddCounter("connections_cut_total", "Connections cut because they began and cancelled too many calls.");
 };
 
 }  // namespace routing_replay::server

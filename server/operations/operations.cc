@@ -34,8 +34,8 @@ HttpResponse LogLevelNow() {
 }
 
 HttpResponse ChangeLogLevel(const HttpRequest& request, const std::string& token) {
-  // A browser that sends no Origin does not send this content type either without a preflight request, which is not
-  // answered here.
+  // Protects against web pages. A browser that sends no Origin header sends this content type only after a preflight
+  // request, which this port does not answer.
   if (!absl::StartsWithIgnoreCase(request.content_type, kJson)) {
     return Text(415, "Content-Type must be application/json");
   }
@@ -48,12 +48,12 @@ HttpResponse ChangeLogLevel(const HttpRequest& request, const std::string& token
   if (!status.ok()) return Text(400, std::string(status.message()));
   LogFields fields = {{"from", before}, {"to", std::string(GetLogLevel())}, {"peer", request.peer}};
   if (!token.empty()) fields.emplace_back("token", token);
-  // Written even if the new level would suppress warnings.
+  // Logged at a level that the new setting does not suppress.
   LogEvent(IsLogged(LogLevel::kWarning) ? LogLevel::kWarning : LogLevel::kError, "log_level_changed", "", fields);
   return LogLevelNow();
 }
 
-// A browser asks its user for a name and a password: the password is the token.
+// Accepts basic authentication, for browsers: the password is the token, and the name is ignored.
 std::string BearerOf(const std::string& authorization) {
   absl::string_view rest = authorization;
   std::string pair;
@@ -84,7 +84,7 @@ std::string HostOf(absl::string_view address) {
 }
 
 bool IsIpAddress(const std::string& host) {
-  in6_addr address;  // Of either kind.
+  in6_addr address;  // Large enough for IPv4 and IPv6.
   return inet_pton(AF_INET, host.c_str(), &address) == 1 || inet_pton(AF_INET6, host.c_str(), &address) == 1;
 }
 
@@ -117,7 +117,7 @@ absl::StatusOr<std::string> CheckOpenPort(const std::set<std::string>& names, co
 }
 
 constexpr std::chrono::milliseconds kHealthInterval(2000);
-// A census takes at most one part in 50 of the time, and runs at most this often.
+// Limits of the census: at most one fiftieth of the time, no more often than this interval, and this many samples.
 constexpr std::chrono::milliseconds kCensusInterval(10'000);
 constexpr int64_t kCensusSamples = 20000;
 
@@ -161,8 +161,9 @@ HttpResponse OperationsRoutes::AnswerOperator(const HttpRequest& request) const 
   const bool post = request.method == "POST";
   // Any page in an operator's browser may send a POST to this port, and without tokens nothing else protects it.
   if (post && !request.origin.empty())
-    return Text(403, "requests of web pages are rejected here: use a client that is not a browser");
-  // A browser sends remembered credentials with the requests of any page: accepted for reading, but not for changes.
+    return Text(403, "changes requested by web pages are rejected; use a client that is not a browser, such as curl");
+  // A browser sends remembered credentials with requests of any page. So basic authentication is accepted for reading,
+  // but not for changes.
   const std::string authorization = post ? request.authorization : BearerOf(request.authorization);
   const ScopeSet needed = post ? Scope::kAdmin : Scope::kRead | Scope::kAdmin;
   const auto token = check(request, authorization, needed);

@@ -1,5 +1,5 @@
-// The operator's view of a server: the HTTP port and the health port, from before the store is opened until after the
-// last call has ended.
+// The ports for operators: the HTTP port and the health port. They are open from before the store is opened until after
+// the last call has ended.
 //
 //   auto operations = Operations::Start(config, clock, check);   // /readyz: starting
 //   …                                                            // The store is opened, the listeners are.
@@ -17,9 +17,9 @@
 //   GET  /api/v1/log-level  {"level":"info"}
 //   POST /api/v1/log-level  {"level":"debug"}
 //
-// Everybody who reaches the port may use the first three. The others name runs: if the server has tokens, they require
-// one with the scope read or admin on every run, and POST one with admin. For reading, a browser may give the token as
-// the password of basic authentication. Without tokens, see MakeOperatorCheck.
+// Everybody who reaches the port may use the first three. The other paths show run names. If the server has tokens, GET
+// requires a token with the scope read or admin on every run, and POST one with the scope admin. For reading, a browser
+// may give the token as the password of basic authentication. Without tokens, see MakeOperatorCheck.
 #ifndef SERVER_OPERATIONS_OPERATIONS_H_
 #define SERVER_OPERATIONS_OPERATIONS_H_
 
@@ -78,9 +78,9 @@ class Readiness {
   State state_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Checks that the bearer of `authorization` (used instead of the request's) has one of the scopes on every run. Returns
-// the name of its token, or "" if no token is required. UNAUTHENTICATED if the token is missing or unknown;
-// FAILED_PRECONDITION, saying how to ask, if the request is rejected for a reason other than tokens.
+// Checks that the bearer of `authorization` (used in place of the request's own header) has one of the scopes on every
+// run. Returns the name of its token, or "" if no token is required. UNAUTHENTICATED if the token is missing or
+// unknown; FAILED_PRECONDITION, saying how to ask, if the request is rejected for a reason other than tokens.
 using OperatorCheck = std::function<absl::StatusOr<std::string>(const HttpRequest& request,
                                                                 absl::string_view authorization, ScopeSet any_of)>;
 
@@ -142,8 +142,8 @@ class Operations {
   absl::Status Open();
   void LookAtStore();
   void CountSamples();
-  // The present status. A store that is not healthy is not asked: then its contents come from the last census, if any.
-  // Before the store is open, only the process and its certificate.
+  // Returns the present status. While the store is unhealthy it is not asked, and its contents are those of the last
+  // census, if there is one. Before the store is open, the status has only the process and the certificate.
   ServerStatus Look() const;
   std::string MetricsText() const;
   std::string Json() const;

@@ -79,7 +79,7 @@ double Seconds(std::chrono::system_clock::time_point time) {
 
 class Families {
  public:
-  // If the name was added last, this adds a value with other labels to it.
+  // Adds a gauge. If the last gauge has the same name, adds a value with other labels to it.
   template <typename T>
   void Gauge(const char* name, const char* help, T value, std::vector<ClientMetric::Label> labels = {}) {
     Add(prometheus::MetricType::Gauge, name, help, std::move(labels)).gauge.value = static_cast<double>(value);
@@ -112,45 +112,50 @@ void AddProcess(const ServerStatus& status, Families& out) {
   out.Counter("process_cpu_seconds_total", "CPU time of the process, user and system.",
               static_cast<double>(std::clock()) / CLOCKS_PER_SEC);
   out.Gauge("process_open_fds", "Open file descriptors.", process.open_fds);
-  out.Gauge("process_max_fds", "File descriptors that can be open.", process.max_fds);
-  out.Gauge("process_resident_memory_bytes", "Memory of the process.", process.resident_bytes);
+  out.Gauge("process_max_fds", "Limit of open file descriptors.", process.max_fds);
+  out.Gauge("process_resident_memory_bytes", "Resident memory of the process.", process.resident_bytes);
   out.Gauge("process_virtual_memory_bytes", "Address space of the process.", process.virtual_bytes);
   out.Gauge("process_start_time_seconds", "When the process started, in seconds since 1970.", Seconds(process_start));
   out.Gauge("process_threads", "Threads of the process.", process.threads);
   out.Counter("routing_replay_log_lines_dropped_total",
               "Log lines dropped because standard error was not read in time.", DroppedLogLines());
-  out.Gauge("routing_replay_build_info", "1; the version is in the label.", 1, {{"version", status.version}});
+  out.Gauge("routing_replay_build_info", "Always 1; the label has the version.", 1, {{"version", status.version}});
   out.Gauge("routing_replay_start_time_seconds", "When the server started, in seconds since 1970.",
             Seconds(status.started));
-  out.Gauge("routing_replay_ready", "1 while the server is ready for clients, as /readyz says.", status.ready.ok());
+  out.Gauge("routing_replay_ready", "1 while the server is ready for clients (/readyz answers 200).",
+            status.ready.ok());
   out.Gauge("routing_replay_draining", "1 while the server shuts down.", status.draining);
   if (status.certificate_expiry) {
-    out.Gauge("routing_replay_certificate_expiry_timestamp_seconds", "When the served certificate expires.",
-              Seconds(*status.certificate_expiry));
+    out.Gauge("routing_replay_certificate_expiry_timestamp_seconds",
+              "When the served TLS certificate expires, in seconds since 1970.", Seconds(*status.certificate_expiry));
   }
 }
 
 void AddStore(const ServerStatus& status, Families& out) {
-  out.Gauge("routing_replay_store_healthy", "0 while the store accepts no changes.", status.store_health.ok());
-  out.Gauge("routing_replay_memory_budget_bytes", "The part of --memory-budget for routing data.",
-            status.memory_budget_bytes);
-  out.Gauge("routing_replay_memory_used_bytes", "Bytes of that budget in use, credit included.",
+  out.Gauge("routing_replay_store_healthy", "1 while the store accepts changes, 0 otherwise.",
+            status.store_health.ok());
+  out.Gauge("routing_replay_memory_budget_bytes",
+            "Limit of memory for routing data: --memory-budget without the store's cache.", status.memory_budget_bytes);
+  out.Gauge("routing_replay_memory_used_bytes",
+            "Bytes of routing_replay_memory_budget_bytes in use, including bytes promised as credit.",
             status.memory_used_bytes);
   out.Gauge("routing_replay_runs", "Runs in the store.", status.totals.runs);
   out.Gauge("routing_replay_samples", "Samples in the store.", status.totals.samples);
-  out.Gauge("routing_replay_stored_bytes", "Bytes that committed rows take.", status.totals.stored_bytes);
+  out.Gauge("routing_replay_stored_bytes", "Bytes that committed rows take in the store.", status.totals.stored_bytes);
   for (const auto& [operation, version] :
        {std::pair("put", status.versions.newest_put), std::pair("get", status.versions.newest_get)}) {
-    out.Gauge("routing_replay_newest_weight_version", "Highest weight version put, or read, since the start; -1: none.",
-              version, {{"operation", operation}});
+    out.Gauge("routing_replay_newest_weight_version",
+              "Highest weight version put (operation=put) or read (operation=get) since the start; -1: none.", version,
+              {{"operation", operation}});
   }
   out.Gauge("routing_replay_weight_version_lag",
-            "Newest version put minus the version read last, in the run where this is largest.", status.versions.lag);
+            "Newest weight version put minus the version read last; the largest value over all runs.",
+            status.versions.lag);
   if (const auto& spill = status.totals.spill) {
     out.Gauge("routing_replay_spill_budget_bytes", "Limit of the files in the spill directory.", spill->budget_bytes);
     out.Gauge("routing_replay_spill_used_bytes", "Size of the files in the spill directory.", spill->disk_bytes);
     for (const auto& [name, value] : SpillCounters(*spill)) {
-      out.Counter(name, "Events of the spill directory since the start; see OPERATING.md.", value);
+      out.Counter(name, "Events of the spill directory since the start; deploy/OPERATING.md explains each.", value);
     }
   }
   if (status.census != nullptr && status.census->oldest_idle_ms >= 0) {
@@ -207,7 +212,7 @@ std::string TextOf(absl::string_view metric, double value) {
   return absl::StrContains(metric, "_weight_version") ? VersionText(count) : HumanCount(count);
 }
 
-// A figure for people, with the number of its metric.
+// A figure of the page: text for people, and the raw value of its metric.
 data FigureOf(const std::string& label, const std::string& metric, double value) {
   data figure;
   figure.set("label", label);
@@ -266,8 +271,8 @@ struct Share {
   Census::Share share;
 };
 
-// The kMostShares shares with the most bytes, grouped by run: runs by name, the newest version first. `left_out`: the
-// number of the others.
+// The kMostShares shares with the most bytes, grouped by run: runs by name, newest version first. Sets `left_out` to
+// the number of shares that are not included.
 std::vector<Share> LargestShares(const Census& census, size_t& left_out) {
   std::vector<Share> shares;
   for (const Census::Run& run : census.runs) {
@@ -349,7 +354,7 @@ list Rejections(const Series& counters) {
   return rows;
 }
 
-// "shm 12, grpc 3": which way appends and reads came; empty: none came.
+// Append and Read calls by transport, for example "shm 12, grpc 3". Empty if there were none.
 std::string Streams(const Series& counters) {
   std::multimap<double, std::string, std::greater<>> found;
   for (const auto& [name, value] : counters) {
@@ -406,7 +411,7 @@ absl::StatusOr<Census> TakeCensus(Store& store, int64_t limit, const std::functi
 
 ProcessUsage LookAtProcess() {
   ProcessUsage usage{.threads = EntriesOf("/proc/self/task"),
-                     .open_fds = EntriesOf("/proc/self/fd") - 1};  // Without the one that this look uses.
+                     .open_fds = EntriesOf("/proc/self/fd") - 1};  // Without the descriptor that this function uses.
   int64_t pages = 0, resident_pages = 0;
   std::ifstream("/proc/self/statm") >> pages >> resident_pages;
   usage.virtual_bytes = pages * sysconf(_SC_PAGESIZE);

@@ -34,17 +34,17 @@ struct Census {
   };
   struct Run {
     std::string run;
-    int64_t samples = 0;  // Of the whole run …
+    int64_t samples = 0;  // Number of samples in the whole run; the shares below …
     int64_t sealed_samples = 0;
     int64_t committed_rows = 0;
     int64_t stored_bytes = 0;
-    int64_t looked_at = 0;  // … while the shares are of this many visited samples.
+    int64_t looked_at = 0;  // … cover only this many visited samples.
     std::map<int64_t, Share> by_version;
   };
   std::vector<Run> runs;        // By name.
-  int64_t oldest_idle_ms = -1;  // Of the visited samples; -1: none.
-  int64_t samples = 0;          // In the store …
-  int64_t looked_at = 0;        // … and visited here.
+  int64_t oldest_idle_ms = -1;  // Longest idle time of the visited samples; -1 if there are none.
+  int64_t samples = 0;          // Number of samples in the store …
+  int64_t looked_at = 0;        // … and number of samples visited.
 };
 
 // Visits at most `limit` samples, the same number of each run, the first ones by id. Errors of the store; CANCELLED
@@ -88,9 +88,8 @@ inline std::vector<std::pair<const char*, int64_t>> SpillCounters(const Store::T
           {"routing_replay_spill_failures_total", spill.write_failures}};
 }
 
-// The figures of a server that are computed on demand: the one list that /metrics, the JSON and the page show. If the
-// server is not `serving` yet, only those of the process; then `status` needs only version, start, readiness and
-// certificate.
+// The server's figures that are computed on demand. /metrics, the JSON and the page all show this list. If the server
+// is not `serving` yet, only those of the process; then `status` needs only version, start, readiness and certificate.
 std::vector<prometheus::MetricFamily> FiguresOf(const ServerStatus& status, bool serving = true);
 
 // `counters`: from Metrics::Counters. One line, whatever names it contains.

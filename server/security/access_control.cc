@@ -19,7 +19,7 @@
 namespace routing_replay::server {
 namespace {
 
-// Who may put may also ask for the state of samples: a writer needs it to continue after a broken stream.
+// The scope put also allows Stat: a writer needs the state of its samples to continue after a broken stream.
 constexpr ScopeSet kPutOrRead = Scope::kPut | Scope::kRead;
 
 constexpr CallRule kRules[] = {
@@ -50,11 +50,11 @@ constexpr bool InOrder() {
 static_assert(InOrder());
 
 constexpr absl::string_view kScheme = "Bearer ";
-// Far longer than any real token; anything longer is not hashed.
+// Longer tokens are rejected without hashing them. No real token is nearly this long.
 constexpr size_t kMaxTokenBytes = 4096;
 
-// A file that is being written in place may, cut off anywhere, be a list that grants more than the whole one. So it is
-// read until it stops changing, for half a second at most.
+// While a file is written in place, its first part may be a valid list that grants more than the whole. So it is read
+// until it stops changing, for half a second at most.
 absl::StatusOr<std::optional<std::string>> LookUntilItRests(ChangingFile& file) {
   constexpr std::chrono::milliseconds kPoll(20);
   constexpr int kPolls = 25;
@@ -182,7 +182,7 @@ absl::StatusOr<Permissions> AccessControl::Identify(absl::string_view authorizat
   const Sha256 hash = HashOf(token);
   const auto now = clock_->TimeOfDay();
   bool expired = false;
-  // Compares every entry in full, so that the time reveals nothing about the file.
+  // Compares every entry in full, so that the time taken reveals nothing about the entries.
   permissions.file_ = Present();
   for (const TokenGrant& grant : *permissions.file_) {
     if (CRYPTO_memcmp(grant.sha256.data(), hash.data(), hash.size()) != 0) continue;

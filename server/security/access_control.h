@@ -1,6 +1,7 @@
 // Decides who may do what: compares bearer tokens with the token file, for every call and every message.
 //
-// Nothing depends on the connection: it may carry calls with several tokens, and outlives each of them.
+// Permissions belong to calls, not to connections: a connection may carry calls with several tokens, and may outlive
+// each token.
 #ifndef SERVER_SECURITY_ACCESS_CONTROL_H_
 #define SERVER_SECURITY_ACCESS_CONTROL_H_
 
@@ -19,7 +20,7 @@
 
 namespace routing_replay::server {
 
-// The kinds of calls. Their scopes are in one table, from which SECURITY.md is made, too.
+// The kinds of calls. Their scopes are in one table, from which the table in SECURITY.md is generated.
 enum class Rpc {
   kMakeRun,
   kJoinRun,
@@ -63,14 +64,14 @@ class Permissions {
   // The entry whose max_runs limits the making of a run with that name: of all entries that allow it, the one with the
   // highest limit; null if one of them has no limit. Lives as long as this object.
   const TokenGrant* LimitOnRuns(ScopeSet any_of, absl::string_view run) const;
-  // Whether the bearer may know that there is such a run.
+  // True if the bearer may know that the run exists.
   bool Sees(absl::string_view run) const;
 
  private:
   friend class AccessControl;
   bool all_ = true;
-  std::shared_ptr<const std::vector<TokenGrant>> file_;  // Keeps …
-  std::vector<const TokenGrant*> grants_;                // … the token's entries in it.
+  std::shared_ptr<const std::vector<TokenGrant>> file_;  // Keeps the token file's entries alive, …
+  std::vector<const TokenGrant*> grants_;                // … of which these are the token's.
 };
 
 // The token of an authorization header "Bearer TOKEN", in any upper or lower case of the scheme; empty if the header

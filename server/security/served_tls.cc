@@ -31,7 +31,7 @@ BioPtr Open(absl::string_view text) { return BioPtr(BIO_new_mem_buf(text.data(),
 // Rejects a key with a passphrase; OpenSSL would ask for it on the terminal.
 int NoPassphrase(char*, int, int, void*) { return 0; }
 
-// Every certificate of the text, in order. INVALID_ARGUMENT if there is none, or one is incomplete.
+// Parses all certificates of the text, in order. INVALID_ARGUMENT if there is none, or if one is incomplete.
 absl::StatusOr<std::vector<CertificatePtr>> CertificatesOf(absl::string_view pem) {
   ERR_clear_error();
   const BioPtr text = Open(pem);
@@ -77,7 +77,8 @@ absl::StatusOr<Value> Read(absl::string_view setting, const std::string& path,
   return value;
 }
 
-// Fetched, because gRPC's own file watcher aborts on an empty file and rejects all clients if a file is incomplete.
+// Credentials whose certificates gRPC fetches from us at each handshake. gRPC's own file watcher aborts on an empty
+// file, and rejects all clients while a file is incomplete.
 class FetchedCredentials final : public grpc::ServerCredentials {
  public:
   explicit FetchedCredentials(grpc_server_credentials* credentials) : credentials_(credentials) {}
@@ -95,14 +96,15 @@ class FetchedCredentials final : public grpc::ServerCredentials {
 using StorePtr = std::unique_ptr<X509_STORE, OpenSslFree<X509_STORE_free>>;
 using VerificationPtr = std::unique_ptr<X509_STORE_CTX, OpenSslFree<X509_STORE_CTX_free>>;
 
-// More certificates than a server has clients; beyond it the cache starts over.
+// Limit of cached results, more than a server has clients. When it is reached, the cache is cleared.
 constexpr size_t kMostVerdicts = 16 << 10;
 
-// The stack refers to the certificates.
+// Frees the stack only; the certificates are owned elsewhere.
 void FreeStack(STACK_OF(X509) * stack) { sk_X509_free(stack); }
 using StackPtr = std::unique_ptr<STACK_OF(X509), OpenSslFree<FreeStack>>;
 
-// Until when the certificate leads to one of the authorities; nullopt if it does not.
+// When the first certificate expires on the way from `certificate` to one of the authorities; nullopt if there is no
+// valid way.
 std::optional<system_clock::time_point> LeadsUntil(absl::string_view authorities_pem, X509* certificate,
                                                    absl::string_view chain_pem, system_clock::time_point now) {
   const auto authorities = CertificatesOf(authorities_pem);
@@ -187,7 +189,7 @@ grpc_ssl_certificate_config_reload_status ServedTls::Fetch(void* listener,
   if (of.texts == texts) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
   of.texts = texts;
   const grpc_ssl_pem_key_cert_pair pair = {texts->key.c_str(), texts->certificate.c_str()};
-  // gRPC requires authorities even if it asks nobody for a certificate.
+  // gRPC requires authorities even if clients are not asked for certificates.
   const std::string& authorities = texts->client_ca.empty() ? texts->certificate : texts->client_ca;
   *config = grpc_ssl_server_certificate_config_create(authorities.c_str(), &pair, 1);
   return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;

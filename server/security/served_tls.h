@@ -1,5 +1,5 @@
-// The operator's TLS files, read and checked. Listeners always use a complete set that was found good, whatever state
-// the files are in. Also decides which client certificates are still trusted.
+// Reads and checks the operator's TLS files. Listeners always use the last complete and valid set, whatever state the
+// files are in now. Also decides which client certificates are still trusted.
 #ifndef SERVER_SECURITY_SERVED_TLS_H_
 #define SERVER_SECURITY_SERVED_TLS_H_
 
@@ -82,8 +82,9 @@ class ClientCertificates {
 
   // OK if `certificate` leads, perhaps through those in `chain` (both PEM), to the client CA in use now, and none of
   // them has expired. UNAVAILABLE otherwise, as for a new connection that is rejected: the client must connect again
-  // with another certificate. A good result is cached until the client CA changes, because every call asks. A bad one
-  // is not: a resumed TLS session has no chain, and must not shut its certificate out from other connections.
+  // with another certificate. A good result is cached until the client CA changes, because every call asks. A bad
+  // result is not cached: a resumed TLS session has no chain, and must not block other connections with the same
+  // certificate.
   absl::Status Check(absl::string_view certificate, absl::string_view chain) const;
 
  private:

@@ -9,7 +9,7 @@ namespace {
 
 std::string NewSecret() {
   std::string secret(16, '\0');
-  // So few bytes come whole, once the system has any.
+  // A request for so few bytes is never answered in part.
   if (getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size())) std::abort();
   return secret;
 }

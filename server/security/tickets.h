@@ -1,4 +1,4 @@
-// What lets a client of the service onto the direct path.
+// Tickets, with which a client of the gRPC service may use the direct path.
 #ifndef SERVER_SECURITY_TICKETS_H_
 #define SERVER_SECURITY_TICKETS_H_
 
@@ -13,23 +13,23 @@
 
 namespace routing_replay::server {
 
-// A ticket stands for a token, and opens nothing that the token does not open when it is used. Thread-safe.
+// A ticket stands for a bearer token. It allows exactly what that token allows at the time of use. Thread-safe.
 class Tickets {
  public:
   static constexpr Clock::Duration kLife = std::chrono::minutes(10);
 
   struct Ticket {
-    std::string secret;  // 16 bytes by chance.
+    std::string secret;  // 16 random bytes.
     Clock::Time expires;
   };
 
   // `clock` must outlive this.
   explicit Tickets(const Clock& clock) : clock_(clock) {}
 
-  // A ticket for `token` ("" where there are none), which is good for half its life at least. So there are two at most
-  // for each token that is good.
+  // Returns a ticket for `token` ("" if the server has no tokens) that stays valid for at least half of kLife. At most
+  // two valid tickets exist per token.
   Ticket Issue(absl::string_view token);
-  // The token of a ticket that has not expired.
+  // The token that the ticket stands for; nothing if the ticket is unknown or expired.
   std::optional<std::string> TokenOf(absl::string_view secret);
 
  private:

@@ -80,7 +80,7 @@ TokenGrant ReadGrant(const YAML::Node& entry) {
   std::set<std::string> keys;
   for (const auto& item : entry) {
     const auto key = item.first.as<std::string>();
-    // A reader could not know which one counts.
+    // A duplicate key is ambiguous: readers could not know which value counts.
     if (!keys.insert(key).second) throw Fault{absl::StrCat("key '", key, "' is given twice")};
     if (std::find(std::begin(kKeys), std::end(kKeys), key) == std::end(kKeys)) {
       throw Fault{absl::StrCat("unknown key '", key, "'")};
@@ -95,8 +95,8 @@ TokenGrant ReadGrant(const YAML::Node& entry) {
   return grant;
 }
 
-// Whether a line "---" follows the first line of content (not empty, a comment or "---"). YAML::LoadAll would tell,
-// too, but does not terminate for some invalid YAML.
+// True if a line "---" follows the first line of content (one that is not empty, a comment or "---"). YAML::LoadAll
+// could tell that, but does not terminate for some invalid YAML.
 bool HasSecondDocument(const std::string& text) {
   bool begun = false;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -116,8 +116,8 @@ bool TokenGrant::covers(absl::string_view run) const {
 }
 
 absl::StatusOr<std::vector<TokenGrant>> ParseTokenFile(const std::string& text) {
-  // A part of the file may be a valid list with wider grants than the whole: an expiry may still follow. A list in
-  // brackets shows where it ends.
+  // A file that is only partly written may be a valid list with wider grants than the whole, for example without an
+  // expiry that follows. The newline shows that the file is complete; for a list in brackets, the closing bracket does.
   if (!text.empty() && !absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "[") && !absl::EndsWith(text, "\n")) {
     return absl::InvalidArgumentError("the file: must end with a newline; it may be incomplete");
   }

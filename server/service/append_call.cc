@@ -22,15 +22,16 @@
 namespace routing_replay::server {
 namespace {
 
-// If a client does not read its acks, nothing more is read from it.
+// If this many responses are not sent yet because the client does not read them, no more messages are read from it.
 constexpr size_t kMaxUnsentResponses = 64;
 
 absl::Status WindowIsFull(int64_t window) {
   ErrorDetail detail{.reason = Reason::kOverBudget, .field = "want_bytes"};
   detail.retry_after_ms = 0;
-  return MakeError(absl::StatusCode::kResourceExhausted,
-                   absl::StrCat("want_bytes: the stream holds ", window, " bytes of credit already; use it first"),
-                   detail);
+  return MakeError(
+      absl::StatusCode::kResourceExhausted,
+      absl::StrCat("want_bytes: the stream already has the maximum of ", window, " bytes of credit; use it first"),
+      detail);
 }
 
 AppendAck RejectionOf(uint64_t append_id, const std::string& sample, const absl::Status& error) {
@@ -45,7 +46,7 @@ absl::Status NotGranted(int64_t payload_bytes, int64_t credit) {
                    detail);
 }
 
-// Compressed bytes may take far more when they are stored than they did on the wire.
+// Size of the payload after decompression: compressed bytes may take far more in the store than on the wire.
 int64_t PayloadOf(const AppendRequest& request, int64_t max_payload_bytes) {
   const auto bytes = static_cast<int64_t>(request.payload.size());
   const auto* tensor = request.append ? std::get_if<TensorDescription>(&request.append->payload_kind) : nullptr;
@@ -53,7 +54,8 @@ int64_t PayloadOf(const AppendRequest& request, int64_t max_payload_bytes) {
   return std::max(bytes, std::min(tensor->raw_size, max_payload_bytes));
 }
 
-// Assumes that the sample is new. 0 if the run does not exist: then the store rejects the append.
+// What the store will charge for the append, at most: assumes that the sample is new. 0 if the run does not exist; then
+// the store rejects the append.
 int64_t CostOf(ServiceContext& context, absl::string_view run, const AppendRequest& request) {
   const auto info = context.store.KnownRun(run);
   if (!info.ok() || !request.append) return 0;
@@ -67,8 +69,9 @@ int64_t CostOf(ServiceContext& context, absl::string_view run, const AppendReque
   return cost;
 }
 
-// Checks that the run may have what the store will charge for the request, of which it has `promised` already. Commit
-// the hold when the append is stored. Errors as RunQuota::Admit; then `promised` is given back.
+// Checks the run's limit for what the store will charge for the request; `promised` is the part that was admitted
+// before, as credit. Commit the returned hold when the append is stored. Errors as RunQuota::Admit; then `promised` is
+// given back.
 absl::StatusOr<RunQuota::Hold> AdmitAppend(ServiceContext& context, absl::string_view run, const AppendRequest& request,
                                            RunQuota::Hold promised) {
   if (!context.quota.limits_bytes()) return RunQuota::Hold();
@@ -79,8 +82,8 @@ absl::StatusOr<RunQuota::Hold> AdmitAppend(ServiceContext& context, absl::string
   return promised;
 }
 
-// The request must have an append. `reservation` covers its payload, or is the reason why there is none; `promised` is
-// the part of the run's limit that it has already. Counts the append.
+// Processes and counts an append, which the request must have. `reservation` covers its payload, or is the error why it
+// could not be reserved. `promised` is the part of the run's limit that was admitted before.
 AppendAck TakeAppend(ServiceContext& context, const std::string& run, AppendRequest request, RunQuota::Hold promised,
                      absl::StatusOr<ByteReservation> reservation) {
   const AppendHeader& append = *request.append;
@@ -114,19 +117,19 @@ class AppendCall final : public ServedCall {
   void OnStallLook() override;
 
   void ReadNext();
-  // True if the client holds something and has done nothing since the last check.
+  // True if the client holds resources and has sent nothing useful since the last check.
   bool Stalls() const;
   // Switches to the message's run. The call's shares of the previous run's limits (its place among the streams, and its
   // credit) move along. A run that does not exist has no limits.
   absl::Status EnterRun(const std::string& run);
-  // What to answer; an error ends the stream. May wait for the store.
+  // Handles a message and returns the answer. An error ends the stream. May wait for the store.
   absl::StatusOr<AppendResponse> Handle(ReceivedMessage message);
   absl::StatusOr<AppendResponse> Reject(const ByteChain& message, const Permissions& permissions,
                                         const absl::Status& status);
   Credit Grant(uint64_t want_bytes);
   absl::StatusOr<ByteReservation> Promise(uint64_t want_bytes);
-  // What a payload of kFreePayloadBytes or less lacks of credit is granted with it. Errors of Promise;
-  // RESOURCE_EXHAUSTED (kOverBudget) for a longer one.
+  // If a payload of at most kFreePayloadBytes exceeds the credit, grants the missing bytes now. Errors of Promise.
+  // RESOURCE_EXHAUSTED (kOverBudget) if a longer payload exceeds the credit.
   absl::Status GrantMissing(int64_t payload_bytes);
   // Takes `bytes` of the credit, and moves the run's share into `promised`, whatever happens to the append.
   ByteReservation UseCredit(int64_t bytes, RunQuota::Hold& promised);
@@ -144,17 +147,19 @@ class AppendCall final : public ServedCall {
 
   absl::StatusOr<AppendResponse> answer_;
   ReceivedMessage message_;
-  // From here to promised_, and the record's rejections and payload_bytes_: the worker's while one is busy.
+  // While a worker is busy, only it uses the members from here to promised_, the record's rejections, and
+  // payload_bytes_.
   std::string run_;
   ByteReservation credit_;   // Granted and not used yet.
-  std::string entered_run_;  // If runs are limited: the run whose limits these are.
-  // Why the message's run could not be entered. It may be made meanwhile, and does not get the previous run's promise.
+  std::string entered_run_;  // If runs have limits: the run that this stream counts for.
+  // The error of the last EnterRun. The append is then rejected with it, even if the run is created meanwhile: it must
+  // not use the previous run's promise.
   absl::Status not_there_;
   std::unique_ptr<Place> place_;
   RunQuota::Hold promised_;  // If the run's bytes are limited: always equal to credit_.
   int64_t told_credit_ = 0;
   std::deque<std::string> outgoing_;
-  int64_t payload_bytes_ = 0;  // Received so far, and messages, …
+  int64_t payload_bytes_ = 0;  // Payload bytes received so far, …
   int64_t messages_ = 0;
   int64_t payload_bytes_at_check_ = 0;  // … and at the last check for stalls.
   int64_t messages_at_check_ = 0;
@@ -177,7 +182,7 @@ void AppendCall::OnStallLook() {
                                                         credit_.bytes(), " bytes of credit, which were withdrawn")));
     if (finishing_) return;
   }
-  messages_at_check_ = work_.busy() ? -1 : messages_;  // A client that waits for an answer does not stall.
+  messages_at_check_ = work_.busy() ? -1 : messages_;  // -1: a client that waits for an answer is not stalled.
   held_credit_at_check_ = !work_.busy() && credit_.bytes() > 0;
   if (held_credit_at_check_) payload_bytes_at_check_ = payload_bytes_;
 }
@@ -218,7 +223,7 @@ void AppendCall::OnRead(bool ok) {
   reading_ = false;
   ++messages_;
   if (finishing_ || final_status_) return;
-  if (!ok) return FinishWith(absl::OkStatus());  // The client said it is done, or is gone.
+  if (!ok) return FinishWith(absl::OkStatus());  // The client has ended its side, or is gone.
   auto message = stream_->Take();
   if (!message.ok()) return FinishWith(message.status());
   message_ = *std::move(message);
@@ -236,7 +241,7 @@ void AppendCall::OnWorked() {
 
 absl::StatusOr<AppendResponse> AppendCall::Handle(ReceivedMessage message) {
   const CallDeadline deadline(caller_.deadline);
-  // Again for every message: a stream lives long, and a token that was revoked meanwhile ends it.
+  // The token is checked again for every message, so that a revoked token ends a long-lived stream.
   RR_ASSIGN_OR_RETURN(const auto permissions, Identify(context_, caller_));
   auto request = ParseAppendRequest(message.bytes);
   if (!request.ok()) return Reject(message.bytes, permissions, request.status());
@@ -285,9 +290,9 @@ Credit AppendCall::Grant(uint64_t want_bytes) {
   return {.granted_bytes = granted};
 }
 
-// First out of the run's limit, then out of the common one.
+// Grants credit: first from the run's limit, then from the common budget.
 absl::StatusOr<ByteReservation> AppendCall::Promise(uint64_t want_bytes) {
-  // At least enough for the largest message, which could never be sent otherwise.
+  // Large enough for the largest message, which could otherwise never be sent.
   const int64_t window = std::max(context_.config.stream_window_bytes, context_.config.max_message_bytes);
   const int64_t room = window - credit_.bytes();
   if (room <= 0) return WindowIsFull(window);
@@ -300,8 +305,8 @@ absl::StatusOr<ByteReservation> AppendCall::Promise(uint64_t want_bytes) {
   return reservation;
 }
 
-// Both shrink by the same amount: if more of the promise were taken than of the credit, the run would be granted the
-// difference again.
+// Credit and promise shrink by the same amount. If more of the promise were used than of the credit, the difference
+// would be granted to the run twice.
 ByteReservation AppendCall::UseCredit(int64_t bytes, RunQuota::Hold& promised) {
   payload_bytes_ += bytes;
   ByteReservation used = credit_.Split(bytes);
@@ -329,7 +334,7 @@ AppendAck AppendCall::Process(AppendRequest request) {
   const auto payload_bytes = static_cast<int64_t>(request.payload.size());
   const absl::Status granted = GrantMissing(payload_bytes);
   RunQuota::Hold promised;
-  // Even if it is rejected, because the client has counted it.
+  // The credit is used even if the append is rejected, because the client has subtracted it.
   absl::StatusOr<ByteReservation> reservation = UseCredit(std::min(payload_bytes, credit_.bytes()), promised);
   if (!not_there_.ok()) reservation = not_there_;
   if (!granted.ok()) reservation = granted;

@@ -14,7 +14,7 @@
 namespace routing_replay::server {
 namespace {
 
-// A number that is the same only if the same append is sent again.
+// A number that identifies an append: equal only if the same append is sent again.
 uint64_t NameOf(absl::string_view run, const AppendHeader& header) {
   const auto name = std::make_tuple(run, absl::string_view(header.sample), static_cast<int32_t>(header.producer),
                                     header.rows.begin, header.rows.end, header.revision, header.resend_key);
@@ -28,7 +28,7 @@ bool MayBeOfAnotherRun(const absl::Status& status) {
   return detail && detail->reason == Reason::kGeometryMismatch;
 }
 
-// Leaves out the payload's kind, which may be long; the code that decodes the payload uses the original.
+// Copies the header without payload_kind, which may be long. The code that decodes the payload uses the original.
 AppendHeader CopyWithoutPayloadKind(AppendHeader& header) {
   auto kind = std::exchange(header.payload_kind, std::monostate());
   AppendHeader copy = header;
@@ -36,7 +36,7 @@ AppendHeader CopyWithoutPayloadKind(AppendHeader& header) {
   return copy;
 }
 
-// Whether the payload is what is in `parts`, one after the other.
+// True if the payload consists of `parts`, in order.
 bool PointsTo(const ByteChain& payload, const std::vector<Buffer>& parts) {
   return std::equal(payload.spans().begin(), payload.spans().end(), parts.begin(), parts.end(),
                     [](absl::Span<const uint8_t> span, const Buffer& part) {
@@ -84,7 +84,7 @@ absl::StatusOr<std::vector<Block>> TakeEncodedBlocks(const Geometry& geometry, i
   for (const BlockHeader& h : headers) {
     const auto size = static_cast<size_t>(geometry.block_bytes(h.rows.size(), h.codec));
     if (size > bytes.left()) {
-      return Invalid(Reason::kLength, "payload", absl::StrCat("ends inside block ", ToString(h.rows)));
+      return Invalid(Reason::kLength, "payload", absl::StrCat("too short: it ends inside block ", ToString(h.rows)));
     }
     Block block{h.rows, h.codec, h.plane_crc32c, {}};
     if (in_parts && parts[next_part].size() == size) {
@@ -102,7 +102,7 @@ absl::StatusOr<std::vector<Block>> TakeEncodedBlocks(const Geometry& geometry, i
     blocks.push_back(std::move(block));
   }
   if (bytes.left() != 0) {
-    return Invalid(Reason::kLength, "payload", absl::StrCat(bytes.left(), " bytes after the last block"));
+    return Invalid(Reason::kLength, "payload", absl::StrCat("too long: ", bytes.left(), " bytes after the last block"));
   }
   return blocks;
 }
@@ -134,8 +134,8 @@ std::optional<AppendAck> AppendProcessor::AckOfGone(absl::string_view run, const
 absl::StatusOr<AppendAck> AppendProcessor::Run(absl::string_view run, AppendRequest& request,
                                                ByteReservation reservation) const {
   if (std::optional<AppendAck> ack = AckOfGone(run, *request.append)) return *std::move(ack);
-  // What the store keeps of the request cannot be tried again: then the run must be known as it is now, which costs
-  // little where the store never waits.
+  // If the store takes the payload's buffers, the append cannot be retried. Then the present run is looked up instead
+  // of the last known one, which is cheap in a store that never waits.
   const bool once = !request.payload_parts.empty() && !store_.MayWait();
   RR_ASSIGN_OR_RETURN(const auto known, once ? store_.GetRun(run) : store_.KnownRun(run));
   const int64_t reserved = reservation.bytes();
@@ -156,8 +156,8 @@ absl::StatusOr<AppendAck> AppendProcessor::Append(const RunInfo& run, AppendRequ
   const AppendHeader& header = *request.append;
   AppendCommand command{.run = run.run, .geometry = run.geometry, .header = CopyWithoutPayloadKind(*request.append)};
   if (const auto* tensor = std::get_if<TensorDescription>(&header.payload_kind)) {
-    // Decompression may need far more than was credited for the bytes on the wire. Too large a size is rejected before
-    // any memory is taken.
+    // Decompression may need far more memory than was credited for the bytes on the wire. A raw_size over the limit
+    // reserves nothing here: the decoder rejects it.
     const bool inflates = tensor->compression == Compression::kZstd && tensor->raw_size <= max_payload_bytes_;
     RR_ASSIGN_OR_RETURN(auto extra, ReserveOrMakeRoom(store_, budget_, inflates ? tensor->raw_size : 0));
     Buffer scratch;

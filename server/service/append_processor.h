@@ -1,4 +1,4 @@
-// One append, from the bytes of its message to the store's ack: shared by Append and Put, knows no gRPC.
+// Processes one append, from its parsed message to the store's ack. Used by Append and Put; independent of gRPC.
 #ifndef SERVER_SERVICE_APPEND_PROCESSOR_H_
 #define SERVER_SERVICE_APPEND_PROCESSOR_H_
 
@@ -16,13 +16,13 @@
 
 namespace routing_replay::server {
 
-// The last acknowledgements, so that an append that is sent again does not make its sample again if that is gone since.
-// For appends with a resend_key; 6 MB at most. Thread-safe.
+// Remembers the last acknowledged appends that have a resend_key. A late retry of one of them is then answered from
+// here, and does not create a sample that was released meanwhile. Takes at most 6 MB. Thread-safe.
 class RecentAppends {
  public:
   static constexpr size_t kCapacity = 65'536;
 
-  // The ack of this append, if it is among the last ones: without append_id and sample.
+  // The ack of this append, without append_id and sample, if it is among the last ones.
   std::optional<AppendAck> Find(absl::string_view run, const AppendHeader& header) const;
   // Records an append that was acknowledged with `ack`.
   void Add(absl::string_view run, const AppendHeader& header, const AppendAck& ack);
@@ -37,7 +37,7 @@ class RecentAppends {
 
   mutable Mutex mutex_;
   std::unordered_map<uint64_t, Known> known_ ABSL_GUARDED_BY(mutex_);
-  std::deque<uint64_t> order_ ABSL_GUARDED_BY(mutex_);  // Its keys, the oldest first.
+  std::deque<uint64_t> order_ ABSL_GUARDED_BY(mutex_);  // Keys of known_, oldest first.
 };
 
 // Thread-safe.
@@ -52,7 +52,7 @@ class AppendProcessor {
   AppendAck Process(absl::string_view run, AppendRequest request, ByteReservation reservation) const;
 
  private:
-  // The ack of an append that is sent again and whose sample is gone since.
+  // The ack for a retried append whose sample has been removed since it was acknowledged; otherwise nothing.
   std::optional<AppendAck> AckOfGone(absl::string_view run, const AppendHeader& header) const;
   absl::StatusOr<AppendAck> Run(absl::string_view run, AppendRequest& request, ByteReservation reservation) const;
   // Leaves `request` so that it can be processed again if `parts` is empty.

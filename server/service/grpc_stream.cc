@@ -28,11 +28,11 @@ std::string Property(const grpc::AuthContext& connection, const char* name) {
   return values.empty() ? std::string() : std::string(View(values[0]));
 }
 
-// A time long past. For "now", gRPC would wait until the next millisecond, with its timers, which wait for the time of
-// day: where that is set back, they are late by as much.
+// A time in the past, so that the alarm fires at once. With "now", gRPC would wait for the next millisecond, with
+// timers that follow the time of day: if the clock is set back, they are late by as much.
 gpr_timespec AtOnce() { return gpr_time_0(GPR_CLOCK_MONOTONIC); }
 
-// At most two hundred years after the machine's start.
+// Converts a deadline, limited to two hundred years after the machine's start.
 Clock::Time TimeOf(gpr_timespec deadline) {
   const gpr_timespec time = gpr_convert_clock_type(deadline, GPR_CLOCK_MONOTONIC);
   constexpr int64_t kForEver = int64_t{200} * 365 * 24 * 3600;
@@ -49,7 +49,8 @@ void GrpcLoop::Start() {
   thread_ = std::thread([this] { Run(); });
 }
 
-// The queue orders an alarm's event after everything before its Set, which here is on another thread.
+// The completion queue delivers an alarm's event after everything that happened before its Set, which is here called on
+// another thread. HandOver tells ThreadSanitizer.
 void GrpcLoop::Post(CallAlarm& alarm, CallEvent& event) {
   HandOver(&event);
   alarm.grpc_.Set(queue_.get(), AtOnce(), &event);
@@ -169,7 +170,7 @@ class UnaryCall final : public ServedCall {
     if (const auto bytes = static_cast<int64_t>(grpc().incoming().Length()); bytes > unary_.max_bytes) {
       return FinishWith(MakeError(
           absl::StatusCode::kResourceExhausted,
-          absl::StrCat("the request has ", bytes, " bytes; at most ", unary_.max_bytes, "; split the request"),
+          absl::StrCat("the request must have at most ", unary_.max_bytes, " bytes, got ", bytes, "; split it"),
           {.reason = Reason::kLength}));
     }
     const absl::Status taken = StartWork(workers_, [this] { Answer(); });
@@ -196,7 +197,8 @@ class UnaryCall final : public ServedCall {
       context_.metrics.CountStoreError(answer_.status());
       return FinishWith(answer_.status());
     }
-    // The answer may be long, and is held until the caller reads it; so its place is kept, too.
+    // A long answer is held until the caller reads it. Until then the call counts as one of its connection's open
+    // calls.
     End(absl::OkStatus());
     answer_alarm_.Set(loop_, StallTime(), answer_due_);
     grpc().SendLast(*answer_, ended_);
@@ -216,7 +218,7 @@ class UnaryCall final : public ServedCall {
                           if (fired) stream_->Cancel();
                         }};
   CallAlarm answer_alarm_;
-  absl::StatusOr<grpc::ByteBuffer> answer_;  // The worker's while one is busy …
+  absl::StatusOr<grpc::ByteBuffer> answer_;  // Used by the worker while it is busy …
   ByteReservation memory_;                   // … and the memory of the answer.
 };
 

@@ -1,5 +1,5 @@
-// Calls of gRPC: the loop of a completion queue, the service as gRPC sees it, a call's stream, and calls with one
-// request and one answer, which come by gRPC alone.
+// The gRPC side of calls: the loop of a completion queue, the service registered with gRPC, the stream of a call, and
+// unary calls (one request, one answer), which exist over gRPC only.
 #ifndef SERVER_SERVICE_GRPC_STREAM_H_
 #define SERVER_SERVICE_GRPC_STREAM_H_
 
@@ -20,7 +20,7 @@
 
 namespace routing_replay::server {
 
-// A time of Clock::Real() as gRPC's monotonic clock has it, which is the same.
+// Converts a time of Clock::Real() to gRPC's monotonic clock, which is the same clock.
 gpr_timespec GrpcTime(Clock::Time time);
 
 class GrpcLoop final : public CallLoop {
@@ -49,10 +49,10 @@ class GrpcLoop final : public CallLoop {
   grpc::Alarm end_alarm_;
 };
 
-// The service as gRPC sees it: handlers learn of a call when its headers have arrived, and decide what is received of
-// it. For a method with one request, gRPC would report the call only when the whole request is there; until then it
-// would hold the received part, or a thread that waits for it. So all methods are streams of bytes here, which makes no
-// difference on the wire.
+// The service registered with gRPC. All methods are byte streams here, which makes no difference on the wire. So
+// handlers learn of a call when its headers arrive, and decide how much of the request to receive. For an ordinary
+// unary method, gRPC would report the call only when the whole request has arrived, and until then hold the received
+// part or a waiting thread.
 using RawStream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 class RawService final : public v1::RoutingReplay::Service {
@@ -66,7 +66,7 @@ class RawService final : public v1::RoutingReplay::Service {
 
 class GrpcStream final : public CallStream {
  public:
-  // Of the next call of `method`, a name of the service's. All outlive the stream.
+  // The stream of the next call of `method`, one of the service's method names. All arguments must outlive the stream.
   GrpcStream(RawService& service, GrpcLoop& loop, const char* method)
       : service_(service), loop_(loop), method_(method) {}
 
@@ -79,9 +79,9 @@ class GrpcStream final : public CallStream {
   void Finish(const absl::Status& status, CallEvent& ended) override;
   void Cancel() override { context_.TryCancel(); }
 
-  // Instead of Take.
+  // For unary calls, instead of Take.
   grpc::ByteBuffer& incoming() { return incoming_; }
-  // Instead of Send and a good Finish.
+  // For unary calls, instead of Send and Finish with OK.
   void SendLast(const grpc::ByteBuffer& message, CallEvent& ended) {
     stream_.WriteAndFinish(message, grpc::WriteOptions(), grpc::Status::OK, ended.Begin());
   }
@@ -103,8 +103,8 @@ struct UnaryCaller {
   const std::atomic<bool>& gone;
 };
 
-// Limit of a request without payload: protobuf parses it, and a malicious one could take thirty times its length in
-// memory. Enough for ten thousand of the longest sample ids, twice.
+// Limit for a request without payload. protobuf parses it, and a malicious request could take thirty times its length
+// in memory. The limit is twice what ten thousand of the longest sample ids need.
 inline constexpr int64_t kMaxControlBytes = 4 << 20;
 
 struct UnaryMethod {
@@ -122,8 +122,8 @@ const UnaryMethod& PutMethod();
 // Every method of the service except Append, Put and Read.
 const std::vector<UnaryMethod>& ControlMethods();
 
-// Serves the calls of the method. `workers` answer; null: the loop's thread, where the store never waits. They must be
-// finished before the loop is shut down.
+// Serves the calls of the method. `workers` run its answer function; if null, the loop's thread does, which requires a
+// store that never waits. The workers must be finished before the loop is shut down.
 void Listen(ServiceContext& context, RawService& service, GrpcLoop& loop, const UnaryMethod& method,
             WorkerPool* workers);
 

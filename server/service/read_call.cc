@@ -15,8 +15,8 @@
 namespace routing_replay::server {
 namespace {
 
-// A waiting read answers NOT_READY this long before the caller's deadline; otherwise the caller would only see its
-// deadline.
+// A waiting read answers NOT_READY this long before the caller's deadline. Otherwise the caller would get only
+// DEADLINE_EXCEEDED.
 constexpr std::chrono::milliseconds kAnswerTime(200);
 
 class ReadCall final : public ServedCall {
@@ -36,15 +36,17 @@ class ReadCall final : public ServedCall {
   void OnRequest() override;
   void OnWorked() override;
   void OnGone() override {
-    if (!writing()) FinishWith(absl::CancelledError("the reader is gone"));
+    if (!writing()) FinishWith(absl::CancelledError("the client is gone"));
   }
   void OnWritten(bool ok) override;
-  void OnTakesNothing() override { CutOff(absl::DeadlineExceededError("the reader took nothing for stall-timeout")); }
+  void OnTakesNothing() override {
+    CutOff(absl::DeadlineExceededError("the client read nothing during stall-timeout"));
+  }
   void OnChanged();
   void OnWaitOver(bool fired);
   void OnDeadline(bool fired);
 
-  // Advances if the caller still may: a read lasts long, and must end with its token.
+  // Advances if the caller's token still allows it: a revoked token must end a long read.
   void Continue();
   // Starts the next step, …
   void Advance();
@@ -71,19 +73,19 @@ class ReadCall final : public ServedCall {
   std::optional<ReadRequest> asked_;  // Until the session is made.
   std::unique_ptr<ReadSession> session_;
   ReadStep step_;
-  std::unique_ptr<Store::Watch> new_watch_;  // Of a step that waits.
+  std::unique_ptr<Store::Watch> new_watch_;  // Watch for the sample that the last step waits for.
   bool may_wait_ = false;
 
   Clock::Time wait_until_;
   std::unique_ptr<Store::Watch> watch_;
   CallAlarm change_alarm_, wait_alarm_, deadline_alarm_;
   ByteReservation request_memory_;
-  std::atomic<bool> sent_away_{false};    // From its place, to make room for others.
-  std::unique_ptr<Place> waiting_place_;  // While it has nothing to send.
+  std::atomic<bool> sent_away_{false};    // Evicted from the waiting room, to make room for others.
+  std::unique_ptr<Place> waiting_place_;  // Held while the read waits.
   std::unique_ptr<Place> place_;
-  bool change_expected_ = false;  // changed_ is open: the watch or Unpark will post its event.
+  bool change_expected_ = false;  // The watch or Unpark will post the event changed_.
   enum class Change { kNone, kAwaited, kCame };
-  std::atomic<Change> change_{Change::kNone};  // State of the last watch. Whoever finds it awaited posts changed_.
+  std::atomic<Change> change_{Change::kNone};  // State of the last watch. The one who finds it awaited posts changed_.
   bool waiting_is_over_ = false;
   absl::Status cut_off_;  // The reason, if it was cancelled while it was writing.
 };
@@ -108,7 +110,7 @@ void ReadCall::OnRequest() {
 
 absl::StatusOr<ReadRequest> ReadCall::TakeRequest() {
   RR_ASSIGN_OR_RETURN(const auto message, stream_->Take());
-  // The bytes, and a copy in one piece while they are parsed.
+  // Memory for the received bytes, and for a contiguous copy while they are parsed.
   RR_ASSIGN_OR_RETURN(const auto received,
                       ReserveForRead(context_.read_requests, 2 * static_cast<int64_t>(message.bytes.size())));
   return ParseReadRequest(message.bytes, [&](int64_t memory) -> absl::Status {
@@ -120,7 +122,7 @@ absl::StatusOr<ReadRequest> ReadCall::TakeRequest() {
 
 absl::Status ReadCall::TakePlace() {
   if (waiting_place_ != nullptr) return absl::OkStatus();
-  // A read that is sent away is answered as when its wait is over: NOT_READY for a sample that is not ready.
+  // An evicted read is answered as if its wait were over: NOT_READY for each sample that is not ready.
   auto place = context_.waiting_reads.Enter(session_->run(), request_memory_.bytes(), [this] {
     sent_away_ = true;
     wait_alarm_.Cancel();
@@ -143,7 +145,7 @@ void ReadCall::Advance() {
   if (!taken.ok()) FinishWith(taken);
 }
 
-// If it must wait: watch first, then check again, so that no change in between is missed.
+// If the step must wait: begins to watch the sample first, then checks again, so that no change in between is missed.
 void ReadCall::MakeStep() {
   if (finishing_) return;
   const CallDeadline deadline(caller_.deadline);
@@ -162,7 +164,7 @@ void ReadCall::MakeStep() {
   auto watch = context_.store.WatchSample(session_->run(), session_->producer(), step_.wait_for, [this] {
     if (change_.exchange(Change::kCame) == Change::kAwaited) loop_.Post(change_alarm_, changed_);
   });
-  // Without a watch (the run is gone) the next check reports that.
+  // If watching fails because the run is gone, the next check reports that.
   step_ = session_->Next(!watch.ok());
   if (step_.kind == ReadStep::Kind::kWait) new_watch_ = *std::move(watch);
 }
@@ -193,7 +195,7 @@ void ReadCall::SendStep(ReadStep step) {
 }
 
 void ReadCall::OnWritten(bool ok) {
-  if (!ok) return FinishWith(cut_off_.ok() ? absl::CancelledError("the reader is gone") : cut_off_);
+  if (!ok) return FinishWith(cut_off_.ok() ? absl::CancelledError("the client is gone") : cut_off_);
   Continue();
 }
 
@@ -218,7 +220,7 @@ void ReadCall::Park() {
   if (!change_.compare_exchange_strong(before, Change::kAwaited)) loop_.Post(change_alarm_, changed_);
 }
 
-// Ends the watch; the event that was promised for it is posted in any case.
+// Ends the watch. Posts its event, which the call expects, if the watch has not done so.
 void ReadCall::Unpark() {
   watch_.reset();
   if (change_expected_ && change_.exchange(Change::kCame) == Change::kAwaited) {
@@ -256,7 +258,8 @@ void ReadCall::FinishWith(const absl::Status& status) {
   Unpark();
   waiting_place_.reset();
   for (CallAlarm* alarm : {&wait_alarm_, &deadline_alarm_}) alarm->Cancel();
-  // While it is busy with what it asked for, its place stays: who ends calls does not have more done.
+  // While a worker is busy for this call, it still counts as one of its connection's open calls: a client that cancels
+  // calls must not get more work done.
   Finish(status, /*keep_place=*/work_.busy());
 }
 

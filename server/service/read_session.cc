@@ -14,7 +14,7 @@ namespace {
 
 SampleVerdict NotReady(std::string message) { return {SampleStatus::kNotReady, std::move(message)}; }
 
-// OK if no requested row is lost.
+// Checks that no requested row is lost.
 SampleVerdict CheckLost(const SampleState& state, const SampleRead& asked) {
   if (state.lost_end <= state.committed_rows) return {};
   int64_t end = asked.rows.empty() ? state.lost_end : asked.rows.back().end;
@@ -24,7 +24,7 @@ SampleVerdict CheckLost(const SampleState& state, const SampleRead& asked) {
                                             " were acknowledged, but the store lost them")};
 }
 
-// OK if the committed rows are those of the expected number of tokens.
+// Checks that the number of committed rows fits the expected number of tokens.
 SampleVerdict CheckLength(const SampleState& state, const SampleRead& asked, bool until_seal) {
   if (!asked.num_tokens) {
     if (state.sealed() || !asked.rows.empty() || !until_seal) return {};
@@ -37,7 +37,8 @@ SampleVerdict CheckLength(const SampleState& state, const SampleRead& asked, boo
   }
   if (state.committed_rows > *asked.num_tokens - 1) {
     return {SampleStatus::kLengthMismatch,
-            absl::StrCat("holds ", state.committed_rows, " rows already, expected ", *asked.num_tokens, " tokens")};
+            absl::StrCat("has ", state.committed_rows, " committed rows, too many for the expected ", *asked.num_tokens,
+                         " tokens")};
   }
   return NotReady(
       absl::StrCat("not sealed, so its number of tokens is not known; ", state.committed_rows, " rows committed"));
@@ -55,7 +56,8 @@ SampleVerdict CheckTokens(const SampleState& state, const SampleRead& asked,
                           const std::function<std::optional<bool>(const TokenCheck&)>& matches) {
   for (const TokenCheck& check : asked.token_checks) {
     if (check.rows > state.committed_rows && !state.sealed()) {
-      return NotReady(absl::StrCat("token check at row ", check.rows, ", ", state.committed_rows, " rows committed"));
+      return NotReady(
+          absl::StrCat("token check requested at row ", check.rows, ", ", state.committed_rows, " rows committed"));
     }
     const std::optional<bool> same = matches(check);
     if (same.value_or(false)) continue;
@@ -89,14 +91,14 @@ SampleVerdict CheckRecorded(const SampleState& state) {
 
 constexpr int64_t kMinMessageBytes = 64 << 10;
 constexpr int64_t kMaxMessageBytes = 4 << 20;
-// Approximate memory of an entry of a message's table: its numbers, and each range that it lists.
+// Approximate size of one record and of one piece in a message's table.
 constexpr int64_t kRecordBytes = 64;
 constexpr int64_t kPieceBytes = 32;
 constexpr int64_t kRangeBytes = 12;
-// Shorter pieces are copied, which is cheaper than a slice of their own.
+// Pieces shorter than this are copied, which is cheaper than sending them by reference.
 constexpr int64_t kReferenceBytes = 4 << 10;
-// Memory of a copied piece in addition to its bytes: for a few rows each of many blocks, this is far more than their
-// length.
+// Memory of a copied piece in addition to its bytes. If a read takes a few rows from each of many blocks, this is far
+// more than the bytes themselves.
 constexpr int64_t kCopyBytes = 256;
 
 SampleRecord MakeRecord(int32_t index, SampleState state, SampleVerdict verdict) {
@@ -173,7 +175,7 @@ ReadStep ReadSession::Next(bool waiting_is_over) {
   ReadStep step;
   pieces_.clear();
   table_bytes_ = copied_bytes_ = 0;
-  message_memory_.Release();  // The caller has sent the last message when it asks for the next.
+  message_memory_.Release();  // The caller calls Next only after it has sent the last message.
   auto message = memory_.Reserve(message_bytes_);
   room_ = message.ok() ? message_bytes_ : kMinMessageBytes;
   TakeWithdrawal(step);
@@ -278,7 +280,7 @@ void ReadSession::AddPieces(ReadStep& step) {
     }
     const int32_t end = RunEnd({loaded_->view, stored.rows}, next_layer_, Room(step));
     AddRun(step, stored.rows, next_layer_, end);
-    if (next_rows_ >= snapshot_.rows.size()) return;  // It was withdrawn.
+    if (next_rows_ >= snapshot_.rows.size()) return;  // The sample was withdrawn.
     next_layer_ = end;
     if (next_layer_ == layers) {
       next_layer_ = 0;
@@ -328,7 +330,7 @@ void ReadSession::AddRun(ReadStep& step, RowRange rows, int32_t layer_begin, int
   pieces_.push_back(std::move(piece));
 }
 
-// Planes of neighbouring ordinals are adjacent in the block: they are sent as one slice, by reference if it is long.
+// Planes of neighbouring ordinals are adjacent in the block, so they are sent together, by reference if they are long.
 void ReadSession::AddWholePlanes(ReadStep& step, const Piece& piece) {
   const BlockView& block = loaded_->view;
   for (int32_t i = piece.layer_begin, end = piece.layer_begin + piece.layer_count; i < end;) {

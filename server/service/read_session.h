@@ -1,4 +1,4 @@
-// One read: turns a request into messages, piece by piece, without gRPC. At most one sample's snapshot is held at a
+// One read: turns a request into a series of messages. Independent of gRPC. At most one sample's snapshot is held at a
 // time.
 #ifndef SERVER_SERVICE_READ_SESSION_H_
 #define SERVER_SERVICE_READ_SESSION_H_
@@ -46,7 +46,7 @@ struct ReadStep {
   std::string header;
   std::vector<PayloadPart> payload;
   int64_t payload_bytes = 0;
-  std::vector<SampleRecord> records;  // Already in `header`; for the caller's counters.
+  std::vector<SampleRecord> records;  // Records that `header` contains; for the caller's counters.
   SampleRef wait_for;
   absl::Status failure;
 };
@@ -98,7 +98,7 @@ class ReadSession {
   ByteBudget& memory_;
   ReadRequest request_;
   std::shared_ptr<const Geometry> geometry_;
-  std::vector<int32_t> ordinals_;  // Of request_.layers.
+  std::vector<int32_t> ordinals_;  // Ordinals of request_.layers.
   int64_t message_bytes_ = 0;
 
   size_t next_sample_ = 0;  // Index of the open sample, or of the next one to open.

@@ -15,7 +15,7 @@ absl::Status Counted(ServiceContext& context, absl::Status status) {
   return status;
 }
 
-// The certificate belongs to the connection, so that what is kept there is right for it. A Unix socket has none.
+// Checks the client certificate of the connection. Connections over a Unix socket have none.
 absl::Status CheckConnection(ServiceContext& context, const Caller& caller) {
   if (context.client_certificates == nullptr || caller.certificate.empty()) return absl::OkStatus();
   absl::Status status = context.client_certificates->Check(caller.certificate, caller.certificate_chain);
@@ -41,7 +41,7 @@ void CallLoop::HandleEvent(CallEvent* event, bool ok) {
 }
 
 void CallLoop::DrainCalls() {
-  // Draining a call may end others, but does not delete it here: deletion needs an event.
+  // Iterates over a copy. Drain may end calls, but does not delete them: calls are deleted only after an event.
   const std::vector<Call*> calls(calls_.begin(), calls_.end());
   for (Call* call : calls) call->Drain();
 }
@@ -88,7 +88,7 @@ void ServedCall::Await(std::unique_ptr<ServedCall> call) {
 
 void ServedCall::OnArrived(bool ok) {
   if (!ok) return SetFinished();  // The server is shutting down.
-  done_.Begin();                  // Promised only for calls that arrive.
+  done_.Begin();                  // done_ is delivered only for calls that arrive.
   if (std::unique_ptr<CallStream> next = stream_->Next()) Await(Successor(std::move(next)));
   caller_ = stream_->caller();
   record_.emplace(context_.calls, method_, caller_);
@@ -118,7 +118,7 @@ void ServedCall::OnReceived(bool ok) {
   request_came_ = true;
   request_alarm_.Cancel();
   if (finishing_) return;
-  if (!ok) return FinishWith(absl::CancelledError("no request arrived"));
+  if (!ok) return FinishWith(absl::CancelledError("the client ended the call without a request"));
   OnRequest();
 }
 

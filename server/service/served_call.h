@@ -1,15 +1,15 @@
-// The calls of the service. Every call waits to arrive, is admitted, and ends once. ServedCall implements these steps;
+// The calls of the service. Every call arrives, is admitted, and ends exactly once. ServedCall implements these steps;
 // the other files implement what happens in between:
 //
 //   Append  append_call.cc    a stream of appends of many samples, credited by bytes, one ack each (append.proto)
 //   Read    read_call.cc      a stream of the messages of a ReadSession
 //   others  unary_methods.cc  one request, one answer (UnaryMethod); served_call.cc has the call around it
 //
-// A loop is one thread. Every call lives on the loop it arrived at, so calls need no locks: whatever happens to a call
-// happens on its loop's thread. What it asks of a store that may wait is done by a worker, while the loop goes on with
-// others (StoreWork).
+// A loop is one thread. A call stays on the loop where it arrived, and all its events are handled on that loop's
+// thread, so calls need no locks. Requests to a store that may block are executed by a worker thread, while the loop
+// serves other calls (StoreWork).
 //
-// How messages come and go is a CallStream's affair: of gRPC (grpc_stream.h) or of the direct path (server/direct).
+// A CallStream sends and receives the messages of a call, over gRPC (grpc_stream.h) or the direct path (server/direct).
 #ifndef SERVER_SERVICE_SERVED_CALL_H_
 #define SERVER_SERVICE_SERVED_CALL_H_
 
@@ -40,14 +40,15 @@ namespace routing_replay::server {
 class Call;
 class CallLoop;
 
-// What a loop gives back when an operation ends: calls a member of the call that started it.
+// The completion of an asynchronous operation. When the operation ends, the loop calls `on_event`, usually a member
+// function of the call that started it.
 class CallEvent {
  public:
   CallEvent(Call* call, std::function<void(bool)> on_event) : call_(call), on_event_(std::move(on_event)) {}
   CallEvent(const CallEvent&) = delete;
   CallEvent& operator=(const CallEvent&) = delete;
 
-  // Says that an operation of this event begins. Returns the event, for gRPC's tags.
+  // Call it when an operation with this event begins. Returns the event, to be used as gRPC's tag.
   CallEvent* Begin();
 
  private:
@@ -73,7 +74,8 @@ class Call {
   bool finished_ = false;
 };
 
-// Begins an event that comes at a time of Clock::Real() (true), or because it was cancelled before (false).
+// A timer. Set begins an event that arrives at a time of Clock::Real() (with true), or when the alarm is cancelled
+// (with false).
 class CallAlarm {
  public:
   void Set(CallLoop& loop, Clock::Time time, CallEvent& event);
@@ -83,7 +85,7 @@ class CallAlarm {
  private:
   friend class GrpcLoop;
   friend class DirectLoop;
-  CallLoop* loop_ = nullptr;  // Since it was set.
+  CallLoop* loop_ = nullptr;  // Set by Set.
   grpc::Alarm grpc_;
 };
 
@@ -91,11 +93,12 @@ class CallLoop {
  public:
   virtual ~CallLoop() = default;
 
-  // Begins to wait for a first event of `call`, which the loop owns from now on. Before it runs, or on its thread.
+  // Takes ownership of `call`, which must then begin its first event. Call it before the loop runs, or on its thread.
   void Adopt(std::unique_ptr<Call> call) { calls_.insert(call.release()); }
-  // From any thread, at most once between two ends: an event without an operation. `alarm` must live until the event.
+  // Delivers an event that belongs to no operation. May be called from any thread, but not again before the event has
+  // been handled. `alarm` must live until then.
   virtual void Post(CallAlarm& alarm, CallEvent& event) = 0;
-  // From any thread: asks every call to drain.
+  // May be called from any thread. Asks every call to drain.
   virtual void Drain() = 0;
 
  protected:
@@ -109,7 +112,7 @@ class CallLoop {
   bool empty() const { return calls_.empty(); }
 
  private:
-  std::set<Call*> calls_;  // Touched by the loop's thread only (and before it runs).
+  std::set<Call*> calls_;  // Used only by the loop's thread (and before it runs).
 };
 
 inline void CallAlarm::Set(CallLoop& loop, Clock::Time time, CallEvent& event) {
@@ -121,13 +124,13 @@ inline void CallAlarm::Cancel() {
   if (loop_ != nullptr) loop_->CancelAlarm(*this);
 }
 
-// A message that came.
+// A received message.
 struct ReceivedMessage {
   ByteChain bytes;
-  // Its last bytes once more, where the transport took them in parts that their sender named: to be kept without a
-  // copy.
+  // The message's payload as separate buffers, if the transport received it in parts that the sender defined. They can
+  // be kept without a copy. Otherwise empty.
   std::vector<Buffer> parts;
-  std::shared_ptr<const void> owner;  // Of all bytes but those of `parts`.
+  std::shared_ptr<const void> owner;  // Keeps all bytes alive except those of `parts`.
 };
 
 // A message to send: `header`, then `payload`.
@@ -136,43 +139,44 @@ struct SentMessage {
   std::vector<PayloadPart> payload;
 };
 
-// How the messages of one call come and go. Used on the loop's thread. One Receive and one Send at a time; the events
-// begin with them, and give false where the client is gone or has said all.
+// Sends and receives the messages of one call. Used on the loop's thread. At most one Receive and one Send at a time.
+// Their events report false if the client is gone or has ended its side.
 class CallStream {
  public:
   virtual ~CallStream() = default;
 
-  // Once: `arrived` (begun here) when the call is there, false if none comes any more. After that `gone`, which the
-  // call begins then, when it is over, by Finish or because its client went away.
+  // Called once. `arrived`, which this function begins, reports true when a call has arrived, and false if no more
+  // calls will come. After that the call must begin `gone`, which reports when the call is over: by Finish, or because
+  // its client went away.
   virtual void Arrive(CallEvent& arrived, CallEvent& gone) = 0;
-  // Of a stream that waits for calls: the one that waits for the next of the same method; otherwise null.
+  // Returns a stream that waits for the next call of the same method. Null if the transport starts calls in another way
+  // (the direct path).
   virtual std::unique_ptr<CallStream> Next() = 0;
-  // Of the call that arrived.
+  // The caller of the call that arrived.
   virtual Caller caller() const = 0;
 
-  // A message with more payload than `most_payload` ends the stream where the transport can tell before it has taken
-  // it: it is Take's error then.
+  // Starts to receive a message. If the transport knows the payload size in advance, a payload of more than
+  // `most_payload` bytes ends the stream, and Take returns the error.
   virtual void Receive(int64_t most_payload, CallEvent& came) = 0;
-  // What came. INTERNAL if it cannot be read.
+  // Returns the received message. INTERNAL if it cannot be read.
   virtual absl::StatusOr<ReceivedMessage> Take() = 0;
   virtual void Send(SentMessage message, CallEvent& sent) = 0;
-  // The end. What is open ends before.
+  // Ends the call. Open operations end first.
   virtual void Finish(const absl::Status& status, CallEvent& ended) = 0;
-  // The client is cut off: what is open ends.
+  // Disconnects the client. Open operations end with false.
   virtual void Cancel() = 0;
 };
 
-// Work of one call for a store that may wait, one piece at a time, which keeps the order of the call's requests. Used
-// on the loop's thread.
+// Runs the store requests of one call on worker threads, one at a time and so in order. Used on the loop's thread.
 class StoreWork {
  public:
-  // `on_done` is called on the loop's thread, or by Start.
+  // `on_done` is called on the loop's thread after each piece of work; without workers, by Start itself.
   StoreWork(Call* call, std::function<void()> on_done)
       : done_(call, [this](bool) { Done(); }), on_done_(std::move(on_done)) {}
 
-  // Calls `work`, and then on_done. While busy(), `work` must not use anything of the call that the loop's thread uses.
-  // `workers`: null for a store that never waits: then both are called at once, because changing threads would cost
-  // more. Errors of WorkerPool::Run: then neither is called.
+  // Calls `work`, and then on_done. While busy(), `work` must not use state of the call that the loop's thread uses. If
+  // `workers` is null (the store never waits), both are called at once, because switching threads would cost more.
+  // Returns the errors of WorkerPool::Run; then neither is called.
   absl::Status Start(WorkerPool* workers, const std::string& owner, CallLoop& loop, std::function<void()> work) {
     busy_ = true;
     if (workers == nullptr) {
@@ -208,7 +212,7 @@ struct CallHome {
   CallLoop& loop;
 };
 
-// Serve the call of which `stream` is, and all that follow it (CallStream::Next). Before the loop runs, or on its
+// Serve the call of `stream` and all calls after it (CallStream::Next). Call them before the loop runs, or on its
 // thread.
 void ServeAppend(const CallHome& home, std::unique_ptr<CallStream> stream);
 void ServeRead(const CallHome& home, std::unique_ptr<CallStream> stream);
@@ -234,9 +238,9 @@ class ServedCall : public Call {
   ServedCall(const CallHome& home, const char* method, std::unique_ptr<CallStream> stream)
       : home_(home), context_(home.context), loop_(home.loop), stream_(std::move(stream)), method_(method) {}
 
-  // Another one of this kind.
+  // Makes another call of the same kind.
   virtual std::unique_ptr<ServedCall> Successor(std::unique_ptr<CallStream> stream) const = 0;
-  // The caller is known and may call, and there is room.
+  // Called when the caller is authenticated and the call is within the limits.
   virtual void OnAdmitted() { ReceiveRequest(); }
   virtual void OnRequest() {}
   virtual void OnWorked() = 0;  // Called when the work of StartWork is done.
@@ -261,9 +265,9 @@ class ServedCall : public Call {
   // checks in a row.
   void WatchForStalls() { stall_alarm_.Set(loop_, StallTime(), stall_check_); }
   bool has_arrived() const { return record_.has_value(); }
-  // What there is to do before the stream is told of the end.
+  // Updates counters and limits, before the stream is ended.
   void End(const absl::Status& status);
-  // Ends the call. `keep_place`: it continues to count as one of its connection's calls.
+  // Ends the call. With `keep_place` it still counts as one of its connection's open calls until it is deleted.
   void Finish(const absl::Status& status, bool keep_place = false);
   Clock::Time StallTime() const { return Clock::Real().Now() + context_.config.stall_timeout; }
 

@@ -44,17 +44,18 @@ inline int64_t ControlBytes(const ServerConfig& config) {
   return std::max<int64_t>(int64_t{64} << 20, config.memory_budget / 16);
 }
 
-// Memory that is shared with clients of this machine: a connection that gets none goes over its socket.
+// Limit for the memory that is shared with clients on this machine. A connection for which none is left uses its
+// socket.
 inline int64_t SharedMemoryBytes(const ServerConfig& config) {
   return std::max<int64_t>(int64_t{16} << 20, config.memory_budget / 64);
 }
 
-// Where the direct path is; without tickets there is none.
+// The address of the direct path, as clients are told. If `tickets` is null there is no direct path.
 struct DirectOffer {
-  int port = 0;                 // Of TCP; 0: none.
-  std::string unix_socket;      // The name of an abstract one.
-  bool encrypted = false;       // TLS, on the port.
-  std::vector<int> grpc_ports;  // Of the listeners of gRPC.
+  int port = 0;                 // TCP port; 0: none.
+  std::string unix_socket;      // Name of an abstract Unix socket.
+  bool encrypted = false;       // The TCP port uses TLS.
+  std::vector<int> grpc_ports;  // Ports of the gRPC listeners.
   Tickets* tickets = nullptr;
 };
 
@@ -94,7 +95,7 @@ struct ServiceContext {
   // Memory of reads in progress besides the rows: requests, the state of the present sample, messages. Separate from
   // the budget: a full server must still be read.
   ByteBudget read_requests;
-  WaitingRoom waiting_reads;  // The part of it that waiting reads take, possibly for long.
+  WaitingRoom waiting_reads;  // The part of read_requests that waiting reads hold, possibly for long.
   Metrics& metrics;
   CallBook calls;
   const AppendProcessor processor;

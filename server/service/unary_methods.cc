@@ -1,4 +1,5 @@
-// The calls without payload: generated messages in and out. Memory beyond kFreeBytes is reserved before it is used.
+// The unary calls without payload. Requests and answers are generated protobuf messages. Memory beyond kFreeBytes is
+// reserved before it is used.
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/support/proto_buffer_reader.h>
@@ -29,18 +30,17 @@ constexpr int kMaxNames = 16384;      // Limit of samples that one Stat or Relea
 constexpr size_t kRunsAtATime = 256;  // Runs per request to the store.
 // Limit of an answer with a list. Stock clients accept messages of 4 MiB.
 constexpr size_t kAnswerBytes = 3 << 20;
-// A call that needs no more memory than this reserves nothing, so that large requests do not keep small ones from being
-// answered.
+// A call that needs at most this much memory reserves nothing, so that large requests do not block small ones.
 constexpr int64_t kFreeBytes = 64 << 10;
 // Memory of a state while it becomes an answer, as a multiple of its C++ form: a protobuf message, and its bytes.
 constexpr int64_t kStateCopies = 4;
-// Memory of a run's message, as a multiple of its bytes: those of its layers are short.
+// Memory of a run's protobuf message, as a multiple of its encoded size.
 constexpr size_t kRunCopies = 6;
 // An OpenRun with the most layers has a few thousand bytes; nested messages could take thirty times their length in
 // memory.
 constexpr int64_t kMaxOpenRunBytes = 64 << 10;
-constexpr size_t kNameBytes = 3;     // Before a name in an answer.
-constexpr size_t kHandleBytes = 10;  // Of a handle in one.
+constexpr size_t kNameBytes = 3;     // Field number and length before a name in an answer.
+constexpr size_t kHandleBytes = 10;  // Longest encoded handle in an answer.
 
 milliseconds ToMs(Clock::Duration duration) { return std::chrono::duration_cast<milliseconds>(duration); }
 
@@ -83,7 +83,7 @@ absl::Status Pay(ServiceContext& context, int64_t bytes, ByteReservation& memory
   detail.field = "control-memory";
   return MakeError(
       absl::StatusCode::kResourceExhausted,
-      absl::StrCat("control-memory: the call takes ", bytes, " bytes or more, but only ",
+      absl::StrCat("control-memory: the call needs at least ", bytes, " bytes of memory, but only ",
                    context.control_memory.limit() - context.control_memory.used(), " of ",
                    context.control_memory.limit(), " are free; ask for fewer samples at a time, or try again later"),
       detail);
@@ -95,7 +95,8 @@ absl::Status TooLong(absl::string_view what, int64_t is, int64_t most) {
                    {.reason = Reason::kLength});
 }
 
-// The named samples without duplicates, in the order of the request. RESOURCE_EXHAUSTED (kLength).
+// The samples that the request names, without duplicates, in its order. RESOURCE_EXHAUSTED (kLength) if there are too
+// many.
 template <typename Samples, typename Handles>
 absl::StatusOr<std::vector<SampleRef>> ReadRefs(const Samples& samples, const Handles& handles) {
   const int64_t names = int64_t{samples.size()} + handles.size();
@@ -141,7 +142,8 @@ void WriteReleased(const ReleaseResult& released, v1::ReleaseResponse& response)
   response.set_bytes(released.bytes);
 }
 
-// Rejections are logged by the journal. A failed call may have been executed, or a part of it.
+// Logs the call, also if it failed, because it may have been executed in part. Rejected calls are logged by the journal
+// instead.
 void Audit(const UnaryCaller& caller, const char* action, const std::string& run, const absl::Status& status,
            const LogFields& what) {
   if (status.ok() || IsServersFault(status)) caller.record.Audit(action, run, status, what);
@@ -172,7 +174,7 @@ absl::Status NoRoomForRun(const char* limit, absl::string_view what) {
                    {.reason = Reason::kOverBudget, .field = limit});
 }
 
-// A run that nobody writes to never expires, and takes memory.
+// Checks the limits on the number of runs: an empty run never expires, and takes memory.
 absl::Status CheckRoomForRun(ServiceContext& context, const UnaryCaller& caller, const std::string& run)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(context.making_run) {
   if (context.store.GetRun(run).ok()) return absl::OkStatus();
@@ -281,8 +283,8 @@ class AnswerOfStates {
  private:
   ServiceContext& context_;
   ByteReservation& memory_;
-  int64_t paid_;      // Reserved, or free.
-  size_t bytes_ = 0;  // On the wire.
+  int64_t paid_;      // Memory that is reserved, plus kFreeBytes.
+  size_t bytes_ = 0;  // Encoded size of the answer.
 };
 
 absl::Status DoStat(ServiceContext& context, const UnaryCaller& caller, const v1::StatRequest& request,
@@ -422,7 +424,7 @@ absl::Status DoDropRun(ServiceContext& context, const UnaryCaller&, const v1::Dr
   return absl::OkStatus();
 }
 
-// What it has to be asked for.
+// Fills in the facts that only the store knows.
 void DescribeStore(ServiceContext& context, v1::ServerInfo& info) {
   const Store::Totals totals = context.store.GetTotals();
   info.set_stored_bytes(totals.stored_bytes);
@@ -456,7 +458,7 @@ absl::Status DoOpenDirect(ServiceContext& context, const UnaryCaller& caller, co
                           v1::OpenDirectResponse& response) {
   RR_ASSIGN_OR_RETURN(const auto permissions, AuthorizeAnywhere(context, caller.caller, Rpc::kOpenDirect));
   if (context.direct.tickets == nullptr) return absl::OkStatus();
-  // Where there are no tokens, all are one.
+  // Without a token file all clients share the empty token.
   const absl::string_view token = context.config.token_file.empty() ? "" : TokenOf(caller.caller.authorization);
   const Tickets::Ticket ticket = context.direct.tickets->Issue(token);
   response.set_port(context.direct.port);
@@ -468,7 +470,7 @@ absl::Status DoOpenDirect(ServiceContext& context, const UnaryCaller& caller, co
   return absl::OkStatus();
 }
 
-// Upper bound of a parsed request's memory: names and numbers of a few bytes take far more.
+// Upper bound of the memory of a parsed request. Names and numbers of a few bytes take far more as objects.
 int64_t ParsedBytes(grpc::ByteBuffer& bytes) {
   constexpr int64_t kFieldBytes = 160, kLongest = 8;
   const auto length = static_cast<int64_t>(bytes.Length());
@@ -488,7 +490,7 @@ absl::StatusOr<Message> Parse(grpc::ByteBuffer& bytes) {
   Message message;
   const bool parsed = grpc::SerializationTraits<Message>::Deserialize(&bytes, &message).ok();
   bytes.Clear();
-  if (!parsed) return Invalid(Reason::kEncoding, "request", "must be a message of this call");
+  if (!parsed) return Invalid(Reason::kEncoding, "request", "cannot be parsed as the request message of this call");
   return message;
 }
 

@@ -225,8 +225,9 @@ void PieceChange::Finish(Group& group, RowRange committed, bool sealed) {
   group.merge = complete && (group.parts.size() > 1 || !IsFinal(group.parts.front()));
 }
 
-// Takes pieces from the end while the piece before them is not longer than all of them together. The merged result is
-// at least twice as long as each of its pieces, so each row is merged at most log2(block_rows) times.
+// Chooses the pieces to merge, from the end, as long as the piece before them is not longer than all of them together.
+// The merged piece is at least twice as long as each of its parts, so each row is merged at most log2(block_rows)
+// times.
 void PieceChange::MergeOpenTail() {
   std::vector<Part>& parts = groups_.back().parts;
   size_t first = parts.size() - 1;
@@ -266,7 +267,8 @@ absl::Status PieceChange::Merge() {
     if (group.merge) {
       RR_ASSIGN_OR_RETURN(Block merged, MergeParts(group));
       Keep(std::move(merged), group.rows());
-      for (Part& part : group.parts) part.block = Block{};  // So at most one window is in memory twice.
+      // Freed here, so that at most one window is in memory twice.
+      for (Part& part : group.parts) part.block = Block{};
       continue;
     }
     for (Part& part : group.parts) {

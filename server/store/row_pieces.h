@@ -6,8 +6,8 @@
 // Blocks are immutable once stored. Several samples (forks) and readers may hold the same block; its bytes go back to
 // the budget with the last of them.
 //
-// How new rows join: the change is planned, paid for and merged before anything of the sample is touched, then put in
-// place in one step that cannot fail.
+// How new rows are added: the change is planned, charged to the budget and merged before the sample is touched, and
+// then applied in one step that cannot fail.
 //
 //   PieceChange change(run, home, pieces, …);                          what to keep, what to merge
 //   pay for change.cost() - change.reclaimable_bytes();
@@ -69,7 +69,7 @@ class StoredBlock : public KeptBlock {
   // Takes the charge away from a block that is about to be replaced. The caller must be its only holder.
   virtual ByteReservation TakeCharge() { return Uncharge(); }
 
-  // How much of cost() Spill would free.
+  // The part of cost() that Spill would free.
   virtual int64_t spillable_bytes() const { return 0; }
   // Moves the bytes to a place outside memory, if the home has one. The caller must hold the block in addition to the
   // pieces that refer to it. RESOURCE_EXHAUSTED if there is no room, UNAVAILABLE for any other failure: the bytes stay

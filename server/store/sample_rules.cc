@@ -10,9 +10,9 @@
 namespace routing_replay::server {
 namespace {
 
-// The sample object, its ids and its entries in the index.
+// Memory of the sample object, its ids and its index entries.
 constexpr int64_t kSampleOverhead = 1024;
-// With the longest label and engine.
+// Memory of one provenance entry with the longest label and engine.
 constexpr int64_t kProvenanceBytes = sizeof(Provenance) + 256;
 
 absl::Status OtherTokens(int64_t window, int64_t row, absl::string_view what) {
@@ -20,7 +20,7 @@ absl::Status OtherTokens(int64_t window, int64_t row, absl::string_view what) {
   detail.row = row;
   detail.first_differing_block = window;
   return MakeError(absl::StatusCode::kAlreadyExists,
-                   absl::StrCat("the sample holds another trajectory: ", what, " in block ", window,
+                   absl::StrCat("the sample already has another trajectory: ", what, " in block ", window,
                                 "; use another sample id, or restart the sample"),
                    detail);
 }
@@ -50,8 +50,8 @@ absl::Status CompareOverlap(const RunInfo& run, const SampleContent& content, co
     ErrorDetail detail{.reason = Reason::kConflictingRows};
     detail.row = routes.first_row;
     return MakeError(absl::StatusCode::kAlreadyExists,
-                     absl::StrCat(routes.rows, " committed rows hold other routes, the first is row ", routes.first_row,
-                                  "; the run is strict"),
+                     absl::StrCat(routes.rows, " committed rows have other expert ids, the first is row ",
+                                  routes.first_row, "; this run is strict and rejects that"),
                      detail);
   }
   plan.token_check = tokens.check_at_end;
@@ -81,7 +81,7 @@ absl::Status CheckGap(const SampleContent& content, const AppendHeader& header) 
   detail.missing_rows = {{content.rows(), header.rows.begin}};
   return MakeError(absl::StatusCode::kFailedPrecondition,
                    absl::StrCat("rows ", ToString(detail.missing_rows[0]), " are missing: the append starts at row ",
-                                header.rows.begin, ", ", content.rows(), " rows are committed"),
+                                header.rows.begin, ", but only ", content.rows(), " rows are committed"),
                    detail);
 }
 

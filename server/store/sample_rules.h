@@ -54,7 +54,7 @@ struct SampleContent {
 
   int64_t revision = 0;
   uint64_t content_id = 0;
-  uint64_t restart_nonce = 0;  // Nonce of the append that began this incarnation; EndedNonce of it after a truncation.
+  uint64_t restart_nonce = 0;  // Nonce of the append that began this incarnation; after a truncation, EndedNonce of it.
   std::optional<PrefixReference> prefix;  // The prefix that this incarnation was opened with.
   int64_t group = 0;
   std::string engine;
@@ -81,11 +81,11 @@ struct SampleContent {
   SampleContent Prefix(int64_t rows) const;
 };
 
-// The nonces of attempts are ordered: a later attempt replaces the rows of an earlier one. This is the upper half of an
-// attempt's nonce; the lower half is its number.
+// Upper half of the nonce of a numbered attempt; the lower half is the number. Attempts are ordered: a later attempt
+// replaces the rows of an earlier one.
 inline constexpr uint64_t kAttempt = uint64_t{0x41545054} << 32;
-// The upper half after a truncation has ended the incarnation; stored, never sent. An append of the attempt cannot
-// continue it by its nonce alone.
+// Replaces kAttempt in the stored nonce after a truncation; never sent. So an append of the same attempt cannot
+// continue by its nonce alone: it must name the new revision.
 inline constexpr uint64_t kEndedAttempt = uint64_t{0x41545045} << 32;
 
 // The attempt of a nonce, if it is an attempt's.
@@ -95,7 +95,7 @@ constexpr std::optional<uint32_t> AttemptOf(uint64_t nonce) {
   return static_cast<uint32_t>(nonce);
 }
 
-// The nonce that a truncation leaves.
+// The nonce that is stored after a truncation.
 constexpr uint64_t EndedNonce(uint64_t nonce) {
   const std::optional<uint32_t> attempt = AttemptOf(nonce);
   return attempt ? kEndedAttempt | *attempt : 0;
@@ -162,18 +162,18 @@ absl::StatusOr<SampleContent> NewIncarnation(IncarnationStep step, const SampleC
                                              const AppendHeader& header, int32_t block_rows,
                                              std::optional<absl::StatusOr<SampleContent>>& prefix);
 
-// True if the plan changes nothing in a content except its group.
+// True if the plan changes nothing in the content, except perhaps its group.
 bool KeepsContent(const AppendPlan& plan);
 // The content after the append. `content` is the result of NewIncarnation if `new_incarnation` is true.
 SampleContent NextContent(const SampleContent& content, bool new_incarnation, const AppendHeader& header,
                           const AppendPlan& plan, ContentIds& ids);
-// `content`: the one after the append.
+// `content` is the content after the append.
 AppendAck AckOf(absl::string_view sample, const SampleContent& content, const AppendPlan& plan);
 
 // FAILED_PRECONDITION (kOldRevision).
 absl::Status CheckRevision(const SampleContent& content, int64_t revision);
 
-// Whether the sample may be sealed; sealing it again with the same number is allowed. FAILED_PRECONDITION
+// Checks that the sample may be sealed. Sealing it again with the same number is allowed. FAILED_PRECONDITION
 // (kOldRevision; kSealed; kNotCommitted with missing_rows), INVALID_ARGUMENT (kRowCount).
 absl::Status CheckSeal(const SampleContent& content, int64_t num_tokens, int64_t revision);
 SampleContent SealedContent(const SampleContent& content, int64_t num_tokens);
@@ -182,8 +182,8 @@ SampleContent SealedContent(const SampleContent& content, int64_t num_tokens);
 absl::Status CheckTruncate(const SampleContent& content, int64_t rows, std::optional<int64_t> expected_revision);
 SampleContent TruncatedContent(const SampleContent& content, int64_t rows, ContentIds& ids);
 
-// For a content that may have lost acknowledged changes. `now_ms`, the time of day, becomes its revision: higher than
-// any revision that was lost. A seal stays: the rows under it are whole.
+// Marks a content that may have lost acknowledged changes: gives it the revision `now_ms`, the time of day, which is
+// higher than any revision that was lost. A seal stays, because a sealed sample's rows are complete.
 void MarkDoubtful(SampleContent& content, int64_t now_ms, ContentIds& ids);
 
 // `status` with the sample, its committed rows and its revision in the detail. `content`: null if there is none.

@@ -171,9 +171,9 @@ class Store {
   virtual absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
                                           const std::optional<RunOptions>& options) = 0;
   virtual absl::StatusOr<RunInfo> GetRun(absl::string_view run) = 0;
-  // The run as this process knows it, without a look at the disk or the network: for callers that append next. It may
-  // be out of date if another process dropped the run; then the append is rejected (kGeometryMismatch), or fits the run
-  // that was made since.
+  // The run as this process knows it, without access to disk or network, for callers that append next. It may be stale
+  // if another process dropped the run. Then the append is rejected (kGeometryMismatch), or goes to the run that was
+  // created since, if it fits.
   virtual absl::StatusOr<RunInfo> KnownRun(absl::string_view run) { return GetRun(run); }
   // NOT_FOUND: kNoRun.
   virtual absl::StatusOr<RunState> StatRun(absl::string_view run) = 0;
@@ -258,7 +258,7 @@ class Store {
   // may be shown to everybody.
   virtual absl::Status Health() { return absl::OkStatus(); }
 
-  // If the disk or service below the store cannot be asked, these are the figures of the last time.
+  // Totals of the store. If its disk or service cannot be asked now, they are those of the last time.
   struct Totals {
     int64_t runs = 0;
     int64_t samples = 0;
@@ -266,13 +266,13 @@ class Store {
     int64_t run_bytes = 0;     // … and for the records of runs.
     // For a store that moves cold samples to a disk.
     struct Spill {
-      int64_t budget_bytes = 0;  // Of the disk directory.
+      int64_t budget_bytes = 0;  // Limit of the spill directory.
       int64_t disk_bytes = 0;    // Bytes that the files there take.
       // Since the store was made:
       int64_t samples = 0;         // Samples moved.
       int64_t bytes = 0;           // Memory that this freed.
       int64_t loads = 0;           // Blocks read back.
-      int64_t lost_blocks = 0;     // Loads that found damaged bytes or none.
+      int64_t lost_blocks = 0;     // Loads that found damaged or missing bytes.
       int64_t write_failures = 0;  // Blocks that stayed in memory because the disk is full or broken.
     };
     std::optional<Spill> spill;

@@ -36,7 +36,8 @@ std::string Describe(const RunOptions& options) {
                       options.durability ? DurabilityName(*options.durability) : "");
 }
 
-// `makes`: the client would have made the run. A client that only joins may look at one server's part.
+// `makes` is true for a client that gives a geometry, which would create the run. A client that only joins may look at
+// one server's part.
 absl::Status CheckServers(const RunInfo& run, uint64_t stated, bool makes) {
   const uint64_t known = run.options.shard_fingerprint;
   if (stated == known || (stated == 0 && !makes)) return absl::OkStatus();
@@ -66,7 +67,7 @@ absl::Status CheckCoverage(const AppendHeader& header, absl::Span<const Block> b
   if (covered == Subtract(header.rows, header.unrecorded)) return absl::OkStatus();
   return Invalid(Reason::kRowCount, "append.blocks",
                  absl::StrCat("the blocks must hold exactly the recorded rows of ", ToString(header.rows),
-                              ", they hold ", TotalRows(covered)));
+                              "; they hold ", TotalRows(covered)));
 }
 
 constexpr int32_t kDefaultPageSize = 1000;
@@ -92,9 +93,10 @@ absl::StatusOr<RunOptions> OptionsInForce(const std::optional<RunOptions>& asked
   RunOptions options = asked.value_or(defaults);
   if (!options.durability) options.durability = levels.by_default;
   if (*options.durability > levels.best) {
-    return BadOption("options.durability", absl::StrCat(DurabilityName(*options.durability),
-                                                        " is more than this server's store can give; its highest is ",
-                                                        DurabilityName(levels.best)));
+    return BadOption("options.durability",
+                     absl::StrCat(DurabilityName(*options.durability),
+                                  " is not possible with this server's store; its highest durability is ",
+                                  DurabilityName(levels.best)));
   }
   return options;
 }

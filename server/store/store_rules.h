@@ -1,5 +1,5 @@
-// Rules that every store shares: what it rejects before it looks at any sample, how runs are joined, pages of lists,
-// and the errors that all make alike.
+// Rules that all stores share: checks made before any sample is looked at, rules for joining runs, pages of lists, and
+// common errors.
 #ifndef SERVER_STORE_STORE_RULES_H_
 #define SERVER_STORE_STORE_RULES_H_
 
@@ -21,41 +21,43 @@ inline constexpr Clock::Duration kMaxTtl = std::chrono::hours(24 * 30);
 // INVALID_ARGUMENT (kField) naming the option that is out of range.
 absl::Status CheckRunOptions(const RunOptions& options);
 
-// What a store can promise of an acknowledged append.
+// The durability levels that a store offers.
 struct DurabilityLevels {
   Durability by_default = Durability::kMemory;
   Durability best = Durability::kMemory;
 };
 
-// `asked` (absent: the defaults), for a run that is made, with a durability. INVALID_ARGUMENT (kField) naming
-// options.durability if it is above the best one; the other options are not checked.
+// The options for a new run: `asked`, or `defaults` if absent, with a durability filled in. INVALID_ARGUMENT (kField)
+// naming options.durability if it is above the best level. The other options are not checked.
 absl::StatusOr<RunOptions> OptionsInForce(const std::optional<RunOptions>& asked, const RunOptions& defaults,
                                           const DurabilityLevels& levels);
 
-// FAILED_PRECONDITION (kGeometryMismatch) unless what is given is what `run` has. Options without a durability fit any.
-// Without a shard_fingerprint a run of several servers is joined only without a geometry, to look at one server's part.
+// FAILED_PRECONDITION (kGeometryMismatch) unless the given geometry and options equal those of `run`. Options without a
+// durability match any. Without a shard_fingerprint, a run that is spread over several servers can be joined only
+// without a geometry, to look at one server's part.
 absl::Status CheckJoin(const RunInfo& run, const Geometry* geometry, const std::optional<RunOptions>& options);
 
-// The blocks are of this run's geometry and windows: it may be another one than when they were checked. Errors as those
-// of CheckJoin and CheckShape. Reads no payload byte.
+// Checks that the blocks fit this run's geometry and windows: the run may have been dropped and created again since the
+// blocks were checked. Errors as those of CheckJoin and CheckShape. Reads no payload byte.
 absl::Status CheckBlocks(const RunInfo& run, const AppendCommand& command);
 
-// Ids, ranges, lengths of texts and tokens are inside their limits, and `blocks` show exactly the recorded rows of the
-// header, ascending. INVALID_ARGUMENT (kField, kRowCount) naming the field. Reads no payload byte. Thread-safe.
+// Checks that ids, ranges, and the lengths of texts and tokens are within their limits, and that `blocks` hold exactly
+// the recorded rows of the header, in ascending order. INVALID_ARGUMENT (kField, kRowCount) naming the field. Reads no
+// payload byte. Thread-safe.
 absl::Status CheckAppend(const AppendHeader& header, absl::Span<const Block> blocks);
 
-// What Store::List says of page_size. INVALID_ARGUMENT (kField) below 0.
+// The page limit for a page_size, by the rule of Store::List. INVALID_ARGUMENT (kField) if it is negative.
 absl::StatusOr<size_t> PageLimit(int32_t page_size);
 
-// What a state takes in memory, about.
+// Approximate memory of a state.
 int64_t StateBytes(const SampleState& state);
 
-// Adds a state to a page of `limit` samples, unless it is full: then it gets its token. A page has one state at least.
+// Builds one page of at most `limit` states. A page has at least one state.
 class PageBuilder {
  public:
   explicit PageBuilder(size_t limit) : limit_(limit) {}
 
-  // Whether it was added.
+  // Adds a state and returns true. If the page is full, sets its next_token and returns false.
   bool Add(SampleState state);
   ListPage Take() { return std::move(page_); }
 

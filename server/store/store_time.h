@@ -1,4 +1,4 @@
-// Time in stores: until when a call's answer is of use, and the time of day that stores write down.
+// Time in stores: the deadline of a call, and the time of day that stores write down.
 #ifndef SERVER_STORE_STORE_TIME_H_
 #define SERVER_STORE_STORE_TIME_H_
 
@@ -10,18 +10,18 @@
 
 namespace routing_replay::server {
 
-// In force on the thread that made it, until it ends: a store that waits there for something outside of this process
-// waits no longer. It is no parameter of the store's calls because most stores never wait. Of several the earliest
-// holds.
+// The deadline of the call that this thread serves. While the object lives, stores that wait on this thread for
+// something outside of the process stop waiting at the deadline. It is not a parameter of the store's calls because
+// most stores never wait. If several exist, the earliest deadline counts.
 class CallDeadline {
  public:
-  // By Clock::Real().
+  // A time of Clock::Real().
   explicit CallDeadline(Clock::Time deadline) : before_(of_thread_) { of_thread_ = std::min(before_, deadline); }
   CallDeadline(const CallDeadline&) = delete;
   CallDeadline& operator=(const CallDeadline&) = delete;
   ~CallDeadline() { of_thread_ = before_; }
 
-  // Clock::Time::max() where none is in force.
+  // Clock::Time::max() if this thread has no deadline.
   static Clock::Time OfThisThread() { return of_thread_; }
 
  private:
@@ -30,15 +30,16 @@ class CallDeadline {
   const Clock::Time before_;
 };
 
-// The time of day as servers write it down, for themselves after a restart or for each other, in ms. It goes on as the
-// store's clock does; two servers' differ as their machines' clocks do. Thread-safe.
+// The time of day in ms, as servers write it down for themselves after a restart, or for each other. It advances with
+// the store's clock, even if the machine's time of day is changed. The times of two servers differ as their machines'
+// clocks do. Thread-safe.
 class StoreTime {
  public:
   explicit StoreTime(const Clock& clock)
       : clock_(clock),
         offset_(std::chrono::duration_cast<std::chrono::milliseconds>(clock.TimeOfDay().time_since_epoch()) -
                 SinceStart()) {}
-  // A time of its own, which is `now_ms` at first.
+  // A time that starts at `now_ms` instead of the present time of day.
   StoreTime(const Clock& clock, int64_t now_ms)
       : clock_(clock), offset_(std::chrono::milliseconds(now_ms) - SinceStart()) {}
 

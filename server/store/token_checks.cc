@@ -7,7 +7,7 @@
 namespace routing_replay::server {
 namespace {
 
-// The append's own token check, extended from row to row as far as it is known.
+// Computes the append's own token check, extended from row to row as far as it is known.
 class Chain {
  public:
   Chain(const AppendTokens& tokens, std::optional<uint32_t> check)
@@ -101,7 +101,7 @@ void TokenChecks::Extend(const AppendTokens& tokens, std::optional<uint32_t> che
 }
 
 void TokenChecks::Truncate(int64_t rows) {
-  // Not from a check that only a seal gave at the end of a window: its rows came without tokens.
+  // At the end of a window, a check that came only with a seal does not count: the window's rows came without tokens.
   end_ = rows > 0 && rows % block_rows_ == 0 ? AtWindowEnd(rows / block_rows_ - 1) : At(rows);
   if (!known_.empty() && rows <= known_.back().end) known_end_.reset();
   rows_ = rows;

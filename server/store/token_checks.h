@@ -66,7 +66,7 @@ class TokenChecks {
   std::optional<uint32_t> AtWindowEnd(int64_t window) const { return boundaries_[window]; }
   // The check at the end of `known()`, if that end is before rows() and the check is known.
   std::optional<uint32_t> known_end() const { return known_end_; }
-  // Whether the check at `rows` equals `crc32c`; nothing if it is not known.
+  // True if the check at `rows` equals `crc32c`; nothing if that check is not known.
   std::optional<bool> Fits(int64_t rows, uint32_t crc32c) const;
   // Upper bound for the growth by Extend to `end` rows.
   int64_t growth_bytes(int64_t end) const {

@@ -62,8 +62,9 @@ std::unique_ptr<Store::Watch> WatchList::Add(int64_t handle, Producer producer, 
   return std::make_unique<Handle>(shared_from_this(), key, std::move(entry));
 }
 
-// Reading size_ without the lock misses no relevant watch: whoever registered and then looked at the sample before this
-// change did both under the sample's lock before it.
+// Reading size_ without the lock misses no relevant watch. A reader registers its watch first and then looks at the
+// sample under the sample's lock. If it looked before this change, its watch was registered before the change took the
+// same lock.
 void WatchList::Notify(int64_t handle, Producer producer) {
   if (size_ == 0) return;
   Entries concerned;

@@ -89,7 +89,7 @@ RunState MemoryRun::State() const {
 }
 
 absl::Status MemoryRun::Adopt(KeptSample kept) {
-  // Its last use may have been written a TTL late, or not yet.
+  // The last use may have been written up to a TTL late, or not at all, so the sample gets one more TTL.
   const Clock::Duration idle = std::max(kept.idle - info().options.ttl, Clock::Duration::zero());
   absl::StatusOr<std::shared_ptr<MemorySample>> sample =
       index_.FindOrInsert(handle_of_(kept.sample), kept.sample, kept.producer, context_->clock.Now() - idle);
@@ -99,7 +99,8 @@ absl::Status MemoryRun::Adopt(KeptSample kept) {
 
 int64_t MemoryRun::RoomFor(const AppendCommand& command) const {
   const auto cost = [this](int64_t rows, Codec codec) { return context_->home->Cost(*info().geometry, rows, codec); };
-  int64_t bytes = kMetadataRoom + cost(info().options.block_rows, Codec::kRaw);  // For a window that a reader holds.
+  // Room for merging a window whose old blocks a reader still holds.
+  int64_t bytes = kMetadataRoom + cost(info().options.block_rows, Codec::kRaw);
   for (const Block& block : command.blocks) bytes += cost(block.rows.size(), block.codec);
   return bytes - command.reservation.bytes();
 }
@@ -115,7 +116,7 @@ absl::StatusOr<AppendAck> MemoryRun::Append(AppendCommand command) {
     if (!sample.ok()) return sample.status();
     std::optional<absl::StatusOr<AppendAck>> ack = (*sample)->Append(command, parent);
     if (!ack) {
-      std::this_thread::yield();  // Until the thread that removed it has taken it out of the index.
+      std::this_thread::yield();  // Wait until the thread that removed the sample has taken it out of the index.
       continue;
     }
     if (!ack->ok() && (*sample)->RemoveUnborn()) index_.Remove(**sample);
@@ -213,7 +214,7 @@ int64_t MemoryRun::Sweep(size_t shard, int64_t limit) {
   ReleaseResult result;
   const Clock::Time now = context_->clock.Now();
   const SampleIndex::Looked looked = index_.FindIdle(shard, now, limit);
-  // If a use cannot be written, it still counts as long as this process lives.
+  // A use that cannot be written still counts while this process runs.
   for (const std::shared_ptr<MemorySample>& sample : looked.used) sample->NoteUse().IgnoreError();
   for (const std::shared_ptr<MemorySample>& sample : looked.idle) {
     // A sample that cannot be removed now is still idle the next time.
@@ -225,7 +226,7 @@ int64_t MemoryRun::Sweep(size_t shard, int64_t limit) {
 ReleaseResult MemoryRun::Drop() {
   ReleaseResult result;
   for (std::shared_ptr<MemorySample>& sample : index_.Close()) {
-    sample->RemoveUnborn();  // An append that was about to open it looks again, and finds no run.
+    sample->RemoveUnborn();  // An append that was about to open it retries, and finds that the run is gone.
     if (std::optional<MemorySample::Remains> remains = sample->End()) {
       ++result.samples;
       result.bytes += remains->Free();
@@ -519,7 +520,7 @@ absl::Status CheckFits(int64_t bytes, const ByteBudget& budget) {
   if (bytes <= budget.limit()) return absl::OkStatus();
   const double times = static_cast<double>(bytes) / static_cast<double>(budget.limit());
   return MakeError(absl::StatusCode::kResourceExhausted,
-                   absl::StrCat("the kept runs take ", HumanBytes(bytes), " of memory, and ",
+                   absl::StrCat("the runs in the store need ", HumanBytes(bytes), " of memory, but only ",
                                 HumanBytes(budget.limit()), " are available: start with a --memory-budget at least ",
                                 HumanNumber(std::ceil(times * kTenths) / kTenths), " times as large"),
                    {.reason = Reason::kOverBudget});

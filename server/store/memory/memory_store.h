@@ -1,14 +1,15 @@
-// The index of samples and the rules of their lives, in memory. BlockHome hides where blocks are, and SampleJournal
-// where changes are written before they count. NewMemoryStore keeps blocks in memory, too, and writes nothing: it is
-// the default store, bounded by a byte budget. NewKeptStore puts the same index over a RunKeeper, such as RocksDB's:
-// its budget bounds the index alone, and its samples survive a restart.
+// The index of samples, in memory, and what happens to them from their creation to their removal. A BlockHome decides
+// where blocks are stored, and a SampleJournal where changes are written before they take effect. NewMemoryStore keeps
+// blocks in memory, too, and has no journal: it is the default store, bounded by a byte budget. NewKeptStore uses the
+// same index over a RunKeeper, such as RocksDB's: the budget then bounds the index alone, and samples survive a
+// restart.
 //
 //   MemoryStore ─▶ MemoryRun ─▶ SampleIndex (16 shards) ─▶ MemorySample ─▶ RowPieces ─▶ counted blocks, charged to the
 //   budget
 //
 // Without a RunKeeper, samples are gone after a restart of the process; reads then return NOT_FOUND at once. With a
-// disk to spill to, the bytes of sealed samples that were not used for long move there when the budget gets short;
-// their state stays in memory, and so do unsealed samples.
+// spill directory, the bytes of the least recently used sealed samples move there when the budget runs short. Their
+// state stays in memory, and so do unsealed samples.
 #ifndef SERVER_STORE_MEMORY_MEMORY_STORE_H_
 #define SERVER_STORE_MEMORY_MEMORY_STORE_H_
 
@@ -40,7 +41,7 @@ struct SpillOptions {
   int64_t segment_bytes = int64_t{64} << 20;  // Size of one file.
   double begin = 0.75;                        // When this share of the memory budget is in use …
   double end = 0.5;                           // … samples are spilled until only this share is.
-  bool background = true;                     // On a thread of its own; otherwise Look does the work.
+  bool background = true;                     // Spill on a separate thread; if false, Look does the work itself.
   std::chrono::milliseconds pause{1000};      // Time until the next try after a failure.
   // Called once for consecutive failures. Any thread.
   std::function<void(const std::string&)> warn = [](const std::string&) {};
@@ -51,7 +52,7 @@ struct MemoryStoreOptions {
   ByteBudget* budget = nullptr;                    // Required. Must outlive the store and every snapshot.
   Clock::Duration default_ttl = RunOptions{}.ttl;  // For runs that are made without options.
   HandleFunction handle_of = SampleHandle;         // Tests inject collisions here.
-  SpillOptions spill;                              // Unused in a kept store, whose blocks are elsewhere already.
+  SpillOptions spill;                              // Not used by NewKeptStore, whose blocks are stored elsewhere.
 };
 
 std::unique_ptr<Store> NewMemoryStore(MemoryStoreOptions options);
@@ -63,10 +64,10 @@ struct SampleChange {
   int32_t block_rows = kDefaultBlockRows;
   const SampleContent& lists;  // Everything but the pieces, which may be missing here.
   int64_t first_window = 0;
-  int64_t windows_before = 0;         // Windows written before; those behind the content's end are removed.
+  int64_t windows_before = 0;  // Number of windows that were written before. Those past the content's end are removed.
   absl::Span<const RowPiece> pieces;  // All pieces of the windows from first_window on.
   absl::Span<const std::shared_ptr<StoredBlock>> added;
-  bool grows = false;  // It has more rows than before, recorded or not.
+  bool grows = false;  // The sample gets more rows, recorded or not.
 };
 
 // Writes the changes of a run's samples before they take effect. Thread-safe; changes of one sample come one after the
@@ -79,7 +80,7 @@ class SampleJournal {
   // is no room for it, UNAVAILABLE for other failures of the storage, NOT_FOUND (kNoRun) once the run is dropped;
   // nothing is changed then.
   virtual absl::Status Write(const SampleChange& change) = 0;
-  // Records that the sample is in use. Called within a TTL of a use that changed nothing.
+  // Records that the sample was used. Called within one TTL after a use that changed nothing.
   virtual absl::Status NoteUse(Producer producer, absl::string_view sample) = 0;
   // As Write, for a sample that is removed.
   virtual absl::Status Remove(Producer producer, absl::string_view sample) = 0;
@@ -99,8 +100,8 @@ struct KeptRun {
   std::vector<KeptSample> samples;
 };
 
-// Makes the runs of a store outlive the process. Thread-safe; Create and Drop are called one after the other, while
-// existing runs are used. Errors as those of SampleJournal.
+// Stores runs so that they outlive the process. Thread-safe. Create and Drop are called one at a time, while existing
+// runs are in use. Errors as those of SampleJournal.
 class RunKeeper {
  public:
   virtual ~RunKeeper() = default;
@@ -108,20 +109,22 @@ class RunKeeper {
   virtual std::string name() const = 0;                             // Name of the store.
   virtual absl::Status Health() const { return absl::OkStatus(); }  // As Store::Health.
   virtual DurabilityLevels durability() const = 0;
-  // Between Begin and End, blocks that nobody holds are deleted. Before and after, they stay: the process may release
-  // them without their being unwanted.
+  // Between Begin and End, blocks that nobody holds are deleted from the storage. Before Begin and after End they are
+  // kept, because the process also releases blocks when it starts and stops.
   virtual void Begin() = 0;
   virtual void End() = 0;
   // The home for a new run.
   virtual absl::StatusOr<std::shared_ptr<BlockHome>> Create(const RunInfo& run) = 0;
-  // True if there are remains of a run that cannot be served. It must be dropped before it can be made again.
+  // True if the storage has a damaged run of that name, which cannot be served. It must be dropped before it can be
+  // created again.
   virtual bool Damaged(absl::string_view /*run*/) const { return false; }
   // When it returns OK the run is gone, even if its space is freed later; on an error nothing has changed.
   virtual absl::Status Drop(absl::string_view run) = 0;
 };
 
-// A memory store whose runs outlive it: those that `keeper` has found, and all that are made. RESOURCE_EXHAUSTED
-// (kOverBudget) if the budget cannot hold the part that must be in memory; ALREADY_EXISTS (kHandleCollision).
+// A memory store whose runs survive the process: `runs`, which `keeper` has found, and all runs created later.
+// RESOURCE_EXHAUSTED (kOverBudget) if the budget cannot hold the part that must be in memory; ALREADY_EXISTS
+// (kHandleCollision).
 absl::StatusOr<std::unique_ptr<Store>> NewKeptStore(MemoryStoreOptions options,
                                                     const std::shared_ptr<RunKeeper>& keeper,
                                                     std::vector<KeptRun> runs);

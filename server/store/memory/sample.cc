@@ -422,7 +422,7 @@ std::vector<std::shared_ptr<MemorySample>> SampleIndex::After(Producer producer,
     auto it = shard.by_id.upper_bound(id);
     for (; it != shard.by_id.end() && found.size() - middle < limit; ++it) {
       if ((*it)->producer() != producer) continue;
-      if (middle == limit && (*it)->id() > found[limit - 1]->id()) break;  // Samples behind it have higher ids, too.
+      if (middle == limit && (*it)->id() > found[limit - 1]->id()) break;  // The samples after it have even higher ids.
       found.push_back(FindIn(shard, {(*it)->handle(), producer}));
     }
     std::inplace_merge(found.begin(), found.begin() + static_cast<int64_t>(middle), found.end(), by_id);

@@ -35,8 +35,8 @@ namespace routing_replay::server {
 
 // State that the samples of a run share. Budget, clock and content ids belong to the store and outlive it.
 struct RunContext {
-  // Many samples share a lock, because one per sample would be a good part of a small sample's memory. No two samples
-  // are ever locked together.
+  // Samples share a limited number of locks, because one lock per sample would be a large part of a small sample's
+  // memory. No thread ever locks two samples.
   Mutex& MutexOf(int64_t handle) const { return (*mutexes)[static_cast<uint64_t>(handle) % mutexes->size()]; }
 
   RunInfo info;
@@ -52,8 +52,8 @@ struct RunContext {
   std::shared_ptr<WatchList> watches = std::make_shared<WatchList>();
 };
 
-// The prefix that an append may open its sample with. It is looked up before the sample is locked, so that no two
-// samples are ever locked together. Used only if the append opens the sample.
+// The parent's rows for an append that opens its sample with a prefix. They are looked up before the sample is locked,
+// so that no thread ever locks two samples. Used only if the append opens the sample.
 using ParentRows = std::optional<absl::StatusOr<SampleContent>>;
 
 // Thread-safe. Errors as in store.h; NOT_FOUND (kNoSample) unless alive.
@@ -68,7 +68,7 @@ class MemorySample final {
   Producer producer() const { return producer_; }
   Clock::Time last_used() const { return last_used_.load(std::memory_order_relaxed); }
 
-  // Makes an unborn sample alive with a kept content. RESOURCE_EXHAUSTED (kOverBudget).
+  // Makes an unborn sample alive, with content found in the storage. RESOURCE_EXHAUSTED (kOverBudget).
   absl::Status Adopt(SampleContent content);
 
   // Nothing if the sample was removed: look it up again. Otherwise `command` and `parent` have been consumed.
@@ -81,7 +81,7 @@ class MemorySample final {
   // The rows [0, prefix.rows) for a child. FAILED_PRECONDITION (kOldRevision, kNotCommitted).
   absl::StatusOr<SampleContent> Prefix(const PrefixReference& prefix);
 
-  // What Spill would free of the budget now: 0 unless the sample is alive and sealed.
+  // Bytes of the budget that Spill would free now; 0 unless the sample is alive and sealed.
   int64_t spillable_bytes() const;
   // Moves the bytes of a sealed sample's blocks to the disk of its run's home. Returns the bytes freed. Errors of
   // StoredBlock::Spill: some blocks may have moved nevertheless.
@@ -95,7 +95,7 @@ class MemorySample final {
   Clock::Time due() const { return due_; }
   void set_due(Clock::Time due) { due_ = due; }
 
-  // The rest of a sample that ended: to be destroyed without a lock, after it is out of the index.
+  // What is left of a removed sample. Destroy it without holding a lock, after the sample is out of the index.
   struct Remains {
     RowPieces pieces;
     ByteReservation metadata;
@@ -103,14 +103,14 @@ class MemorySample final {
     // Destroys it and returns how many bytes went back to the budget.
     int64_t Free();
   };
-  // Ends an alive sample, if it was last used at or before `unused_since`. Does not call watchers: see Notify. After an
-  // error of SampleJournal::Remove it stays alive.
+  // Removes an alive sample that was last used at or before `unused_since`. Returns nothing if it was used later or is
+  // not alive. Does not call watchers: see Notify. After an error of SampleJournal::Remove the sample stays alive.
   absl::StatusOr<std::optional<Remains>> Remove(Clock::Time unused_since);
   // In a durable store, writes that it was used. Errors of SampleJournal::NoteUse.
   absl::Status NoteUse();
-  // Ends an alive sample because its run ends.
+  // Removes an alive sample because its run is dropped.
   std::optional<Remains> End();
-  // Ends an unborn sample; returns true if it was unborn.
+  // Removes the sample if it is unborn, and returns whether it was.
   bool RemoveUnborn();
   // Calls the watchers, who may call the store. The caller must hold no lock, and an ended sample must be out of the
   // index.
@@ -118,8 +118,8 @@ class MemorySample final {
 
  private:
   enum class Phase : uint8_t { kUnborn, kAlive, kRemoved };
-  // What a change prepares, and afterwards what it freed: made before the lock is taken, destroyed after it is
-  // released.
+  // Working data of a change: first what it prepares, afterwards what it replaced. Created before the lock is taken and
+  // destroyed after it is released.
   struct Work {
     std::optional<SampleContent> incarnation;  // The new incarnation that the append begins.
     std::optional<PieceChange> change;
@@ -148,9 +148,9 @@ class MemorySample final {
 
   // Fills `pool` up to `bytes`. RESOURCE_EXHAUSTED (kOverBudget).
   absl::Status Pay(int64_t bytes, ByteReservation& pool) const;
-  // The charge for the metadata, which is no longer counted as stored.
+  // Takes back the charge for the metadata, and no longer counts it as stored.
   ByteReservation TakeMetadata() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
-  // Charges what the metadata takes now, using the earlier charge and `pool`.
+  // Charges the present size of the metadata, from the earlier charge and `pool`.
   void ChargeMetadata(ByteReservation& pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   absl::Status CheckAlive() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   // `status` with the sample, its committed rows and its revision in the detail.
@@ -162,7 +162,7 @@ class MemorySample final {
   }
   // Adds (+1) or subtracts (-1) the content in the run's totals.
   void CountUsage(int sign) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
-  // Shared with other samples: it is looked up and takes no memory here.
+  // A lock shared with other samples. It is looked up, to save memory here.
   Mutex& mutex() const { return run_->MutexOf(handle_); }
   void Touch() { last_used_.store(run_->clock.Now(), std::memory_order_relaxed); }
 

@@ -8,7 +8,7 @@
 namespace routing_replay::server {
 namespace {
 
-// If nothing can be spilled, the search for candidates may take one part in this many of the time.
+// While nothing can be spilled, the search for candidates takes at most one part in this many of the time.
 constexpr int kLookShare = 10;
 
 }  // namespace
@@ -34,7 +34,7 @@ void Spiller::Look() {
   if (!Above(options_.begin)) return;
   if (!options_.background) return SpillCold();
   if (wanted_.exchange(true)) return;
-  MutexLock lock(mutex_);  // Makes sure that the thread is not between its check and its wait.
+  MutexLock lock(mutex_);  // Taking the lock ensures that the thread is not between its check and its wait.
   wanted_changed_.NotifyAll();
 }
 
@@ -138,7 +138,7 @@ void Spiller::FindCandidates() {
 void Spiller::Failed(const absl::Status& status) {
   next_try_ = std::chrono::steady_clock::now() + options_.pause;
   if (std::exchange(failing_, true)) return;
-  options_.warn(absl::StrCat("cold samples stay in memory: ", status.message()));
+  options_.warn(absl::StrCat("cannot spill samples, so they stay in memory: ", status.message()));
 }
 
 }  // namespace routing_replay::server

@@ -1,4 +1,4 @@
-// Which samples go to the disk when the memory budget gets short, and when.
+// Decides when samples move to the spill directory, and which ones.
 #ifndef SERVER_STORE_MEMORY_SPILLER_H_
 #define SERVER_STORE_MEMORY_SPILLER_H_
 
@@ -34,7 +34,7 @@ class Spiller {
   // Passed to the homes of blocks that can be spilled.
   const std::shared_ptr<SpillArea>& area() const { return area_; }
 
-  // Called after something was stored. Cheap if there is nothing to do.
+  // Call it after something was stored. Cheap if there is nothing to spill.
   void Look();
   // Spills until `bytes` of the memory budget are free: false if there is not enough to spill. Waits for the disk: the
   // caller must not hold the lock of a sample.
@@ -56,7 +56,7 @@ class Spiller {
   void Run();
   // Spills until the use of the budget is down to `end`.
   void SpillCold();
-  // Spills one sample; false if there is none that can be.
+  // Spills one sample. Returns false if no sample can be spilled.
   bool SpillOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(spilling_);
   // Finds the coldest samples that together free enough.
   void FindCandidates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(spilling_);
@@ -70,7 +70,7 @@ class Spiller {
   Mutex spilling_;                                                // Held for one sample at a time.
   std::vector<Candidate> candidates_ ABSL_GUARDED_BY(spilling_);  // Coldest last.
   std::chrono::steady_clock::time_point next_try_ ABSL_GUARDED_BY(spilling_);
-  // When all samples may be searched again.
+  // Earliest time of the next search through all samples.
   std::chrono::steady_clock::time_point next_look_ ABSL_GUARDED_BY(spilling_);
   bool failing_ ABSL_GUARDED_BY(spilling_) = false;
 

@@ -42,7 +42,7 @@ std::string FrameRecord(const google::protobuf::MessageLite& message) {
 }
 
 absl::Status UnframeRecord(absl::string_view record, google::protobuf::MessageLite& message) {
-  if (record.size() < kCrcBytes) return DamagedRecord("it is cut off");
+  if (record.size() < kCrcBytes) return DamagedRecord("it is truncated");
   uint32_t crc = 0;
   std::memcpy(&crc, record.end() - kCrcBytes, kCrcBytes);
   record.remove_suffix(kCrcBytes);
@@ -77,7 +77,7 @@ absl::StatusOr<std::vector<RowRange>> TakeRanges(const Numbers& numbers, int64_t
   for (int i = 0; i < numbers.size(); i += 2) {
     const int64_t gap = numbers[i], size = numbers[i + 1];
     if (gap < 0 || size <= 0 || gap > rows - row || size > rows - row - gap) {
-      return DamagedRecord("ranges overlap or lie outside");
+      return DamagedRecord("ranges overlap or are outside the sample's rows");
     }
     ranges.push_back(RowRange::OfSize(row + gap, size));
     row = ranges.back().end;
@@ -109,7 +109,7 @@ class Assembly {
       if (!recorded_.empty() && rows.begin < recorded_.back().end) return DamagedRecord("pieces overlap");
       AppendMerged(recorded_, rows);
       std::shared_ptr<StoredBlock> block = block_at(ref);
-      if (block == nullptr) return DamagedRecord("a block is gone");
+      if (block == nullptr) return DamagedRecord("a block that it refers to is missing");
       pieces_.Append({std::move(block), rows, piece.shared()});
     }
     if (!record.has_token_check()) return absl::OkStatus();
@@ -132,7 +132,7 @@ class Assembly {
                                     from.engine(), from.appends()});
     }
     if ((content.provenance.empty() ? 0 : content.provenance.back().rows.end) != rows) {
-      return DamagedRecord("provenance has holes");
+      return DamagedRecord("provenance does not cover all rows");
     }
     content.revision = head_.revision();
     content.content_id = head_.content_id();

@@ -1,5 +1,5 @@
-// Runs and samples as the records of records.proto, for the stores that write them. A record is a protobuf message,
-// then the CRC32C of its bytes (4 bytes, little-endian).
+// Encodes runs and samples as the records of records.proto, for the stores that write them to a disk or to Redis. A
+// record is a protobuf message, then the CRC32C of its bytes (4 bytes, little-endian).
 //
 //   SampleContent ─EncodeHead, EncodeWindow─▶ bytes ─DecodeContent─▶ SampleContent with the same blocks elsewhere
 //
@@ -46,7 +46,7 @@ std::string EncodeHead(const SampleContent& content);
 std::string EncodeWindow(const SampleContent& content, absl::Span<const RowPiece> pieces, int32_t block_rows,
                          int64_t window, const std::function<uint64_t(const StoredBlock&)>& id_of);
 
-// True if the record is that of a window that refers to the block.
+// True if the record is a window record that refers to the block.
 bool WindowShows(absl::string_view record, uint64_t block);
 
 // `windows`: all window records, ascending. `block_at` is called once for each piece; null: the block is gone.

@@ -16,14 +16,15 @@
 namespace routing_replay::server {
 namespace {
 
-// For one server's manifests: 10,000 samples of 4,000 rows.
+// Limit of the manifest cache: enough for 10,000 samples of 4,000 rows.
 constexpr int64_t kCachedBytes = int64_t{64} << 20;
 constexpr int64_t kEntryBytes = 512, kPieceBytes = 200;
 constexpr std::chrono::minutes kBetweenWarnings{1};
 
 // Memory of Redis for one key of our length, without the value.
 constexpr int64_t kKeyBytes = 200;
-// A chunk that no commit has referenced by then expires. An append waits for Redis for half a minute at most.
+// A chunk expires after this time, unless a commit has referenced it. An append waits for Redis for at most half a
+// minute.
 constexpr std::chrono::milliseconds kUncommitted = std::chrono::minutes(10);
 // How much is read ahead for a reader.
 constexpr int64_t kReadAheadBytes = int64_t{4} << 20;
@@ -120,9 +121,10 @@ std::vector<RedisResult> RedisContext::Execute(absl::Span<const RedisRequest> re
     }
     Warn(name, reply.status());
     if (absl::StrContains(reply.status().message(), "WRONGTYPE")) {
-      reply = absl::DataLossError("Redis: a key of the store holds a value that no server wrote");
+      reply = absl::DataLossError(
+          "Redis: a key of this store has a value of the wrong type; something else writes to keys with this prefix");
     } else {
-      reply = absl::UnavailableError("Redis rejects this server; see the server's log");
+      reply = absl::UnavailableError("Redis rejects commands of this server; the server's log has the cause");
     }
   }
   return results;
@@ -139,7 +141,8 @@ RedisRequest RedisContext::Of(RedisCommand command) {
   return {.command = std::move(command), .key = std::move(key)};
 }
 
-// Sends the source each time. Redis hashes it to find the compiled script; for a KiB that is faster than running it.
+// Sends the script's source each time. Redis hashes it to find the compiled script, which for a KiB takes less time
+// than executing it.
 RedisRequest RedisContext::Of(absl::string_view script, absl::Span<const std::string> keys) {
   RedisCommand command({"EVAL"});
   command.AddBorrowed(script).Add(static_cast<int64_t>(keys.size()));
@@ -226,7 +229,7 @@ std::vector<std::string> RedisBlock::chunk_keys() const {
   return keys;
 }
 
-// NX: if the request is sent again after its commit was executed, the chunk must not get an expiry again.
+// NX: if the request is sent again after its commit was executed, the chunk must not get an expiry time again.
 void RedisBlock::AddPuts(std::vector<RedisCommand>& commands) const {
   const absl::Span<const uint8_t> crcs = CrcBytes(unwritten_->plane_crc32c);
   const absl::string_view head(reinterpret_cast<const char*>(crcs.data()), crcs.size());

@@ -36,7 +36,7 @@ namespace routing_replay::server {
 inline constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
 // Samples read or changed by one request.
 inline constexpr size_t kRedisBatch = 256;
-// How long a replaced or released block stays readable for those that had a snapshot of it.
+// How long a replaced or released block stays in Redis for readers whose snapshot refers to it.
 inline constexpr std::chrono::milliseconds kReaderGrace = std::chrono::seconds(60);
 
 // One incarnation of a run, as this server knows it. Its keys, PREFIX:{INCARNATION/PART}:…, all of a part on one server
@@ -68,11 +68,11 @@ struct RedisRun {
   const std::string incarnation;
   const std::string prefix;
   const std::shared_ptr<WatchList> watches = std::make_shared<WatchList>();
-  std::atomic<bool> ended{false};  // Known to be dropped: look up the run of this name again.
-  const bool clears = false;       // Known to be dropped, and being removed.
+  std::atomic<bool> ended{false};  // The run was dropped: look up the name again.
+  const bool clears = false;       // The run was dropped and its samples are being removed.
 };
 
-// Stands for the version of a sample whose manifest has none because of damage: no change matches it.
+// Version of a sample whose damaged manifest has none. It matches no real version, so no change is applied.
 inline constexpr absl::string_view kUnreadable = "?";
 
 // A sample as Redis had it at some moment.
@@ -82,8 +82,8 @@ struct RedisManifest {
   int64_t last_used_ms = 0;
   // DATA_LOSS if its records are damaged.
   absl::StatusOr<std::shared_ptr<const SampleContent>> content = nullptr;
-  // Assumed by this server, not read. Only a change may be based on it: its commit checks the version, and whether the
-  // run still exists.
+  // The manifest was not read but is assumed from this server's last access. It may only be used for a change, whose
+  // commit checks the version and that the run still exists.
   bool guessed = false;
 
   bool exists() const { return !version.empty(); }
@@ -164,7 +164,8 @@ absl::Status CheckRun(RedisRun& run, const RedisResult& answer);
 absl::StatusOr<std::vector<RedisManifest>> LookAt(const std::shared_ptr<RedisContext>& context, RedisRun& run,
                                                   absl::Span<const SampleName> names);
 
-// Longer values would block a Redis server for too long: one thread of it serves everybody.
+// Largest value written to Redis. Redis executes all commands on one thread, so larger values would block it for too
+// long.
 inline constexpr int64_t kRedisChunkBytes = int64_t{1} << 20;
 
 // The keys of a sample and its blocks. Immutable; held by the blocks.
@@ -201,10 +202,10 @@ class RedisBlock final : public StoredBlock {
 
   // For a block that is to be written: adds the commands that put its chunks. They borrow its bytes.
   void AddPuts(std::vector<RedisCommand>& commands) const;
-  // Releases the bytes: they are in Redis now. Call before anybody else sees the block.
+  // Call it when the bytes are in Redis, before anybody else sees the block: releases them here.
   void Written() { unwritten_.reset(); }
 
-  // AddGets adds the commands that get the chunks; the other builds the block from their answers, in order.
+  // AddGets adds the commands that read the chunks. Take builds the block from their answers, which must be in order.
   void AddGets(std::vector<RedisRequest>& requests) const;
   absl::StatusOr<LoadedBlock> Take(absl::Span<RedisResult> results) const;
 
@@ -239,8 +240,8 @@ class RedisHome final : public BlockHome {
 // The keys of the chunks of all blocks that the pieces reference, each once, except for blocks in `without`.
 std::vector<std::string> ChunkKeys(absl::Span<const RowPiece> pieces, std::set<uint64_t> without = {});
 
-// The rows of a snapshot. Their blocks are read a few MiB at a time: who loads one will want the next, and a round trip
-// for each block of 100 KB would take longer than its bytes.
+// The rows of a snapshot. Their blocks are read ahead, a few MiB at a time: readers load them in order, and a round
+// trip per block of 100 KB would take longer than the transfer itself.
 std::vector<StoredRows> ReadAhead(std::vector<RowPiece> pieces);
 
 }  // namespace routing_replay::server

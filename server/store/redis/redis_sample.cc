@@ -15,7 +15,8 @@
 namespace routing_replay::server {
 namespace {
 
-// Limit of WAIT/WAITAOF: an append holds one of few worker threads, and most have no deadline.
+// Time limit of WAIT and WAITAOF. While it waits, an append occupies one of few worker threads, and most appends have
+// no deadline.
 constexpr std::chrono::seconds kSyncedWait{2};
 
 // The one step that changes a sample: compare its version, check that the new chunks exist, then write. KEYS: manifest,
@@ -84,12 +85,13 @@ return 1
 )";
 
 absl::Status TooMuchChange(const SampleName& name) {
-  return MakeError(absl::StatusCode::kUnavailable,
-                   absl::StrCat("sample \"", name.sample, "\" is being changed by others too often"),
-                   {.sample = name.sample});
+  return MakeError(
+      absl::StatusCode::kUnavailable,
+      absl::StrCat("sample \"", name.sample, "\" is being changed by other clients too often; try again later"),
+      {.sample = name.sample});
 }
 
-// Copies the parts of the blocks inside `rows`: the append may have to be tried again.
+// Copies the parts of the blocks inside `rows`. The originals are kept, because the append may have to be retried.
 absl::Status CopyBlocks(const RunInfo& run, absl::Span<const Block> from, RowRange rows, std::vector<Block>& blocks) {
   for (const Block& block : from) {
     const BlockRows part{block.view(), Intersect(block.rows, rows)};
@@ -259,7 +261,8 @@ absl::StatusOr<AppendAck> RedisSample::Append(const AppendCommand& command, Redi
   if (const std::optional<RedisManifest> guess = Guess(command.header)) {
     absl::StatusOr<std::optional<AppendAck>> ack = TryAppend(command, parent, *guess);
     if (ack.ok() && *ack) return **std::move(ack);
-    // A guess rejects nothing, unless the run or Redis itself is gone.
+    // A rejection that is based on a guess does not count, unless the run or Redis itself is gone: read the manifest
+    // and retry.
     const absl::Status& why = ack.status();
     if (absl::IsNotFound(why) || absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why)) {
       return WithSample(why, name_.sample);
@@ -414,8 +417,8 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
   const RedisResult& answer = answers.front();
   const bool done = answer.reply.ok() && answer.reply->type == RedisReply::Type::kInteger && answer.reply->integer == 1;
   if (!done) {
-    // Nobody has seen the chunks, unless an earlier sending of the same commit was executed and others have changed the
-    // sample since. If that is unknown, the chunks expire on their own.
+    // Deletes the new chunks of a rejected commit. That is not safe if the commit was sent twice: the first one may
+    // have been executed and others may have changed the sample since. Then the chunks expire on their own.
     const bool rejected = answer.reply.ok() || absl::IsResourceExhausted(answer.reply.status());
     if (rejected && !answer.repeated && !chunks.empty()) {
       RedisCommand unlink({"UNLINK"});
@@ -424,8 +427,8 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
     }
     if (change.once && answer.repeated) {
       return MakeError(absl::StatusCode::kUnavailable,
-                       absl::StrCat("the answer of Redis was lost; the truncation of sample \"", name_.sample,
-                                    "\" may have happened: check its revision"),
+                       absl::StrCat("an answer of Redis was lost; sample \"", name_.sample,
+                                    "\" may or may not be truncated: check its revision with Stat"),
                        {.sample = name_.sample});
     }
     if (!answer.reply.ok()) return answer.reply.status();
@@ -434,7 +437,8 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
   }
   for (const auto& block : change.added) static_cast<RedisBlock&>(*block).Written();
   if (absl::Status there = before.guessed ? CheckRun(*run_, answers.back()) : absl::OkStatus(); !there.ok()) {
-    // The run was dropped before. What was written now would stay if the run's samples are removed already.
+    // The run was dropped before this commit. Its samples may have been removed already, so what was written now is
+    // removed here.
     RedisRun dropped{.info = run_->info, .incarnation = run_->incarnation, .prefix = run_->prefix, .clears = true};
     ReleaseResult ignored;
     const auto all = [](const RedisManifest&) { return true; };

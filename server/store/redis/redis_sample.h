@@ -18,7 +18,7 @@
 
 namespace routing_replay::server {
 
-// State of a manifest that is whole.
+// The state of a sample. `manifest` must be whole.
 SampleState StateOf(const RedisContext& context, const SampleName& name, const RedisManifest& manifest);
 
 // Removes the samples for which `ends` is true, and adds them to `result`. If a sample changes before it is removed, it
@@ -69,7 +69,7 @@ class RedisSample {
   // The manifest that Redis most likely has, without reading it: as this server left it, or none if the append begins
   // the sample. Nothing if it must be read.
   std::optional<RedisManifest> Guess(const AppendHeader& header);
-  // Nothing: read the sample again and retry.
+  // One attempt to append. Returns nothing if somebody else changed the sample: read it again and retry.
   absl::StatusOr<std::optional<AppendAck>> TryAppend(const AppendCommand& command, RedisSample* parent,
                                                      const RedisManifest& found);
   absl::StatusOr<Change> PlanChange(const SampleContent& content, bool new_incarnation, const AppendCommand& command,
@@ -92,7 +92,7 @@ class RedisSample {
   SampleName name_;
   std::shared_ptr<const SampleKeys> keys_;
   bool changed_ = false;
-  std::string version_;  // Version that this call wrote, or found with no change needed.
+  std::string version_;  // Version that this call wrote, or the present one if no change was needed.
 };
 
 }  // namespace routing_replay::server

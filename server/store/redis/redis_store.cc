@@ -115,7 +115,7 @@ class RedisStore final : public Store {
  private:
   struct Names {
     std::vector<std::string> ids;  // Ascending.
-    bool more = false;             // There are more behind the last one; then there is a last one.
+    bool more = false;             // There are more ids after the last one (then `ids` is not empty).
   };
   // Called with the manifests of samples of a run; returns false to stop.
   using Visitor = std::function<bool(const SampleName&, const RedisManifest&)>;
@@ -185,7 +185,7 @@ class RedisStore final : public Store {
   const ContextPtr context_;
   RedisWatches watches_;
   Mutex mutex_;
-  std::map<std::string, RunPtr> runs_ ABSL_GUARDED_BY(mutex_);  // By name, as known last; ended ones too.
+  std::map<std::string, RunPtr> runs_ ABSL_GUARDED_BY(mutex_);  // By name; may be stale and may contain dropped runs.
   Totals totals_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -198,7 +198,8 @@ bool RedisStore::KnowsWaitAof() {
 }
 
 absl::StatusOr<RunPtr> RedisStore::TakeRun(const std::string& value) {
-  if (value.size() <= kIncarnationBytes) return absl::DataLossError("a run's record in Redis is too short");
+  if (value.size() <= kIncarnationBytes)
+    return absl::DataLossError("the record of a run in Redis is damaged: too short");
   const std::string incarnation = value.substr(0, kIncarnationBytes);
   absl::StatusOr<RunInfo> info = DecodeRun(absl::string_view(value).substr(kIncarnationBytes));
   if (!info.ok()) return absl::DataLossError(absl::StrCat("a run's record in Redis: ", info.status().message()));
@@ -228,7 +229,7 @@ absl::StatusOr<std::vector<RunPtr>> RedisStore::LoadRuns(absl::string_view after
   }
   std::vector<RunPtr> runs;
   for (const RedisResult& got : context_->Execute(requests)) {
-    if (got.reply.ok() && got.reply->is_nil()) continue;  // It is being made or dropped.
+    if (got.reply.ok() && got.reply->is_nil()) continue;  // The run is being created or dropped.
     absl::StatusOr<RunPtr> run = got.reply.ok() ? TakeRun(got.reply->text) : got.reply.status();
     if (run.ok()) {
       runs.push_back(*std::move(run));
@@ -289,7 +290,7 @@ absl::StatusOr<RunInfo> RedisStore::OpenRun(absl::string_view run, const Geometr
   }
   if (!found.ok()) return found.status();
   RR_RETURN_IF_ERROR(CheckJoin((*found)->info, geometry, options));
-  // Always after the run was made. A DropRun checks whether the run was made again.
+  // Adds the name to the list only after the run exists. DropRun checks whether the run was created again meanwhile.
   RR_ASSIGN_OR_RETURN(const RedisReply listed, context_->Ask(RedisCommand({"SADD", context_->RunsKey(), run})));
   RunInfo info = (*found)->info;
   info.created = created;
@@ -302,7 +303,7 @@ absl::StatusOr<ReleaseResult> RedisStore::DropRun(absl::string_view name) {
       "if redis.call('GETRANGE', KEYS[1], 0, 15) ~= ARGV[1] then return 0 end return redis.call('UNLINK', KEYS[1])";
   RR_ASSIGN_OR_RETURN(const RunPtr run, LoadRun(name));
   RR_ASSIGN_OR_RETURN(const std::vector<RunState> states, StatesOf({&run, 1}));
-  // First a note of what is to be removed; the note is used only after the run is gone.
+  // First records what must be removed. The record is used only once the run is gone.
   RedisCommand note({"ZADD", context_->DroppedKey()});
   note.Add(context_->time.NowMs() + kReaderGrace.count()).Add(run->incarnation + EncodeRun(run->info));
   if (const auto noted = context_->Ask(std::move(note)); !noted.ok()) return noted.status();
@@ -323,7 +324,7 @@ absl::StatusOr<AppendAck> RedisStore::AppendTo(const RunPtr& run, const AppendCo
   const AppendHeader& header = command.header;
   RR_RETURN_IF_ERROR(CheckAppend(header, command.blocks));
   if (absl::Status status = CheckBlocks(run->info, command); !status.ok()) {
-    // The run that this server knows may be gone.
+    // The run that this server knows may have been dropped and created again.
     const absl::StatusOr<RunPtr> now = LoadRun(command.run);
     if (now.ok() && *now == run) return status;
     run->ended = true;
@@ -354,7 +355,8 @@ absl::Status RedisStore::StatEach(absl::string_view run, Producer producer, absl
   return absl::OkStatus();
 }
 
-// Merges the sorted names of all parts, up to the smallest last name of a part that may have more: no gap before it.
+// Merges the sorted names of all parts. It stops at the smallest last name of a part that may have more names, so that
+// the result has no gaps.
 absl::StatusOr<RedisStore::Names> RedisStore::NamesOf(const RedisRun& run, Producer producer,
                                                       const std::optional<GroupRange>& groups, absl::string_view after,
                                                       size_t limit) {
@@ -371,7 +373,7 @@ absl::StatusOr<RedisStore::Names> RedisStore::NamesOf(const RedisRun& run, Produ
     }
     requests.push_back(RedisContext::Of(std::move(command)));
   }
-  std::optional<std::string> end;  // Up to this name all names are known.
+  std::optional<std::string> end;  // Up to this name the merged list is complete.
   Names names;
   for (RedisResult& result : context_->Execute(requests)) {
     if (!result.reply.ok()) return result.reply.status();
@@ -392,7 +394,7 @@ absl::Status RedisStore::Visit(const RunPtr& run, Producer producer, const std::
   for (bool more = true; more;) {
     RR_ASSIGN_OR_RETURN(const Names page, NamesOf(*run, producer, groups, after, kRedisBatch));
     more = page.more;
-    // Without a name it checks that the run exists.
+    // Runs at least once: even without names it checks that the run exists.
     for (size_t begin = 0; begin == 0 || begin < page.ids.size(); begin += kRedisBatch) {
       std::vector<SampleName> names;
       for (size_t i = begin; i < std::min(begin + kRedisBatch, page.ids.size()); ++i) {

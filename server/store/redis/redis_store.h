@@ -1,5 +1,5 @@
-// The store that any number of servers share: everything is in Redis or Valkey, one server or a cluster; this process
-// keeps only what it can read again. A shared cache: the table in ../README.md says what a failover of Redis may lose.
+// The store that any number of servers share. All data is in Redis or Valkey (one server or a cluster), and this
+// process keeps only caches of it. The table in ../README.md says what a failover of Redis may lose.
 //
 // A run is divided into 128 parts, each on one master (redis_context.h lists its keys). A sample is a manifest (a hash)
 // and the chunks of its blocks; the part's index names it. So each change of a sample, its index entry included, is ONE
@@ -41,7 +41,8 @@ struct RedisStoreOptions {
   Clock::Duration default_ttl = RunOptions{}.ttl;                      // For runs that are made without options.
   std::function<int64_t(absl::string_view)> handle_of = SampleHandle;  // The same function in all servers.
   std::string prefix = "rr";                                           // Prefix of all keys; passes CheckId.
-  // For one step of a call, if its CallDeadline is not earlier. A cluster needs some seconds to elect a new master.
+  // Time limit for one step of a call, unless its CallDeadline is earlier. A cluster needs some seconds to elect a new
+  // master.
   std::chrono::milliseconds timeout = std::chrono::seconds(30);
 };
 

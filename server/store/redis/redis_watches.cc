@@ -11,7 +11,8 @@ namespace {
 // Time between two checks; at least nine times as long as the last check took.
 constexpr std::chrono::milliseconds kBetweenLooks{20};
 constexpr std::chrono::seconds kLookTimeout{2};
-// A waiting reader watches again after each change. The last version is kept in between.
+// How long the last version of a sample is kept after its last watch: a waiting reader registers a new watch after each
+// change.
 constexpr std::chrono::seconds kKeptUnused{10};
 
 }  // namespace

@@ -115,7 +115,7 @@ TEST_P(RocksDamagedLogTest, IsToldAndMakesRevisionsNew) {
   Flip(Logs().back(), GetParam());
   Open();
   EXPECT_TRUE(report_.log_damaged);
-  EXPECT_THAT(Describe(report_), ::testing::HasSubstr("the log of the last writes is damaged or gone"));
+  EXPECT_THAT(Describe(report_), ::testing::HasSubstr("the log of the last writes is damaged or missing"));
   const int left = Left("run", ::testing::Gt(0));
   EXPECT_LT(left, kSamples);
   // And once.

@@ -21,8 +21,8 @@ namespace {
 
 constexpr size_t kLongestLine = 1024;
 
-// RocksDB's warnings and errors go to the server's log. With a log file of its own beside the database RocksDB would
-// end the process: once the disk is full, its second line to that file fails an assertion. Thread-safe.
+// Sends RocksDB's warnings and errors to the server's log. If RocksDB had a log file in the database's directory, a
+// full disk would end the process, because RocksDB asserts that it can write that file. Thread-safe.
 class RocksLog final : public rocksdb::Logger {
  public:
   RocksLog() : Logger(rocksdb::InfoLogLevel::WARN_LEVEL) {}
@@ -33,20 +33,20 @@ class RocksLog final : public rocksdb::Logger {
     std::vsnprintf(line, sizeof(line), format, arguments);
     LogEvent(LogLevel::kWarning, "warning", absl::StrCat("rocksdb store: ", absl::StripTrailingAsciiWhitespace(line)));
   }
-  // RocksDB describes itself at its start: ignored.
+  // Ignores the settings that RocksDB prints when it starts.
   void LogHeader(const char*, va_list) override {}
 };
 
 constexpr uint64_t kBlobBytes = 4 << 10;
 constexpr uint64_t kBlobFileBytes = 256 << 20;
 constexpr uint64_t kMemtableBytes = 64 << 20;
-// Per run. If more memtables than this wait to be flushed, RocksDB stops the writes of all runs. Those of a dropped run
-// wait with the full ones; the memory of all together has a limit of its own.
+// Memtables per run. If more of them wait to be flushed, RocksDB stops the writes of all runs. The limit is not lower
+// because memtables of dropped runs wait, too. The memory of all memtables together is limited separately.
 constexpr int kMemtables = 4;
-// Limit for all logs together: otherwise a run that is seldom written would keep all logs since its last write.
+// Limit for all logs together. Without it, a run that is seldom written would keep all logs since its last write.
 constexpr uint64_t kLogBytes = 256 << 20;
-// How much the appends that wait for one sync may have together; the others wait for the next sync. If the first append
-// of a group is small, RocksDB allows only an eighth of this.
+// Most bytes of the appends that share one sync; others wait for the next one. If the first append of a group is small,
+// RocksDB allows only an eighth of this.
 constexpr uint64_t kGroupBytes = 64 << 20;
 // Time between two searches for unneeded files, such as one that was being written when its run was dropped.
 constexpr uint64_t kLookMicros = 10'000'000;
@@ -91,7 +91,7 @@ rocksdb::WriteOptions RocksWriteOptions(Durability durability) {
   rocksdb::WriteOptions options;
   options.disableWAL = durability == Durability::kMemory;
   options.sync = durability == Durability::kSynced;
-  // Otherwise a write to a dropped column family makes the database reject the writes of every run.
+  // Without this, a write to a dropped column family makes the database reject the writes of every run.
   options.ignore_missing_column_families = true;
   return options;
 }
@@ -122,7 +122,7 @@ absl::Status RocksHealth::Get() const {
 
 void RocksHealth::OnBackgroundError(rocksdb::BackgroundErrorReason, rocksdb::Status* error) {
   MutexLock lock(mutex_);
-  // After milder errors the database is still writable.
+  // After less severe errors the database is still writable.
   if (error->severity() >= rocksdb::Status::kHardError) status_ = FromRocks(*error, kWhat);
 }
 

@@ -31,12 +31,13 @@
 
 namespace routing_replay::server {
 
-// Values of 4 KiB and more are blobs, which compaction does not move. `cache` holds, for all runs together, what was
-// read and, up to half of it, what is not yet in a table file. `env`: null for the machine's.
+// Values of 4 KiB and more are stored as blobs, which compaction does not rewrite. `cache` holds, for all runs
+// together, data that was read and, in up to half of it, data that is not yet in a table file. `env` is null for the
+// real file system.
 rocksdb::DBOptions RocksDatabaseOptions(const std::shared_ptr<rocksdb::Cache>& cache, rocksdb::Env* env);
 rocksdb::ColumnFamilyOptions RocksRunOptions(std::shared_ptr<rocksdb::Cache> cache);
 rocksdb::WriteOptions RocksWriteOptions(Durability durability);
-// Options of a flush that returns when it is done, even while others write.
+// Options of a flush that does not wait because of other writes, and returns when it is done.
 rocksdb::FlushOptions RocksFlushAtOnce();
 
 // Converts a RocksDB status. DATA_LOSS (kChecksum) if something is damaged or missing, RESOURCE_EXHAUSTED (kOverBudget)

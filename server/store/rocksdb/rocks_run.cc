@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kMostKept = int64_t{64} << 20;
 constexpr int64_t kKeptPart = 8;
-// An append is written to the log at once and to a file later.
+// An append takes its size twice: in the log at once, and in a file later.
 constexpr int64_t kWrittenTwice = 2;
 
 int64_t Kept(const std::string& path) {
@@ -117,7 +117,8 @@ class RocksRun::DiskBlock final : public StoredBlock {
     const RocksFamily& family = *run().family_;
     const std::string what = absl::StrCat("block ", id_, " with rows ", ToString(rows()));
     rocksdb::Status got = family.db->Get(rocksdb::ReadOptions(), family.handle, rocks::BlockKey(id_), value.get());
-    if (got.IsPathNotFound()) got = rocksdb::Status::Corruption(got.ToString());  // A file of the database is gone.
+    // A missing file of the database counts as damage.
+    if (got.IsPathNotFound()) got = rocksdb::Status::Corruption(got.ToString());
     if (got.ok() && static_cast<int64_t>(value->size()) != ValueBytes(geometry, rows().size(), codec())) {
       got = rocksdb::Status::Corruption(absl::StrCat(value->size(), " bytes"));
     }
@@ -247,7 +248,7 @@ void RocksRun::Forget(uint64_t block) {
 
 absl::Status RocksRun::GiveBack(std::atomic<bool>& stop) {
   const absl::Status taken_away = Commit(rocksdb::WriteBatch());
-  if (family_->closed) return absl::OkStatus();  // All of it is removed with its column family.
+  if (family_->closed) return absl::OkStatus();  // Everything is removed with the column family.
   if (!taken_away.ok()) return taken_away;
   const absl::string_view what = "the space of removed rows cannot be freed";
   absl::Status flushed = FromRocks(family_->db->Flush(RocksFlushAtOnce(), family_->handle), what);

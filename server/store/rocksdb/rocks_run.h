@@ -28,7 +28,7 @@
 
 namespace routing_replay::server {
 
-// A run, seen as a user of disk space that may hold unneeded data.
+// Interface for users of disk space (runs) that can free unneeded data on request.
 class SpaceUser {
  public:
   virtual ~SpaceUser() = default;
@@ -37,9 +37,9 @@ class SpaceUser {
   virtual absl::Status GiveBack(std::atomic<bool>& stop) = 0;
 };
 
-// Rejects rows before the disk is full. So removals can still be written, and data in memory can still be flushed: when
-// the disk is really full, RocksDB rejects every write and cannot be opened again. One per database. Thread-safe; all
-// runs share it.
+// Rejects rows before the disk is completely full, so that removals can still be written and data in memory can still
+// be flushed. If the disk were really full, RocksDB would reject every write and could not be opened again. One per
+// database. Thread-safe; all runs share it.
 class RocksSpace {
  public:
   // Keeps an eighth of the disk of `path` free, 64 MiB at most, in addition to the data in `buffers`.
@@ -92,8 +92,8 @@ struct RocksFamily {
 
   const std::shared_ptr<rocksdb::DB> db;
   rocksdb::ColumnFamilyHandle* const handle;
-  // A batch with a dropped column family would make the whole database reject writes. So a writer holds `writing`
-  // shared, and checks `closed` after it has taken it.
+  // A write to a dropped column family would make the whole database reject writes. So a writer first takes `writing`
+  // as a shared lock, and then checks `closed`.
   std::shared_mutex writing;
   std::atomic<bool> closed{false};
 };
@@ -101,7 +101,7 @@ struct RocksFamily {
 // Thread-safe. Once the family is closed it neither writes nor deletes: NOT_FOUND (kNoRun).
 class RocksRun final : public BlockHome, public SampleJournal, public SpaceUser {
  public:
-  // forgets: whether blocks that nobody holds are deleted. Rows are written only if `space` has room.
+  // While `forgets` is true, blocks that nobody holds are deleted. Rows are written only if `space` has room.
   RocksRun(std::shared_ptr<RunUsage> usage, std::shared_ptr<RocksFamily> family, const RunInfo& info,
            std::shared_ptr<const StoreTime> time, std::shared_ptr<const std::atomic<bool>> forgets,
            std::shared_ptr<RocksSpace> space);
@@ -126,7 +126,7 @@ class RocksRun final : public BlockHome, public SampleJournal, public SpaceUser 
 
   absl::Status Commit(rocksdb::WriteBatch batch);
   void PutBlock(const DiskBlock& block, rocksdb::WriteBatch& batch) const;
-  // Nobody can reach the block any more. A later write deletes it.
+  // Call it when nobody can reach the block any more. A later write deletes it.
   void Forget(uint64_t block);
 
   const std::shared_ptr<RocksFamily> family_;

@@ -236,7 +236,7 @@ class Recovery {
     }
   }
 
-  // Written to the log whatever the run's durability is: the marks of the samples must not be lost.
+  // Always written to the log, whatever the run's durability is, because the new revisions of samples must not be lost.
   absl::Status WriteChanges() {
     const rocksdb::Status written = family_.db->Write(RocksWriteOptions(Durability::kWritten), &changes_);
     changes_.Clear();
@@ -272,7 +272,8 @@ class RocksKeeper final : public RunKeeper {
         budget_(*options.memory.budget) {}
   ~RocksKeeper() override {
     if (space_ != nullptr) space_->Stop();
-    if (started_) Close().IgnoreError();  // Without this mark the next start assumes a crash, as it should.
+    // If the mark cannot be written, the next start assumes a crash, which is right.
+    if (started_) Close().IgnoreError();
     families_.clear();
     default_.reset();
   }
@@ -298,7 +299,7 @@ class RocksKeeper final : public RunKeeper {
   // Writes everything that is in the log or in memory, of all runs, to files.
   absl::Status Flush();
   void FlushSoon(const RocksFamily& family);
-  // True if the logs are so small that a file per run is not worth it. False if that is not known.
+  // True if the logs are so small that writing a file per run is not worth it. False if their size is not known.
   bool LogsAreSmall() const;
   absl::StatusOr<KeptRun> RecoverRun(absl::string_view run, absl::string_view record, RecoveryReport& report);
   // Drops the family of a run without a record. Nothing is written to it afterwards, even if this fails.
@@ -401,7 +402,7 @@ absl::StatusOr<KeptRun> RocksKeeper::RecoverRun(absl::string_view name, absl::st
 }
 
 absl::Status RocksKeeper::Start(const RecoveryReport& report) {
-  // Until then, new revisions are only in the log.
+  // Flush, because the new revisions are only in the log.
   if (report.log_damaged) {
     RR_RETURN_IF_ERROR(Flush());
   }
@@ -447,7 +448,7 @@ absl::StatusOr<std::shared_ptr<BlockHome>> RocksKeeper::Create(const RunInfo& in
     DropFamily(name).IgnoreError();
     return status;
   }
-  FlushSoon(*default_);  // In the log, its record would keep the log of all rows that are written after it.
+  FlushSoon(*default_);  // Otherwise its record would keep the log with all later rows.
   return MakeRun(std::move(family), info);
 }
 
@@ -461,8 +462,9 @@ absl::Status RocksKeeper::Drop(absl::string_view run) {
   // Without its record the run is gone, whatever happens to its family: one that cannot be dropped now is dropped when
   // the run is made again, or at the next start.
   DropFamily(rocks::RunFamily(run)).IgnoreError();
-  // Logs with the run's rows are kept until the other runs' data in them is flushed. If many small runs are dropped one
-  // after the other, each flush would write the data of all other runs.
+  // The logs with the dropped run's rows are deleted once the other runs' data in them is flushed. That is skipped
+  // while the logs are small: if many small runs are dropped in a row, each flush would write the data of all other
+  // runs.
   if (LogsAreSmall()) return absl::OkStatus();
   FlushSoon(*default_);
   for (const auto& [name, family] : families_) FlushSoon(*family);
@@ -522,8 +524,8 @@ std::string Describe(const RecoveryReport& report) {
   std::string line = absl::StrCat("found ", report.runs, " runs, ", report.samples, " samples, ", report.rows,
                                   " rows; removed ", report.orphan_blocks, " orphan blocks");
   if (report.log_damaged) {
-    absl::StrAppend(&line,
-                    "; the log of the last writes is damaged or gone, and other runs and samples may be gone, too");
+    absl::StrAppend(
+        &line, "; the log of the last writes is damaged or missing, so other runs and samples may be missing, too");
   }
   if (report.doubtful_runs > 0) {
     absl::StrAppend(&line, report.log_damaged ? ", " : "; the last stop was not clean: ", report.doubtful_runs,

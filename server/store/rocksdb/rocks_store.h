@@ -7,8 +7,8 @@
 // database rejects all writes (RESOURCE_EXHAUSTED, UNAVAILABLE) and still serves reads. When a full disk has room
 // again, RocksDB resumes by itself; after other failures the database must be opened again.
 //
-// The run's durability says which kind of end it survives: see LastEnd. After an end that may have lost rows of a run,
-// all its samples have another revision.
+// The durability of a run says which kind of process end its rows survive: see LastEnd. After an end that may have lost
+// rows of a run, all its samples get new revisions.
 #ifndef SERVER_STORE_ROCKSDB_ROCKS_STORE_H_
 #define SERVER_STORE_ROCKSDB_ROCKS_STORE_H_
 
@@ -28,7 +28,7 @@
 
 namespace routing_replay::server {
 
-// Changes with every start of the machine; empty if it is not known.
+// An id that changes with every start of the machine; empty if it is not known.
 std::string MachineBootId();
 
 struct RocksStoreOptions {
@@ -46,12 +46,12 @@ struct RecoveryReport {
   int64_t runs = 0;
   int64_t samples = 0;
   int64_t rows = 0;
-  int64_t orphan_blocks = 0;  // Blocks that no sample refers to, left by a crash.
+  int64_t orphan_blocks = 0;  // Removed blocks that no sample referred to; a crash left them.
   // Runs that may have lost their last acknowledged changes, because the last stop was not clean or the log is damaged,
   // and their samples, which got new revisions. Samples that are gone entirely are not counted.
   int64_t doubtful_runs = 0;
   int64_t doubtful_samples = 0;
-  bool log_damaged = false;               // Damaged or gone. Whole runs may then be gone as well.
+  bool log_damaged = false;               // Damaged or missing. Whole runs may then be missing as well.
   std::vector<std::string> damaged_runs;  // Not served; their data in the database is kept.
 };
 // The report in one line.
@@ -65,9 +65,9 @@ absl::StatusOr<std::unique_ptr<Store>> OpenRocksStore(RocksStoreOptions options,
 // How the last process that had the database open ended.
 enum class LastEnd {
   kClean,     // It closed the database.
-  kSameBoot,  // It did not, and the machine has run on since.
-  kUnknown,   // It did not, and the machine may have been started again.
-  kDamaged,   // It did not, and its log could not be read to its end, or was not there.
+  kSameBoot,  // The process was killed, and the machine has kept running since.
+  kUnknown,   // The process was killed, and the machine may have restarted.
+  kDamaged,   // The process was killed, and its log is missing or could not be read to the end.
 };
 
 struct OpenedDatabase {
@@ -79,8 +79,8 @@ struct OpenedDatabase {
 };
 
 // Makes the database if it does not exist. A log that ends early because a process was killed is not damage. After
-// other damage to the log, the data before the damage is kept and the log is removed; a mark records this until the
-// store has started, so that a start that is killed does not hide it from the next one. UNAVAILABLE if the database
+// other damage to the log, the data before the damage is kept and the log is removed; A mark on the disk records this
+// until the store has started, so that the next start knows it even if this one is killed. UNAVAILABLE if the database
 // cannot be opened; DATA_LOSS if more than the log is damaged or missing, or the remaining data is inconsistent:
 // nothing is changed then.
 absl::StatusOr<OpenedDatabase> OpenDatabase(const std::string& path, const rocksdb::Options& options,

@@ -145,7 +145,8 @@ absl::StatusOr<std::shared_ptr<SpillDisk>> OpenSpillDirectory(const std::string&
   FileDescriptor lock(open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock.ok()) return WriteFailure(lock_path);
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    return absl::FailedPreconditionError(absl::StrCat(path, " is the spill directory of another process"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " is in use as spill directory by another process; give each server its own"));
   }
   RR_RETURN_IF_ERROR(RemoveLeftFiles(path));
   return std::make_shared<SpillDirectory>(path, std::move(lock));
@@ -160,7 +161,7 @@ absl::StatusOr<int64_t> SpillSegment::Append(absl::Span<const absl::Span<const u
   header.crc = Crc32c(header.checked());
   for (absl::Span<const uint8_t> part : parts) header.crc = Crc32cExtend(header.crc, part);
   absl::StatusOr<ByteReservation> room = area_->space.Reserve(static_cast<int64_t>(sizeof(header) + header.length));
-  if (!room.ok()) return absl::ResourceExhaustedError("the budget of the spill directory is used up");
+  if (!room.ok()) return absl::ResourceExhaustedError("the spill directory has reached its limit (spill-budget)");
   std::vector<absl::Span<const uint8_t>> frame{header.bytes()};
   frame.insert(frame.end(), parts.begin(), parts.end());
   RR_RETURN_IF_ERROR(area_->disk->Write(name_, size_, frame));
@@ -230,14 +231,14 @@ class SpillHome::SpillableBlock final : public StoredBlock {
     ByteReservation freed;
     MutexLock lock(mutex());
     frame_ = std::move(written);
-    resident_.reset();  // `resident` keeps the bytes until the lock is released.
+    resident_.reset();  // `resident` keeps the bytes alive until the lock is released.
     freed = ShrinkTo(SpilledCost());
     return absl::OkStatus();
   }
 
  private:
   SpillHome& spill_home() const { return static_cast<SpillHome&>(home()); }
-  // Protects the cost and the charge, too.
+  // This mutex also protects the cost and the charge.
   Mutex& mutex() const { return spill_home().MutexOf(this); }
   absl::StatusOr<LoadedBlock> LoadBytes() const override {
     std::shared_ptr<StoredBlock> resident;

@@ -4,7 +4,7 @@
 //   segment   frame | frame | …            up to segment_bytes, then the next file
 //   frame     u32 CRC32C of all behind it | u32 length | u64 at | bytes        little-endian
 //
-// `at` is segment number and offset: it detects a frame that is in the wrong place.
+// `at` combines segment number and offset, so that a frame in the wrong place is detected.
 #ifndef SERVER_STORE_SPILL_SPILL_H_
 #define SERVER_STORE_SPILL_SPILL_H_
 
@@ -68,7 +68,7 @@ struct SpillCounts {
   // Failures because of a full or broken disk, or a used-up budget: the block stayed in memory.
   std::atomic<int64_t> write_failures{0};
   std::atomic<int64_t> loads{0};        // Blocks read back; every read from the disk counts.
-  std::atomic<int64_t> lost_blocks{0};  // Loads that found damaged bytes or none.
+  std::atomic<int64_t> lost_blocks{0};  // Loads that found damaged or missing bytes.
 };
 
 // A disk and the state that its users share. Thread-safe.
@@ -144,7 +144,7 @@ class SpillHome final : public BlockHome {
 
   absl::StatusOr<SpillFrame> Write(const BlockView& block);
   absl::StatusOr<LoadedBlock> Read(const SpillFrame& frame, RowRange rows, Codec codec) const;
-  // Blocks share mutexes, because one per block would be a good part of a block's memory.
+  // Blocks share a limited number of mutexes, because one per block would take too much memory.
   Mutex& MutexOf(const StoredBlock* block) const {
     return mutexes_[reinterpret_cast<uintptr_t>(block) / alignof(std::max_align_t) / 8 % mutexes_.size()];
   }

@@ -35,7 +35,7 @@ uint16_t Crc16(absl::string_view text) {
   return static_cast<uint16_t>(crc);
 }
 
-absl::Status Malformed() { return absl::DataLossError("the answer to CLUSTER SLOTS is not a map of slots"); }
+absl::Status Malformed() { return absl::DataLossError("the answer to CLUSTER SLOTS cannot be parsed"); }
 
 bool IsInteger(const RedisReply& reply, int64_t low, int64_t high) {
   return reply.type == Type::kInteger && reply.integer >= low && reply.integer <= high;
@@ -59,7 +59,7 @@ class Cluster final : public RedisCluster {
  public:
   struct View {
     SlotMap map;
-    int64_t generation = 0;  // Counts the answers that maps came from.
+    int64_t generation = 0;  // Number of maps received so far.
     bool clustered = false;
   };
 
@@ -160,7 +160,7 @@ absl::Status Cluster::Refresh(int64_t seen, Clock::Time deadline) {
   return absl::OkStatus();
 }
 
-// Starts with another server each time: one that is cut off from the others may hold an old map.
+// Starts with another server each time, because a server that is cut off from the others may have a stale map.
 std::vector<RedisAddress> Cluster::Candidates() {
   const MutexLock lock(mutex_);
   std::vector<RedisAddress> candidates = view_->map.nodes();
@@ -201,12 +201,13 @@ absl::StatusOr<Cluster::View> Cluster::Ask(const RedisAddress& server, Clock::Ti
   if (reply.is_error() && absl::StrContains(reply.text, "cluster support disabled")) {
     if (endpoint_.seeds.size() == 1) return View{.map = SlotMap::Single(server)};
     return absl::FailedPreconditionError(
-        absl::StrCat(server.ToString(), " is not a cluster: name a single server, or the servers of one cluster"));
+        absl::StrCat(server.ToString(),
+                     " is not a cluster, but several servers were given: name one server, or servers of one cluster"));
   }
   if (reply.is_error()) return StatusOfRedisError("CLUSTER SLOTS", reply.text);
   RR_ASSIGN_OR_RETURN(auto map, SlotMap::Parse(reply, server.host));
   if (map.Masters().empty()) {
-    return absl::UnavailableError(absl::StrCat(server.ToString(), ": the cluster has no slots yet"));
+    return absl::UnavailableError(absl::StrCat(server.ToString(), ": the cluster serves no slots yet"));
   }
   return View{.map = std::move(map), .clustered = true};
 }
@@ -237,8 +238,8 @@ class Execution {
   };
   struct State {
     int slot;
-    // Set if a server said where to try next. It knows better than the map, which may come from a server that has not
-    // heard of the change yet.
+    // Set if a server redirected the request. It takes precedence over the map, which may come from a server that does
+    // not know of the change yet.
     std::optional<Redirection> redirection;
     absl::Status last_error;
     bool repeated = false;
@@ -308,9 +309,10 @@ class Execution {
   size_t left_;
   Backoff backoff_{kPauses};
   std::shared_ptr<const Cluster::View> view_;
-  bool redirected_ = false;  // Already redirected: servers that do not agree yet may send a slot back and forth.
-  bool pause_ = false;       // Wait before the next round.
-  bool refresh_ = false;     // The map may be out of date.
+  // At least one request was redirected before: servers that do not agree yet may redirect back and forth.
+  bool redirected_ = false;
+  bool pause_ = false;    // Wait before the next round.
+  bool refresh_ = false;  // The map may be out of date.
 };
 
 void Execution::Round() {
@@ -392,7 +394,7 @@ void Execution::GiveUp() {
     } else if (last.ok() || absl::IsDeadlineExceeded(last)) {
       Finish(i, absl::DeadlineExceededError(what));
     } else {
-      Finish(i, absl::UnavailableError(absl::StrCat(what, "; last: ", last.message())));
+      Finish(i, absl::UnavailableError(absl::StrCat(what, "; last error: ", last.message())));
     }
   }
 }

@@ -54,8 +54,8 @@ class SlotMap {
   std::array<uint16_t, kRedisSlots> nodes_of_slots_;
 };
 
-// Must be idempotent, and its second answer must be as good as the first: if the connection is lost before the answer,
-// it is sent again.
+// A request must be idempotent, and a second execution must give an equally useful answer: if the connection is lost
+// before the answer, the request is sent again.
 struct RedisRequest {
   RedisCommand command;
   // Decides the server: any key of the command. All keys of one command must have the same hash slot.
@@ -76,7 +76,7 @@ struct RedisRequest {
 //   FAILED_PRECONDITION  any other error reply; a server whose settings rule this client out
 struct RedisResult {
   absl::StatusOr<RedisReply> reply = absl::UnavailableError("not sent");
-  // True: it was sent again although it may have been executed before. The answer is the last one.
+  // True if the request was sent again although it may have been executed already. `reply` is the last answer.
   bool repeated = false;
 };
 

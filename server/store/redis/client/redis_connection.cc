@@ -24,7 +24,7 @@
 namespace routing_replay::server {
 namespace {
 
-// A dead server that closed no connection is noticed after a minute.
+// TCP keepalive: a dead server that did not close its connections is noticed after a minute.
 constexpr int kKeepIdleSeconds = 30, kKeepIntervalSeconds = 10, kKeepProbes = 3;
 
 int PollTimeout(Clock::Time deadline) {
@@ -98,18 +98,18 @@ constexpr size_t kPiecesPerWrite = 64;
 // A limit, so that one busy connection does not delay the others.
 constexpr int kReadsPerMove = 16;
 
-// Leaves out Redis's text: "unknown command" repeats the arguments, and so the password.
+// Does not repeat Redis's text: an "unknown command" error contains the arguments, and so the password.
 absl::Status LoginError(const RedisAddress& address, absl::string_view text) {
   const absl::string_view word = text.substr(0, text.find(' '));
   const absl::StatusCode code = StatusOfRedisError("HELLO", text).code();
   if (word == "NOPROTO" || absl::StartsWithIgnoreCase(text, "ERR unknown command")) {
     return absl::FailedPreconditionError(
-        absl::StrCat(address.ToString(), ": rejects HELLO 2; Redis 6 or newer, or Valkey, is needed"));
+        absl::StrCat(address.ToString(), ": the server rejects HELLO 2; use Redis 7 or newer, or Valkey"));
   }
   // Other errors may be temporary, for example no free connection (maxclients), or somebody is setting a password
   // (DENIED).
   return absl::Status(code == absl::StatusCode::kFailedPrecondition ? absl::StatusCode::kUnavailable : code,
-                      absl::StrCat(address.ToString(), ": rejects the login: ",
+                      absl::StrCat(address.ToString(), ": the server rejects the login: ",
                                    absl::StrContains(text, "max number of clients") ? "maxclients" : word));
 }
 
@@ -303,7 +303,7 @@ absl::Status RedisConnection::Write(RedisExchange& exchange, bool& moved) {
 
 absl::Status RedisConnection::Read(RedisExchange& exchange, bool& moved) {
   char buffer[kReadBytes];
-  // Never stop while the socket holds bytes: a poll does not see them. They are less than one TLS record.
+  // Never stop while OpenSSL has buffered bytes, because poll does not report them. They are less than one TLS record.
   for (int i = 0; i < kReadsPerMove || socket_->holds_bytes(); ++i) {
     RR_ASSIGN_OR_RETURN(const auto got, socket_->Read(absl::MakeSpan(buffer)));
     if (got == 0) break;
@@ -312,7 +312,7 @@ absl::Status RedisConnection::Read(RedisExchange& exchange, bool& moved) {
     while (true) {
       RR_ASSIGN_OR_RETURN(auto reply, parser_.Next());
       if (!reply.has_value()) break;
-      if (due_ == 0) return absl::DataLossError("Redis sent a reply to no command");
+      if (due_ == 0) return absl::DataLossError("Redis sent a reply although none was expected");
       --due_;
       exchange.replies.push_back(*std::move(reply));
     }

@@ -22,7 +22,7 @@
 
 namespace routing_replay::server {
 
-// Ends other threads' polls. Thread-safe. Stays set.
+// An event that wakes other threads from poll. Once set, it stays set. Thread-safe.
 class WakeEvent {
  public:
   WakeEvent() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}

@@ -28,12 +28,12 @@ absl::StatusOr<RedisAddress> AddressOf(absl::string_view text) {
   RedisAddress address{.port = kDefaultPort};
   const bool brackets = absl::ConsumePrefix(&text, "[");
   const size_t end = text.find(brackets ? ']' : ':');
-  if (brackets && end == absl::string_view::npos) return InvalidEndpoint("host", "[ without ]");
+  if (brackets && end == absl::string_view::npos) return InvalidEndpoint("host", "must have a closing ] after [");
   address.host = std::string(text.substr(0, end));
   if (address.host.empty()) return InvalidEndpoint("host", "is empty");
   text.remove_prefix(brackets ? end + 1 : address.host.size());
   if (text.empty()) return address;
-  if (!absl::ConsumePrefix(&text, ":")) return InvalidEndpoint("host", "must have nothing but a port after ]");
+  if (!absl::ConsumePrefix(&text, ":")) return InvalidEndpoint("host", "after ] there may only be a port (':PORT')");
   if (absl::StrContains(text, ":")) return InvalidEndpoint("host", "an IPv6 address must be in brackets");
   const auto port = ParseDecimal(text);
   if (!port || *port < 1 || *port > 65535) return InvalidEndpoint("port", "must be a number from 1 to 65535");
@@ -67,11 +67,11 @@ absl::Status CheckOptions(const RedisEndpoint& endpoint) {
   }
   for (const auto& [name, file] :
        {std::pair("ca_file", &endpoint.ca_file), std::pair("cert_file", &endpoint.cert_file)}) {
-    if (!endpoint.tls && !file->empty()) return InvalidEndpoint(name, "is only for rediss://");
+    if (!endpoint.tls && !file->empty()) return InvalidEndpoint(name, "requires rediss:// (TLS)");
   }
   if (endpoint.cert_file.empty() != endpoint.key_file.empty()) {
     return InvalidEndpoint(endpoint.cert_file.empty() ? "cert_file" : "key_file",
-                           "a certificate needs its key, and a key its certificate");
+                           "cert_file and key_file must be given together");
   }
   if (!endpoint.user.empty() && endpoint.password_file.empty()) {
     return InvalidEndpoint("password_file", "must be given with a user");

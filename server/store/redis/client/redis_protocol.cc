@@ -15,7 +15,7 @@ namespace {
 
 using Type = RedisReply::Type;
 
-// Smaller values are copied, which is cheaper than a reference.
+// Values smaller than this are copied, which is cheaper than sending them by reference.
 constexpr size_t kReferencedBytes = 4096;
 constexpr size_t kLongestLine = size_t{64} << 10;
 constexpr size_t kMostArrays = 7;
@@ -142,8 +142,8 @@ absl::Status RedisReplyParser::Feed(absl::string_view bytes) {
   return absl::OkStatus();
 }
 
-// An incomplete reply is parsed again from its beginning. That is cheap: a large value is one step, and the arrays that
-// the store asks for arrive in one or two reads.
+// If a reply is incomplete, it is parsed again from its beginning when more bytes arrive. That is cheap: a large value
+// is one step, and the arrays that the store requests arrive in one or two reads.
 absl::StatusOr<std::optional<RedisReply>> RedisReplyParser::Next() {
   if (!broken_.ok()) return broken_;
   RedisReply reply;
@@ -156,7 +156,7 @@ absl::StatusOr<std::optional<RedisReply>> RedisReplyParser::Next() {
 
 absl::StatusOr<bool> RedisReplyParser::Parse(size_t depth, size_t& at, RedisReply& reply) {
   const size_t end = buffer_.find("\r\n", at);
-  if (std::min(end, buffer_.size()) - at > kLongestLine) return Break("a line without its end");
+  if (std::min(end, buffer_.size()) - at > kLongestLine) return Break("a line that is too long");
   if (end == std::string::npos) return false;
   const absl::string_view line = absl::string_view(buffer_).substr(at, end - at);
   if (line.empty()) return Break("an empty line");
@@ -181,7 +181,7 @@ absl::StatusOr<bool> RedisReplyParser::Parse(size_t depth, size_t& at, RedisRepl
   if (!size) return Break("a length that is not a number");
   if (*size < 0) return true;
   if (line[0] == '$') return ParseValue(static_cast<size_t>(*size), at, reply);
-  if (depth == kMostArrays) return Break("arrays in arrays in arrays");
+  if (depth == kMostArrays) return Break(absl::StrCat("arrays nested more than ", kMostArrays, " deep"));
   reply.type = Type::kArray;
   for (int64_t i = 0; i < *size; ++i) {
     const absl::StatusOr<bool> whole = Parse(depth + 1, at, reply.elements.emplace_back());
@@ -193,7 +193,7 @@ absl::StatusOr<bool> RedisReplyParser::Parse(size_t depth, size_t& at, RedisRepl
 absl::StatusOr<bool> RedisReplyParser::ParseValue(size_t size, size_t& at, RedisReply& reply) {
   const size_t there = buffer_.size() - at;
   if (there < 2 || size > there - 2) return false;
-  if (buffer_.compare(at + size, 2, "\r\n") != 0) return Break("a value without its end");
+  if (buffer_.compare(at + size, 2, "\r\n") != 0) return Break("a value that is not followed by a line break");
   reply.type = Type::kBulk;
   reply.text.assign(buffer_, at, size);
   at += size + 2;
