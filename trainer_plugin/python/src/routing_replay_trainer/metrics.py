@@ -1,10 +1,10 @@
-"""What a trainer logs: one flat dict, one table of its keys, reduced over ranks. And the on-policy contract: the weight
-versions of the rows that a step replays.
+"""The metrics that a trainer logs: one flat dict, reduced over ranks, with one table of its keys. Also the on-policy
+contract, which checks the weight versions of the rows that a step replays.
 
 A rollout that continues while weights are updated has rows of several versions. Under on_policy="strict" such a sample
 is rejected, for trainers that need engine and trainer to be bit-equal; under "lax" the share of such samples and the
-oldest version are reported. What counts are the spans of the whole sample, which every read returns, and not the rows
-that a rank happens to hold: so all ranks decide alike, whatever the parallelism.
+oldest version are reported. Only the weight spans of the whole sample count, which every read returns, and not the rows
+that a rank happens to hold. So all ranks decide alike, whatever the parallelism.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from routing_replay_trainer._core import check_choice, invalid, unmet
 from routing_replay_trainer.collective import Collective
 
 PREFIX = "routing_replay/"
-_DEADLINE = 120.0  # Seconds that the ranks of a report wait for each other.
+_DEADLINE = 120.0  # Seconds that ranks wait for each other in a report.
 Reduction = Literal["sum", "max", "min", "ratio"]
 
 
 class Key(NamedTuple):
-    """name: behind PREFIX; NN stands for a layer
-    reduction: over ranks: "sum", "max", "min", or "ratio": the sum of all numerators over that of all denominators
-    meaning: of one rank's value, since the last report
+    """name: the key without PREFIX; NN stands for a layer
+    reduction: how values of several ranks are combined: "sum", "max", "min", or "ratio" (the sum of all numerators
+        divided by the sum of all denominators)
+    meaning: of one rank's value, counted since the last report
     """
 
     name: str
@@ -85,10 +86,11 @@ def layer_key(name: str, layer: int) -> str:
 
 
 class Counters:
-    """What one rank has counted for keys of the table. Any other name is an InvalidArgumentError. Not thread-safe."""
+    """The counters of one rank for keys of the table. Any other name raises InvalidArgumentError. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._values: dict[str, tuple[float, float]] = {}  # A ratio's numerator and denominator; others: value, 0.
+        # For a ratio numerator and denominator, for others the value and 0.
+        self._values: dict[str, tuple[float, float]] = {}
 
     def count(self, name: str, value: float) -> None:
         """Adds to a sum, or updates a maximum or a minimum."""
@@ -101,8 +103,8 @@ class Counters:
         self._values[name] = _combined("ratio", self._values.get(name), (float(numerator), float(denominator)))
 
     def report(self, reduce: Collective | None = None) -> dict[str, float]:
-        """{"routing_replay/…": value} since the last report, of all ranks of `reduce`, which call this together; a
-        ratio over nothing is left out."""
+        """Returns {"routing_replay/…": value} since the last report, combined over all ranks of `reduce`, which must
+        call this together. A ratio whose denominator is 0 is left out."""
         values, self._values = self._values, {}
         if reduce is not None:
             values = _reduced(values, reduce)
@@ -118,11 +120,12 @@ class Counters:
 def mismatch(
     rollout_logprobs: Any, train_logprobs: Any, mask: Any = None, *, reduce: Collective | None = None
 ) -> dict[str, float]:
-    """How far the trainer's log-probabilities of the sampled tokens are from the rollout's: replay reduces this.
+    """Measures how far the trainer's log-probabilities of the sampled tokens are from the rollout's. Replay reduces
+    this mismatch.
 
-    rollout_logprobs, train_logprobs: arrays of numpy or torch of one shape
-    mask: of that shape, nonzero where a token counts; all do if absent
-    reduce: over whose ranks; they call this together
+    rollout_logprobs, train_logprobs: numpy or torch arrays of the same shape
+    mask: array of that shape, nonzero where a token counts; by default all count
+    reduce: the ranks over which the result is combined; they must call this together
 
     mismatch/k3_kl is the mean of r - 1 - log r, r = train / rollout probability: an unbiased estimate of KL(rollout ‖
     train) from samples of the rollout that is never negative (k3 in J. Schulman, "Approximating KL Divergence", 2020).
@@ -167,7 +170,7 @@ def _combined(reduction: Reduction, held: tuple[float, float] | None, more: tupl
 
 
 def _reduced(values: Mapping[str, tuple[float, float]], collective: Collective) -> dict[str, tuple[float, float]]:
-    """Ranks may have counted other keys: each has the layers of its pipeline stage."""
+    """Combines the counts of all ranks. Their keys may differ: each rank has the layers of its pipeline stage."""
     total: dict[str, tuple[float, float]] = {}
     for part in collective.all_gather(json.dumps(values).encode(), _DEADLINE):
         for name, value in json.loads(part).items():
@@ -176,11 +179,11 @@ def _reduced(values: Mapping[str, tuple[float, float]], collective: Collective) 
 
 
 OnPolicy = Literal["strict", "lax"]
-UNKNOWN = -1  # The version of rows whose producer did not know it.
+UNKNOWN = -1  # The version of rows whose producer did not know the weight version.
 
 
 class Contract:
-    """kind: None counts like "lax" and rejects nothing
+    """kind: "strict", "lax" or None; None counts like "lax" and rejects nothing
     counters: where the counts go
     """
 
@@ -198,19 +201,19 @@ class Contract:
         self._taken.clear()
 
     def end_pass(self) -> None:
-        """Begins the step of a schedule, unless one has begun."""
+        """Begins a step for a schedule, unless a step has begun already."""
         if not self._begun:
             self._taken.clear()
 
     def take(self, samples: Iterable[Mapping[str, Any]]) -> int | None:
-        """Counts each sample once per step. If the ranks began the step, all its samples are counted then, before the
-        passes. A version is a number with its label. Returns how many versions the oldest row is behind the trainer's,
-        if both are known.
+        """Counts each sample once per step. If begin_step was called, all samples are counted there, before the passes.
+        A version is a number with its label. Returns by how many versions the oldest row is behind the trainer, if both
+        versions are known.
 
-        samples: "sample" and "weights" of each, as in `Batch.sequences`
+        samples: for each sample "sample" and "weights", as in `Batch.sequences`
 
-        With "strict", FailedPreconditionError (reason "MIXED_WEIGHTS", field "weights") naming the first sample with
-        rows of several versions, and these versions.
+        With "strict", raises FailedPreconditionError (reason "MIXED_WEIGHTS", field "weights") that names the first
+        sample with rows of several versions, and these versions.
         """
         lags = []
         for sample in samples:

@@ -1,11 +1,12 @@
-"""Router replay on torch tensors, over the same core as `routing_replay_trainer.router`. Needs torch 2.6 or later.
+"""Router replay on torch tensors, with the same native code as `routing_replay_trainer.router`. Needs torch 2.6 or
+later.
 
     probs, routing_map, chosen, counters = ops.router_replay(router, logits, ids, states)
 
-It runs where its tensors are, on the CPU or on a GPU, there with one kernel on the current stream: it neither waits for
-it nor copies anything, so it may be captured in a CUDA graph. Activation checkpointing runs it again with the same
-result; torch.compile leaves it out of its graphs. Nothing is linked against torch: the core gets addresses. `compare`
-needs no kernel: without one it is made of torch's own operators, on any device.
+The operator runs where its tensors are, on the CPU or on a GPU. On a GPU it launches one kernel on the current stream;
+it neither waits nor copies, so it may be captured in a CUDA graph. Activation checkpointing runs it again with the same
+result; torch.compile breaks its graphs at the operator. The native code is not linked against torch and gets only
+addresses. `compare` works without kernels, too: then it uses torch's own operators, on any device.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from routing_replay_trainer._core import invalid
 from routing_replay_trainer.fetch import REPLAYED, UNRECORDED
 from routing_replay_trainer.router import Router
 
-COUNTERS = tuple(name for name, _ in _core.Counters._fields_)  # What the numbers of `Replayed.counters` count.
-# The counts of `compare`: rows compared, rows whose sets of experts differ, rows that have no expert in common, and
-# experts in common.
+COUNTERS = tuple(name for name, _ in _core.Counters._fields_)  # The meanings of the numbers in `Replayed.counters`.
+# The counts of `compare`: rows compared, rows whose sets of experts differ, rows without a common expert, and the sum
+# of common experts.
 COMPARED = tuple(name for name, _ in _core.CompareCounters._fields_)
 
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 
 
 def has_code(device: torch.device) -> bool:
-    """Whether `launch` can be called for tensors there."""
+    """Returns True if `launch` can be called for tensors on this device."""
     return device.type == "cpu" or (device.type == "cuda" and _core.kernels(device.index) is not None)
 
 
 def launch(name: str, device: torch.device, *arguments: Any) -> None:
-    """rrt_NAME on the CPU; rrt_cuda_NAME, which also takes the stream, on a GPU."""
+    """Calls rrt_NAME on the CPU, or rrt_cuda_NAME, which also takes the stream, on a GPU."""
     if device.type == "cpu":
         getattr(_core.LIBRARY, f"rrt_{name}")(*arguments)
         return
@@ -69,12 +70,12 @@ class _Cleared:
         self._store: dict[Any, list[torch.Tensor]] = {}
 
     def take(self, count: int, device: torch.device) -> torch.Tensor:
-        # Memory that one stream has cleared is not yet zero on another.
+        # One pool per stream: memory that was cleared on one stream may not be zero yet for another.
         key = (count, device.index, torch.cuda.current_stream(device).cuda_stream)
         with self._lock:
             left = self._store.get(key)
             if not left:
-                # Normal tensors: they outlive a torch.inference_mode() around this call.
+                # Normal tensors even inside torch.inference_mode(), because they are used after it, too.
                 with torch.inference_mode(False), torch.no_grad():
                     block = torch.zeros((self._CALLS, count), dtype=torch.int64, device=device)
                     left = self._store[key] = list(block.unbind(0))
@@ -89,9 +90,9 @@ class Replayed(NamedTuple):
 
     probs: [N, E] in the dtype of the logits, zero outside the map; differentiable
     routing_map: [N, E] bool
-    chosen: [N, K] ids in use, in slot order, in the dtype of the given ones
-    counters: [5] int64 on the device of the logits, the numbers of this call in the order of `COUNTERS`: reading them
-        on the host waits for the device, so add them up and read them once a step
+    chosen: [N, K] ids that were used, in slot order, in the dtype of `indices`
+    counters: [5] int64 on the device of the logits: the counts of this call in the order of `COUNTERS`. Reading them on
+        the host waits for the device, so add them up on the device and read them once per step
     """
 
     probs: torch.Tensor
@@ -114,15 +115,15 @@ def router_replay(
     *,
     expert_bias: torch.Tensor | None = None,
 ) -> Replayed:
-    """Probabilities of given experts from live logits, as `routing_replay_trainer.router_replay_forward`, with the
-    gradient of the logits.
+    """Computes the probabilities of given experts from live logits, as `routing_replay_trainer.router_replay_forward`,
+    and is differentiable with respect to the logits.
 
     logits: [N, E] float32, float64, bfloat16 or float16
     indices: [N, K] compact ids of `id_dtype`
-    states: [N] uint8: UNRECORDED and LIVE rows take the live choice; all rows are replayed if absent
+    states: [N] uint8: UNRECORDED and LIVE rows take the live choice; if absent, all rows are replayed
     expert_bias: [E], taken as float32
 
-    On a GPU the values of `states` are not checked: an unknown one counts as replayed.
+    On a GPU the values of `states` are not checked: an unknown value counts as REPLAYED.
 
     Raises InvalidArgumentError naming the field, and FailedPreconditionError for GPU tensors if the kernels are not
     available.
@@ -142,7 +143,7 @@ def router_replay(
 
 
 def router_live(router: Router, logits: torch.Tensor, *, expert_bias: torch.Tensor | None = None) -> Replayed:
-    """The same for rows that all take the live choice: record `chosen`, best first."""
+    """As `router_replay`, but all rows take the live choice. `chosen` is what to record, best expert first."""
     rows = logits.shape[0]
     ids = torch.zeros((rows, router.top_k), dtype=id_dtype(router.num_experts), device=logits.device)
     states = torch.full((rows,), UNRECORDED, dtype=torch.uint8, device=logits.device)
@@ -184,7 +185,7 @@ def compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) ->
 
 
 def _compare_sets(live: torch.Tensor, replayed: torch.Tensor, takes_part: torch.Tensor) -> torch.Tensor:
-    """With operators of torch, for any device."""
+    """`compare` with torch's own operators, for any device."""
     same = live.unsqueeze(2) == replayed.unsqueeze(1)  # [N, K live, K replayed]
     again = (replayed.unsqueeze(2) == replayed.unsqueeze(1)).tril(-1).any(2)
     common = (same.any(1) & ~again).sum(1)
@@ -254,7 +255,8 @@ def _forward(
 
 
 class _Differentiable(torch.autograd.Function):
-    """Returns only probs; the other outputs, which have no gradient, go to `rest`: each output costs the host time."""
+    """Returns only probs. The other outputs have no gradient and go to `rest`, because each output of an autograd
+    function costs host time."""
 
     @staticmethod
     def forward(

@@ -22,10 +22,10 @@ class Layer:
     """A MoE layer that the rank owns, and its slab in the rank's index buffer.
 
     layer: global decoder layer id
-    ordinal: its number among the MoE layers
+    ordinal: index of the layer among all MoE layers
     chunk: virtual stage of the rank
     num_experts, top_k: E and K
-    offset: of its ids [rows][K] in the index buffer, in bytes
+    offset: where its ids [rows][K] begin in the index buffer, in bytes
     dtype: of its ids: uint8 if E is at most 256, else uint16
     """
 
@@ -39,12 +39,12 @@ class Layer:
 
 
 class LocalRows(NamedTuple):
-    """What each local row shows, [local rows] each.
+    """The row map: which token each local row shows. All arrays have one entry per local row.
 
     sequence: int32, index of the sequence in the micro-batch; -1 for a pad
-    row: int32, token position in it; -1 for a pad
-    state: uint8: REPLAYED, UNRECORDED (a real token without a route), PAD or LIVE (of no sample). A sample that turns
-        out to be incomplete makes more rows UNRECORDED: see `Batch.states`
+    row: int32, token position in the sequence; -1 for a pad
+    state: uint8: REPLAYED, UNRECORDED (a real token without a route), PAD or LIVE (a token that belongs to no sample).
+        If a sample turns out to be incomplete, more rows become UNRECORDED: see `Batch.states`
     """
 
     sequence: NDArray[np.int32]
@@ -58,15 +58,16 @@ class Plan:
     geometry: {"num_layers", "num_experts", "top_k", "moe_layers"} or a routing_replay.Geometry
     micro_batch, rank, split, native_layers, ep_size: as rrt_plan_new (routing_replay/trainer/capi.h) and `rrctl plan`
         take them
-    megatron: the fields of Megatron-Core's TransformerConfig, instead of geometry (None then) and split. A geometry
-        beside it is that of the run, which may lack hash layers and native_layers
+    megatron: the fields of Megatron-Core's TransformerConfig, instead of split and geometry (pass None). A geometry
+        that is given as well is that of the run, which may lack hash layers and native_layers
 
     Raises InvalidArgumentError naming the field.
 
-    described: what was planned, as rrt_plan_new tells it: "row_map", "layout", "warnings", …
-    layers, rows, buffer_bytes: of it; local rows, pads included
-    layers_alike: one K and one dtype
-    pointer: of the core's object; lives as long as the plan
+    described: the plan as rrt_plan_new describes it: "row_map", "layout", "warnings", …
+    layers, rows, buffer_bytes: the planned layers, the number of local rows (pads included), the size of the index
+        buffer
+    layers_alike: True if all layers have the same K and dtype
+    pointer: address of the native object, which lives as long as the plan
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Plan:
         self.buffer_bytes: int = self.described["buffer_bytes"]
         self.rows: int = self.described["row_map"]["rows"]
         self.layers = tuple(_layer(**layer) for layer in self.described["layers"])
-        # They follow each other in the index buffer, so they form one array.
+        # Such layers follow each other in the index buffer without gaps, so they form one array.
         self.layers_alike = len({(layer.top_k, layer.dtype) for layer in self.layers}) == 1
 
     def local_rows(self) -> LocalRows:
@@ -118,7 +119,7 @@ plan = Plan
 
 
 class MegatronLayers(NamedTuple):
-    """A model's routing and the split of its layers, from the fields of a TransformerConfig."""
+    """Reads a model's routing and the split of its layers from the fields of a TransformerConfig."""
 
     geometry: dict[str, Any]
     split: dict[str, Any]
@@ -155,6 +156,6 @@ def _split_of(reader: Reader) -> dict[str, Any]:
     split |= {"layout": reader.find(_LAYOUT), "hybrid_pattern": reader.text(*_HYBRID)}
     per_stage = "num_layers_per_virtual_pipeline_stage"
     if split["virtual_stages"] is None and split["layout"] is None and reader.has(per_stage):
-        # Megatron divides by it only after it has examined other arguments.
+        # Megatron itself derives the number of virtual stages from this option and from others.
         raise reader.error(per_stage, f"leaves the number of virtual stages open: give {_VIRTUAL}")
     return {field: value for field, value in split.items() if value is not None}

@@ -1,6 +1,6 @@
-"""R2: what ranks record. A rank replays its own layers and rows without transport (`Records`). The records of all ranks
-of a model replica become whole rows of the samples of a micro-batch (`merge_records`), and go to the service with
-producer = trainer (`RecordWriter`). No torch.
+"""R2 (replay of the trainer's own choice): what ranks record. A rank can replay its own layers and rows without the
+service (`Records`). The records of all ranks of a model replica can be merged into whole rows of samples
+(`merge_records`), and sent to the service with producer = trainer (`RecordWriter`). Does not need torch.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from routing_replay_trainer.plan import Layer, MegatronLayers, Plan
 
 
 class _Appends:
-    """The appends of one `write`. run: a routing_replay.Run, which gets its own appender for this; who: who needs the
-    run
+    """The appends of one `write`. run: a routing_replay.Run, of which a new appender is used; who: the rank, for
+    messages
     """
 
     def __init__(self, run: Any, who: str) -> None:
         self._run = run
         self._who = who
         self._appender: Any = None
-        self.failures: list[Exception] = []  # Also added to from a thread of the appender.
+        self.failures: list[Exception] = []  # A thread of the appender also adds to this list.
         self.samples: list[str] = []
 
     def add(self, sample: str, rows: Any, **options: Any) -> None:
-        """Appends; adds errors to the failures."""
+        """Makes an append; errors are added to the failures."""
         try:
             if self._run is None:
                 raise unmet("write", f"{self._who} has no run")
@@ -73,15 +73,16 @@ class _Appends:
 
 
 def merge_records(records: Sequence[tuple[Plan, NDArray[np.uint8]]]) -> list[NDArray[Any]]:
-    """Per sequence of the micro-batch its ids [T - 1, MoE layers, K], of dtype uint8 or uint16.
+    """Merges the records of all ranks. Returns for each sequence of the micro-batch its ids [T - 1, MoE layers, K] of
+    dtype uint8 or uint16.
 
-    records: of each rank, and of each of its chunks, the plan and the index buffer [plan.buffer_bytes] with what was
-        recorded; in any order. The plans are of one micro-batch of whole samples and of the model's geometry, all
-        layers of which they have between them
+    records: for each chunk of each rank, in any order, the plan and the index buffer [plan.buffer_bytes] with what was
+        recorded. All plans must be of the same micro-batch, which has only whole samples, and of the model's geometry,
+        and together have all of its layers
 
-    Which rank has what follows from its plan. Where several have a row, they must have the same ids. Raises
-    FailedPreconditionError naming sample, row and layer that no rank has or that two have differently, and where layers
-    differ in K, as rows have no common shape then; InvalidArgumentError for records that are not of one micro-batch.
+    If several ranks have the same row, their ids must be equal. Raises FailedPreconditionError naming sample, row and
+    layer if no rank has a row or two ranks differ, and if layers differ in K, because rows then have no common shape.
+    Raises InvalidArgumentError for records that are not of one micro-batch.
     """
     plans = (ctypes.c_void_p * len(records))(*(plan.pointer for plan, _ in records))
     kept = [np.ascontiguousarray(buffer, np.uint8) for _, buffer in records]
@@ -98,7 +99,7 @@ def merge_records(records: Sequence[tuple[Plan, NDArray[np.uint8]]]) -> list[NDA
 
 
 def _rows(merged: _core.MergedSequence, shapes: list[tuple[int, np.dtype[Any]]]) -> NDArray[Any]:
-    """A copy."""
+    """Returns a copy."""
     rows = merged.rows
     planes = np.frombuffer(ctypes.string_at(merged.planes, merged.size), np.uint8)
     layers, offset = [], 0
@@ -110,9 +111,9 @@ def _rows(merged: _core.MergedSequence, shapes: list[tuple[int, np.dtype[Any]]])
 
 
 class Records:
-    """The records of one model chunk: a source with the rows of this rank only.
+    """The records of one model chunk: a source that has only the rows of this rank.
 
-    layers: those of the chunk, as a plan of the whole model has them
+    layers: the layers of the chunk, as in a plan of the whole model
     ranks: {"cp", "tp"} of this process
     """
 
@@ -131,7 +132,7 @@ class Records:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the ids of this rank's rows."""
+        """Size of the ids of this rank's rows, in bytes."""
         return self._row_bytes * sum(self._rows.values())
 
     def plan(self, layout: Mapping[str, Any]) -> Plan:
@@ -140,16 +141,14 @@ class Records:
         return Plan(self._geometry, layout, rank=self._rank | own, ep_size=self._ep_size)
 
     def empty(self, plan: Plan, indices: Sequence[NDArray[Any]]) -> Batch:
-        """A batch for routers to record into."""
+        """Makes a batch into which routers record."""
         rows = plan.described["row_map"]
         return Batch(plan, indices, plan.local_rows().state, rows["replayed"], rows["unrecorded"], rows["pads"], 0, ())
 
     def check(self, described: MicroBatch) -> None:
-        """Called before a pass records: InvalidArgumentError naming a sample of which only a part is recorded, or that
-        is named
-        by handle if others are named by id; or that occurs twice, in the micro-batch or in those recorded since the
-        last
-        `settle`: both sequences would replay the choice of one of them."""
+        """Called before a pass records. Raises InvalidArgumentError naming a sample of which the micro-batch has only a
+        part; a sample that is named by handle while others are named by id; or a sample that occurs twice, in the
+        micro-batch or since the last `settle`, because both sequences would then replay the choice of one of them."""
         check_whole(described)
         names = set()
         for _, fetch in with_tokens(described, 2):
@@ -184,7 +183,7 @@ class Records:
             self._open[name] = key, described
 
     def forget(self, key: PassKey | None) -> set[PassKey]:
-        """Discards what a pass that was given up (or all passes) recorded since `settle`; returns the passes."""
+        """Discards what a given-up pass (or every pass) has recorded since the last `settle`; returns these passes."""
         gone = [sample for sample, of in self._open.items() if key in (None, of[0])]
         for sample in gone:
             self._source.remove(sample)
@@ -198,9 +197,9 @@ class Records:
     def fetch(self, plan: Plan, described: MicroBatch, missing: Missing, fetch: Callable[..., Batch]) -> Batch:
         """fetch: of the buffer, given the source
 
-        FailedPreconditionError, unless `missing` is "live", for rows that other ranks have recorded: the passes that
-        record and replay are cut in different ways then. InvalidArgumentError naming a sample that is asked for by id
-        where handles were recorded."""
+        Raises FailedPreconditionError for rows that other ranks have recorded, unless `missing` is "live": then the
+        recording and the replaying pass are split over ranks in different ways. Raises InvalidArgumentError naming a
+        sample that is requested by id although handles were recorded."""
         batch = fetch(self._source, plan, sequences=[self._asked(one) for one in described.fetch], missing=missing)
         lost = plan.described["row_map"]["replayed"] - batch.replayed_rows
         if lost > 0 and missing == "strict":
@@ -215,7 +214,7 @@ class Records:
         self._source = LocalSource(self._geometry)
         self._by_handle = False  # Records, by sample.
         self._rows: dict[str, int] = {}  # Rows of each sample.
-        # By which pass a sample was recorded, and as part of which micro-batch, until that can no longer be given up.
+        # By sample, the pass and the micro-batch that recorded it, until the pass can no longer be given up.
         self._open: dict[str, tuple[PassKey, MicroBatch]] = {}
 
     def _asked(self, fetch: FetchSequence) -> FetchSequence:
@@ -238,12 +237,12 @@ class Records:
 
 
 def _name(sample: str | int) -> str:
-    """An id, also for a sample that is only known by its handle."""
+    """Returns an id for the sample, even if only its handle is known."""
     return sample if isinstance(sample, str) else f"handle/{int(sample)}"
 
 
 def check_whole(described: MicroBatch) -> None:
-    """InvalidArgumentError naming a sample of which the micro-batch has only a part."""
+    """Raises InvalidArgumentError naming a sample of which the micro-batch has only a part."""
     for fetch in described.named:
         if fetch.num_tokens is None:
             raise invalid(
@@ -254,7 +253,8 @@ def check_whole(described: MicroBatch) -> None:
 
 
 def with_tokens(described: MicroBatch, least: int) -> list[tuple[int, FetchSequence]]:
-    """Index in the layout and sample of each named sequence of `least` tokens or more; all must be whole samples."""
+    """Yields index in the layout and sample of each named sequence with at least `least` tokens; all must be whole
+    samples."""
     sequences = enumerate(described.named_layout["sequences"])
     numbers = [number for number, one in sequences if one["tokens"] >= least and not one.get("live")]
     fetched = [fetch for fetch in described.named if fetch.num_tokens is not None and fetch.num_tokens >= least]
@@ -275,8 +275,8 @@ class _Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class _Record:
-    """A record of one chunk and micro-batch. plan: arguments of the plan, of the whole model's geometry; ids: its index
-    buffer"""
+    """The record of one chunk in one micro-batch. plan: arguments of a plan with the whole model's geometry; ids: the
+    index buffer of this plan"""
 
     plan: dict[str, Any]
     ids: bytes
@@ -292,8 +292,8 @@ class RecordWriter:
         writer.write(group=step, weight_version=version)
 
     collective: all ranks of the model replica (tensor, context and pipeline parallel; in hf, those that share a
-        sequence); None where a rank has all of its rows and layers
-    run: routing_replay.Run; needed on the lowest rank that has routers: the others may leave it out
+        sequence); None if this rank has all rows and layers
+    run: routing_replay.Run; needed only on the lowest rank that has routers
     """
 
     def __init__(self, collective: Collective | None, run: Any = None) -> None:
@@ -302,7 +302,8 @@ class RecordWriter:
         self._kept: dict[tuple[int, int], dict[int, _Record]] = {}  # By step and micro-batch, then by chunk.
 
     def check(self, described: MicroBatch) -> None:
-        """Before a pass records: InvalidArgumentError naming a sequence that is not a whole sample with an id."""
+        """Called before a pass records. Raises InvalidArgumentError naming a sequence that is not a whole sample with
+        an id."""
         for _ in _samples(described):
             pass
 
@@ -319,24 +320,25 @@ class RecordWriter:
             self._kept.pop((key.step, key.micro_batch), None)
 
     def release(self) -> None:
-        """Forgets what was recorded."""
+        """Discards all records."""
         self._kept.clear()
 
     def write(self, *, deadline: float = 600.0, **options: Any) -> list[str]:
-        """Appends and seals all samples that were recorded since the last time, and forgets their records. All ranks
-        call it, after the same passes. Of a sample that was recorded again the later record counts; passes that were
-        given up (by an exception in `micro_batch`, or `abandon_step`) have none.
+        """Appends and seals all samples that were recorded since the last `write`, and discards their records. All
+        ranks must call this after the same passes. If a sample was recorded several times, the last record counts.
+        Passes that were given up (by an exception in `micro_batch`, or by `abandon_step`) have no records.
 
-        deadline: seconds for all of it
-        options: of Run.append: group, weight_version, weight_label, revision, restart, … Without restart the rows that
-            the service has of a sample stay, and others of it are an error (CONFLICTING_ROWS)
+        deadline: seconds for the whole call
+        options: options of Run.append: group, weight_version, weight_label, revision, restart, … Without restart, rows
+            that the service already has stay, and different ones are an error (CONFLICTING_ROWS)
 
-        Returns the samples, on the rank that has appended them; nothing on the others. Raises there the first thing
-        that was wrong with an append or the records (FailedPreconditionError naming sample, row and layer that no rank
-        has, or that two have differently), after all ranks are through and all other samples appended, and
-        FailedPreconditionError on the others. Then, and where the ranks have recorded different numbers of
-        micro-batches, all records stay for the next `write`, which finds there what this one has appended, or
-        `release`. DeadlineExceededError where a rank does not come.
+        Returns the samples on the rank that has appended them, and nothing on other ranks. If an append or the records
+        are wrong, the appending rank raises the first error (for example FailedPreconditionError naming sample, row and
+        layer that no rank has, or in which two ranks differ), and the other ranks raise FailedPreconditionError, in
+        both cases after all other samples were appended. After such an error, and if ranks have recorded different
+        numbers of micro-batches, all records stay until the next `write` or `release`; `write` may then be called
+        again, because rows that were appended already are recognised. DeadlineExceededError if a rank does not take
+        part in time.
         """
         end = time.monotonic() + deadline
         latest = self._latest()
@@ -358,7 +360,7 @@ class RecordWriter:
         return appends.samples
 
     def _prepare(self, count: int, end: float) -> tuple[int, int]:
-        """How many micro-batches the ranks have, and the lowest rank that has any."""
+        """Returns the number of micro-batches that the ranks have recorded, and the lowest rank that has any."""
         mine = [count, ~count, ~self._collective.rank] if count else [_NOBODY] * 3
         most, least, writer = self._collective.all_reduce_max(np.array(mine, np.int64), end - time.monotonic()).tolist()
         if most == _NOBODY:
@@ -368,8 +370,8 @@ class RecordWriter:
         return most, ~writer
 
     def _latest(self) -> list[tuple[list[_Record], list[_Sample]]]:
-        """The micro-batches in order, with their records and those of their samples that no later one has recorded
-        again; micro-batches without such samples are left out."""
+        """Yields the micro-batches in order, each with its records and those samples that no later micro-batch has
+        recorded again. Micro-batches without such samples are left out."""
         latest = []
         later: set[str] = set()
         for _, chunks in sorted(self._kept.items(), reverse=True):
@@ -409,7 +411,7 @@ def _samples(described: MicroBatch) -> Iterable[_Sample]:
 
 
 def _pack(records: Sequence[_Record]) -> bytes:
-    """Their descriptions as a line of JSON, then their ids."""
+    """Encodes records: their descriptions as one line of JSON, followed by their ids."""
     head = json.dumps([{"plan": record.plan, "size": len(record.ids)} for record in records])
     return b"".join([head.encode(), b"\n", *(record.ids for record in records)])
 
@@ -419,7 +421,7 @@ def _unpack(part: bytes) -> Iterable[tuple[Plan, NDArray[np.uint8]]]:
     offset = 0
     for record in json.loads(head):
         plan = {"geometry": None} | record["plan"]
-        if isinstance(plan.get("megatron"), list):  # JSON turns a tuple into a list.
+        if isinstance(plan.get("megatron"), list):  # JSON has turned the tuple into a list.
             plan["megatron"] = MegatronLayers(*plan["megatron"])
         yield Plan(**plan), np.frombuffer(ids, np.uint8, record["size"], offset)
         offset += record["size"]

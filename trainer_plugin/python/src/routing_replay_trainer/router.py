@@ -16,20 +16,22 @@ from routing_replay_trainer._core import Router as _Router
 
 _SCORE_FUNCTIONS = {"softmax": 0, "sigmoid": 1, "sqrtsoftplus": 2}
 _ROUNDINGS = {"once": 0, "each_step": 1}
-_FLOATS = {"float32": 0, "float64": 1, "bfloat16": 2, "uint16": 2, "float16": 3}  # By the name of the dtype.
+# Codes of the native library, by the name of the dtype.
+_FLOATS = {"float32": 0, "float64": 1, "bfloat16": 2, "uint16": 2, "float16": 3}
 
 
 @dataclass(frozen=True)
 class Router:
-    """One MoE layer's router; the names are Megatron-Core's.
+    """The configuration of one MoE layer's router. Names in parentheses, or after the colon, are Megatron-Core's
+    options.
 
     num_experts, top_k: E and K
     score_function: moe_router_score_function
     pre_softmax: softmax over all experts before the choice (moe_router_pre_softmax)
     scaling_factor: moe_router_topk_scaling_factor; None or 0 is 1
-    num_groups, group_topk: group limit of a live choice; replayed rows are not subject to it
-    rounding: where dtypes other than float32 are rounded: "once" as Megatron-Core 0.18 and later, "each_step" as 0.16
-        and 0.17
+    num_groups, group_topk: group limit of a live choice; it does not apply to replayed rows
+    rounding: when values are rounded to dtypes other than float32: "once" at the end, as in Megatron-Core 0.18 and
+        later, or after "each_step", as in 0.16 and 0.17
     """
 
     num_experts: int
@@ -66,7 +68,7 @@ class Forward:
 
     probs: [N, E] in the dtype of the logits, zero outside the map
     routing_map: [N, E] bool
-    chosen: [N, K] ids in use, in slot order: what `router_replay_backward` takes
+    chosen: [N, K] ids that were used, in slot order; pass them to `router_replay_backward`
     counters: {"replayed_rows", "live_rows", "pad_rows", "clamped_ids", "zero_probabilities"} of this call
     """
 
@@ -84,14 +86,14 @@ def router_replay_forward(
     *,
     expert_bias: NDArray[np.float32] | None = None,
 ) -> Forward:
-    """Probabilities of given experts from live logits: Megatron-Core's topk_routing_with_score_function with its top-k
-    replaced.
+    """Computes the probabilities of given experts from live logits, like Megatron-Core's
+    topk_routing_with_score_function with its top-k replaced by the given ids.
 
     logits: [N, E] float32, float64, float16, or bfloat16 (of ml_dtypes, or its bits as uint16)
     indices: [N, K] compact ids (`Batch.indices`): uint8 for E <= 256, else uint16
-    states: [N] (`Batch.states`): UNRECORDED and LIVE rows take the live choice; all rows are replayed if absent
-    expert_bias: [E] float32 (as Megatron-Core keeps it, whatever the dtype of the logits): enters a live choice of
-        sigmoid and sqrtsoftplus
+    states: [N] (`Batch.states`): UNRECORDED and LIVE rows take the live choice; if absent, all rows are replayed
+    expert_bias: [E] float32, whatever the dtype of the logits (as in Megatron-Core); used only in a live choice with
+        sigmoid or sqrtsoftplus
 
     Raises InvalidArgumentError naming the field. Pure and thread-safe.
     """
@@ -125,11 +127,11 @@ def router_replay_forward(
 def router_replay_backward(
     router: Router, logits: NDArray[Any], chosen: NDArray[Any], grad_probs: NDArray[Any]
 ) -> NDArray[Any]:
-    """The gradient of the loss with respect to the logits, [N, E] in their dtype.
+    """Returns the gradient of the loss with respect to the logits, [N, E] in the dtype of the logits.
 
     logits: those of the forward call
     chosen: [N, K], of the forward call
-    grad_probs: [N, E], gradient of the loss by the probabilities, in the dtype of the logits
+    grad_probs: [N, E], gradient of the loss with respect to the probabilities, in the dtype of the logits
     """
     values, dtype = _floats("logits", logits, router)
     ids = _exactly("chosen", chosen, (values.shape[0], router.top_k), router.id_dtype)

@@ -1,11 +1,13 @@
-"""Between a trainer and the source of its rows: caches the slices of a step, reads ahead, and applies one deadline.
+"""A layer between a trainer and the source of its rows. It caches the slices of a step, prefetches, and applies one
+deadline per step.
 
     source = StepSource(ServiceSource(run), cache_bytes=4 << 30, deadline=120.0)
     source.begin_step()
     source.prefetch([(plan, sequences), …])         # threads read while the trainer computes
     batch = source.fetch(plan, sequences=sequences, missing="live")   # in the log-prob pass, and in every epoch
 
-`megatron.attach` and `hf.attach` put one around their source; the `begin_step` of what they return begins its steps.
+`megatron.attach` and `hf.attach` wrap their source in a StepSource; the `begin_step` of the replay that they return
+also begins the step here.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ from routing_replay_trainer.fetch import FIRST_PAUSE, LONGEST_PAUSE, FetchSequen
 from routing_replay_trainer.plan import Plan
 
 _NOW, _IN_STEP, _OF_NEXT_STEP = 0, 1, 2
-_THREADS = 2  # Threads that read ahead.
+_THREADS = 2  # Number of threads that prefetch.
 _Jobs = SimpleQueue[Callable[[], Any] | None]
 
 
 def _work(jobs: _Jobs) -> None:
-    """Runs jobs in a daemon thread that holds no reference to its owner, so neither an exception elsewhere nor the end
-    of the program waits for it. None ends it."""
+    """Runs jobs in a daemon thread until the job None. The thread holds no reference to its owner, so that nothing
+    keeps the owner alive or waits for the thread when the program ends."""
     while (run := jobs.get()) is not None:
         run()
         del run
@@ -46,12 +48,12 @@ class StepSource(Source):
     """A source that reads every slice of a step once, although several passes need it.
 
     source: a LocalSource, ServiceSource or DirectorySource
-    cache_bytes: held at most for slices, read ahead or for later passes; 0: nothing is
-    deadline: seconds that all fetches of a step together may wait, trying again while the service is unavailable. What
-        has not come then is missing, and `missing` of the fetch says what that means: DeadlineExceededError under
-        "strict". What the ranks had agreed to replay is an error in any case: a rank cannot fall back alone.
-        Where no step is begun it is that of each fetch, and nothing is kept: only within a step are samples taken to
-        stay what they are
+    cache_bytes: limit for cached slices, whether prefetched or kept for later passes; 0: nothing is cached
+    deadline: seconds that all fetches of a step together may wait, retries while the service is unavailable included.
+        Samples that have not arrived then are missing, and `missing` of the fetch says what happens: "strict" raises
+        DeadlineExceededError. A sample that the ranks have agreed to replay is an error in any case, because a rank
+        must not fall back alone. Without begin_step, the deadline applies to each fetch, and nothing is cached, because
+        only within a step are samples assumed not to change
 
     Fetches raise DeadlineExceededError, CancelledError after `close`. Thread-safe as the source is, in the process that
     made it.
@@ -70,14 +72,14 @@ class StepSource(Source):
         self._stopping = threading.Event()
         self._step = 0
         self._begun = False
-        self._waited = 0.0  # In this step.
+        self._waited = 0.0  # Seconds waited in this step.
         self._counts = {"wait_s": 0.0, "ahead_failures": 0, "timeouts": 0}
         self._seen = dict.fromkeys(("hits", "misses", "evictions", "bytes_read"), 0)  # Values of the last `counts`.
 
     def begin_step(self, *, goes_on: bool = False) -> None:
-        """Begins a step: drops what was read for the previous one, but not what was read ahead for this one.
+        """Begins a step: evicts the slices of the previous step, but not those that were prefetched for this one.
 
-        goes_on: continues the present step, if there is one: everything stays, and only the deadline starts again
+        goes_on: True: continue the current step, if there is one: all slices stay, and only the deadline starts again
         """
         with self._lock:
             self._waited = 0.0
@@ -96,13 +98,15 @@ class StepSource(Source):
     def prefetch(
         self, batches: Iterable[tuple[Plan, Sequence[FetchSequence] | None]], *, next_step: bool = False
     ) -> None:
-        """Announces micro-batches, as `fetch` will be called for them: threads read their slices in this order.
+        """Announces micro-batches that will be fetched with the same arguments: threads read their slices in this
+        order.
 
-        next_step: for the step that `begin_step` begins next
+        next_step: the micro-batches belong to the step that the next `begin_step` begins
 
-        They take no more than the cache holds, and wait for room until what was read is used; they do not wait for rows
-        that are not committed yet, whatever the source does. Nothing is raised here: a slice that could not be read
-        ahead is read, or rejected, when it is fetched. FailedPreconditionError if it is for a step that has not begun.
+        The threads read no more than the cache can hold, and wait for room until slices are used. They do not wait for
+        rows that are not committed yet, whatever the source does. Read errors are not raised here: a slice that could
+        not be prefetched is read, or rejected, when it is fetched. Raises FailedPreconditionError if no step has begun
+        and next_step is False.
         """
         if not self._begun and not next_step:
             raise unmet("prefetch", "begin_step comes first, unless it is for the next step")
@@ -116,14 +120,14 @@ class StepSource(Source):
             self._jobs.put(functools.partial(self._ahead, plan, sequences, self._step + int(next_step)))
 
     def close(self) -> None:
-        """Stops the threads, and all waiting calls: CancelledError."""
+        """Stops the threads. Calls that wait raise CancelledError."""
         self._stop()
         for thread in self._threads:
             thread.join(self.deadline)
 
     def counts(self) -> dict[str, float]:
-        """Since the last call: wait_s (seconds of fetches), timeouts, hits and misses of slices, evictions, bytes_read,
-        ahead_failures; and the present values of bytes and most_bytes."""
+        """Returns counts since the last call: wait_s (seconds that fetches waited), timeouts, hits and misses of
+        slices, evictions, bytes_read, ahead_failures; and the current values of bytes and most_bytes."""
         cache = _core.StepCacheCounts()
         LIBRARY.rrt_step_cache_counters(self._cache.pointer, byref(cache))
         with self._lock:
@@ -134,7 +138,7 @@ class StepSource(Source):
         return {**counts, "bytes": cache.bytes, "most_bytes": cache.most_bytes}
 
     def __del__(self) -> None:
-        if getattr(self, "_process", None) == os.getpid():  # After a fork the threads belong to the parent.
+        if getattr(self, "_process", None) == os.getpid():  # After a fork the threads exist only in the parent.
             self._stop()
 
     def _stop(self) -> None:
@@ -145,7 +149,7 @@ class StepSource(Source):
 
     @contextlib.contextmanager
     def _waiting(self) -> Iterator[float]:
-        """The time until which the deadline allows to wait; time inside this context counts."""
+        """Returns the time until which the deadline allows waiting. The time spent inside this context is counted."""
         started = time.monotonic()
         with self._lock:
             left = self.deadline - (self._waited if self._begun else 0.0)
@@ -164,7 +168,8 @@ class StepSource(Source):
             self._read(fetch, _NOW, end)
 
     def _read(self, fetch: _Fetch, ahead: int, end: float) -> None:
-        """All rows of the fetch until `end`; those that have not arrived then fall back, by the policy."""
+        """Reads all rows of the fetch until the time `end`; samples that have not arrived then fall back, as the policy
+        says."""
         cached = self._begun or ahead != _NOW
         if cached:
             LIBRARY.rrt_step_cache_attach(self._cache.pointer, fetch.pointer, ahead)
@@ -181,11 +186,12 @@ class StepSource(Source):
                 raise errors.DeadlineExceededError(f"fetch: {why}", code_name="DEADLINE_EXCEEDED") from error
             fetch.give_up(why)
         finally:
-            # Done here, not when the last traceback that holds the fetch is gone: others wait for what it was to read.
+            # Detach here, because a traceback may keep the fetch alive, and other fetches wait for slices that it was
+            # to read.
             LIBRARY.rrt_step_cache_detach(fetch.pointer)
 
     def _patiently(self, attempt: Any, end: float) -> Any:
-        """Retries, until `end`, while the service is unavailable."""
+        """Retries while the service is unavailable, until the time `end`."""
         pause = FIRST_PAUSE
         while True:
             try:
@@ -196,7 +202,7 @@ class StepSource(Source):
                 pause = min(2 * pause, LONGEST_PAUSE)
 
     def _ahead(self, plan: Plan, sequences: Sequence[FetchSequence] | None, step: int) -> None:
-        """Runs in a thread."""
+        """The job of a prefetch thread."""
         now = self._step
         if step < now or self._stopping.is_set():
             return
@@ -206,20 +212,20 @@ class StepSource(Source):
         except errors.CancelledError:
             pass
         except Exception:
-            # Whoever fetches these rows gets the error.
+            # The error is raised when these rows are fetched.
             with self._lock:
                 self._counts["ahead_failures"] += 1
 
 
 def _has_to_read(fetch: _Fetch, seconds: float) -> bool:
-    """Waits for what others read, and returns whether the fetch must read something itself."""
+    """Waits for slices that other fetches read, and returns True if this fetch must read slices itself."""
     reads = ctypes.c_int32()
     LIBRARY.rrt_step_cache_next(fetch.pointer, max(0, int(seconds * 1000)), byref(reads))
     return bool(reads.value)
 
 
 def _some(end: float) -> float:
-    """Not for a call that could not even begin."""
+    """Returns the seconds that are left for a call; raises if there are none."""
     left = end - time.monotonic()
     if left <= 0:
         raise errors.DeadlineExceededError("no time is left", code_name="DEADLINE_EXCEEDED")

@@ -3,5 +3,6 @@ a half for the rollout and one for the trainer. `trainer_plugin/README.md` has t
 
 Importing this package imports no framework. Importing a module without its framework is an ImportError that names it.
 
-Settings for which frameworks have no options are environment variables of all processes of the job, in the same README.
+Settings for which a framework has no option are environment variables, to be set for all processes of the job; the same
+README lists them.
 """

@@ -19,13 +19,13 @@ from routing_replay_trainer._core import unmet
 from routing_replay_trainer.collective import TorchCollective
 from routing_replay_trainer.fetch import ServiceSource
 
-LIVE = 0  # The handle of sequences without a sample: padding, answers without rows.
+LIVE = 0  # The handle of sequences that route live: padding, and answers without rows.
 log = logging.getLogger("routing_replay_trainer")
 
 
 @contextlib.contextmanager
 def importing(framework: str) -> Iterator[None]:
-    """Wraps an integration's imports of its framework; improves the message of an ImportError."""
+    """A context for an integration's imports of its framework, which makes the message of an ImportError clearer."""
     try:
         yield
     except ImportError as error:
@@ -33,14 +33,15 @@ def importing(framework: str) -> Iterator[None]:
 
 
 def need(holds: bool, setting: str, got: Any, line: str) -> None:
-    """Unless `holds`, FailedPreconditionError naming the setting, and the line to start the framework with."""
+    """Unless `holds`, raises FailedPreconditionError that names the setting and says with which option to start the
+    framework."""
     if not holds:
         raise unmet(setting, f"got {got}, with which no routes are replayed: start with `{line}`")
 
 
 def run_name(*said: Any) -> str:
-    """The run's name, from the parts of the framework's name for the experiment; parts may be None. Bytes that a run's
-    name cannot have become '-'. FailedPreconditionError if all parts are empty."""
+    """Makes the run's name from the parts of the framework's name for the experiment; parts may be None. Characters
+    that a run's name cannot have become '-'. Raises FailedPreconditionError if all parts are empty."""
     name = os.environ.get("ROUTING_REPLAY_TRAINING_RUN") or "/".join(str(part) for part in said if part)
     if not name:
         raise unmet("run", "the experiment has no name: give it one, or set ROUTING_REPLAY_TRAINING_RUN")
@@ -54,7 +55,7 @@ def _settings() -> dict[str, Any]:
 
 @functools.cache
 def open_run(name: str, geometry: Geometry | None = None) -> Run:
-    """The run of this process; made if it does not exist, unless the geometry is None."""
+    """Returns the run of this process. The run is created if it does not exist, unless the geometry is None."""
     return Client().run(name, geometry, **(_settings() if geometry is not None else {}))
 
 
@@ -63,8 +64,8 @@ async def open_aio(name: str, geometry: Geometry) -> aio.Run:
 
 
 class Opening:
-    """The run of a process's rollouts: opened once for all of its coroutines, which wait together; where that failed,
-    the next one tries again."""
+    """The run for the rollouts of a process. It is opened once; all coroutines wait for this together. If opening
+    fails, the next coroutine tries again."""
 
     def __init__(self) -> None:
         self._opened: asyncio.Future[aio.Run] | None = None
@@ -77,8 +78,8 @@ class Opening:
 
 
 def whole(rows: Any, tokens: Sequence[int]) -> dict[str, Any]:
-    """Arguments of `put` for a whole sample. Tokens that no engine was fed (the last one, and text of a tool after the
-    last answer) have no route."""
+    """Returns the arguments of `put` for a whole sample. Tokens that were never fed to the engine (the last token, and
+    a tool's text after the last answer) have no route."""
     fed = len(tokens) - 1
     known = min(len(rows), fed)
     unrecorded = [(known, fed)] if known < fed else []
@@ -86,12 +87,12 @@ def whole(rows: Any, tokens: Sequence[int]) -> dict[str, Any]:
 
 
 def lost(sample: str) -> None:
-    """Called in an except clause: logs that the sample will route live in the trainer."""
+    """Logs that the sample will route live in the trainer. Call this in an except clause."""
     log.exception("%s: its routes are lost, the trainer lets it choose", sample)
 
 
 def release(run: str, samples: Iterable[str | int]) -> None:
-    """Releases samples after their training. If the service cannot be reached, they stay until the run's TTL."""
+    """Releases samples that were trained on. If the service cannot be reached, they stay until the run's TTL."""
     try:
         open_run(run).release(samples)
     except errors.RoutingReplayError:
@@ -99,13 +100,15 @@ def release(run: str, samples: Iterable[str | int]) -> None:
 
 
 def anywhere(run: str, names: Sequence[str]) -> Iterator[str]:
-    """The ids of samples that workers have called so: with several servers, each begins them with its `Run.place`."""
+    """Returns all ids that a sample with this name may have: with several servers, each worker puts its `Run.place`
+    before the name."""
     for place in ("", *open_run(run).places):
         yield from (place + name for name in names)
 
 
 def replayed(replay: Any, schedule: Callable[..., Any], describe: Callable[[Any], Any], **options: Any) -> Any:
-    """As `megatron.replayed`; says after each training pass what this rank has replayed, where that is asked for."""
+    """As `megatron.replayed`, but also logs after each training pass what this rank has replayed, if this was
+    requested."""
     run = megatron.replayed(replay, schedule, describe, **options)
     if not os.environ.get("ROUTING_REPLAY_METRICS"):
         return run

@@ -16,26 +16,26 @@ from routing_replay import Geometry, aio, errors, token_check
 from routing_replay_trainer.integrations import _shared
 from routing_replay_trainer.integrations._shared import LIVE
 
-CUT_SHORT = "routing_sample"  # Of an answer's metadata: its name in the run, and which tokens it had.
+CUT_SHORT = "routing_sample"  # Keys in the metadata of an answer: its name in the run, and the tokens that it had.
 OWN = "--use-rollout-routing-replay"
 INIT = "--custom-megatron-init-path"
 
 
 def _run_name(args: Namespace) -> str:
-    """The run's name, from wandb's project and group, or else TensorBoard's."""
+    """Returns the run's name, made from the project and group of wandb, or else of TensorBoard."""
     wandb = args.wandb_project, args.wandb_group
     return _shared.run_name(*(wandb if any(wandb) else (args.tb_project_name, args.tb_experiment_name)))
 
 
 def _name(sample: Any) -> str:
-    """The sample's name in the run: its own, as several samples have one index. It is kept where an answer that was cut
-    short goes on; one that is begun again has other tokens."""
+    """Returns the sample's name in the run. The name is unique, because several samples have the same index. An answer
+    that was interrupted and continues keeps its name; one that starts again (with other tokens) gets a new name."""
     name, count, check = sample.metadata.pop(CUT_SHORT, ("", 0, None))
     return name if name and token_check(sample.tokens[:count]) == check else uuid.uuid4().hex
 
 
 class Rollout:
-    """Runs in the rollout manager's process.
+    """The rollout's half; runs in the rollout manager's process.
 
     integration: the module's name
     begin: called before the first sample
@@ -46,8 +46,8 @@ class Rollout:
         self._opening = _shared.Opening()
 
     async def publish(self, args: Namespace, sample: Any, evaluation: bool = False) -> None:
-        """Called after each answer: moves its rows to the service, and puts a handle in their place once the answer is
-        complete. If an answer was cut short and continues, its earlier rows stay as they were made."""
+        """Called after each answer: moves the rows to the service, and replaces them by a handle once the answer is
+        complete. If an answer was interrupted and continues, its earlier rows are not changed."""
         rows, sample.rollout_routed_experts = sample.rollout_routed_experts, None
         if evaluation:
             return
@@ -57,11 +57,11 @@ class Rollout:
             sample.rollout_routed_experts = np.array([handle])
 
     async def _put(self, args: Namespace, sample: Any, rows: Any, ended: bool) -> int:
-        """The sample's handle; LIVE if its rows are not in the service."""
+        """Returns the sample's handle; LIVE if its rows are not in the service."""
         name = _name(sample)
         if not ended:
             sample.metadata[CUT_SHORT] = name, len(sample.tokens), token_check(sample.tokens)
-        label = sample.weight_versions[-1] if sample.weight_versions else ""  # Of SGLang's meta_info.
+        label = sample.weight_versions[-1] if sample.weight_versions else ""  # Keys of SGLang's meta_info.
         version = {"weight_version": int(label) if label.isdecimal() else None, "weight_label": label}
         try:
             run = await self.opened(args)
@@ -69,7 +69,7 @@ class Rollout:
             await run.append(name, np.asarray(rows), tokens=sample.tokens[:-1], **version)
             if ended and (await run.commit(name, tokens=sample.tokens)).status != "missing":
                 return run.handle(name)
-        except errors.FailedPreconditionError:  # A line is missing, or the run has another geometry.
+        except errors.FailedPreconditionError:  # An option is missing, or the run has another geometry.
             raise
         except errors.RoutingReplayError:
             _shared.lost(name)
@@ -86,18 +86,20 @@ class Rollout:
 
 
 class Trainer:
-    """Runs in each process of the trainer. Its methods are the hooks of the same names in the integration's module.
+    """The trainer's half; runs in each process of the trainer. Its methods are the hooks with the same names in the
+    integration's module.
 
-    framework: name of its package, and of its padding policy
-    publish: the option that makes the other half run, and the name of the function in `integration` that it must name
+    framework: name of the framework's package and of its padding policy
+    publish: the framework's option that installs the rollout's half, and the function of `integration` that the option
+        must name
     """
 
     def __init__(self, framework: str, integration: str, publish: tuple[str, str]) -> None:
         self._framework, self._integration, self._publish = framework, integration, publish
         self._replay: Any = None
         self._original: Any = None
-        self._trained: Any = ()  # Handles of the last rollout that a training pass has read.
-        self._theirs: dict[str, str | None] = {}  # Hooks of the user, which ours replace and call.
+        self._trained: Any = ()  # Handles of the rollout that the last training pass has read.
+        self._theirs: dict[str, str | None] = {}  # The user's hooks, which ours replace and call.
 
     def replay(self, args: Namespace) -> None:
         """Called before a model is built: turns the framework's own replay off, and installs our hooks."""
@@ -106,7 +108,7 @@ class Trainer:
         got = getattr(args, option[2:].replace("-", "_"))
         _shared.need(bool(got), option, got, f"{option} {self._integration}.{function}")
         args.use_rollout_routing_replay = args.use_routing_replay = False
-        os.environ["ENABLE_ROUTING_REPLAY"] = "0"  # slime's patch of Megatron reads it.
+        os.environ["ENABLE_ROUTING_REPLAY"] = "0"  # slime's patch of Megatron reads this variable.
         args.moe_enable_routing_replay = True
         for hook in ("before_log_prob", "before_train_step"):
             option = f"custom_megatron_{hook}_hook_path"
@@ -114,7 +116,7 @@ class Trainer:
             setattr(args, option, f"{self._integration}.{hook}")
 
     def before_log_prob(self, args: Namespace, model: Any, store_prefix: str) -> None:
-        # "ref_" and "teacher_" must not replay: they run in the same modules.
+        # Passes of "ref_" and "teacher_" models run in the same modules, but must not replay.
         self._switch(args, model, store_prefix == "", training=False)
         self._then("before_log_prob", args, model, store_prefix)
 
@@ -166,7 +168,7 @@ class Trainer:
         return [int(handles[i]) for i in rows], [tokens[i] for i in rows]
 
     def _release(self, args: Namespace) -> None:
-        """Releases the samples of the rollout before this one, whose training begins."""
+        """Releases the samples of the previous rollout; called when training on this one begins."""
         from megatron.core import parallel_state as mpu
 
         if mpu.get_tensor_and_context_parallel_rank() == mpu.get_pipeline_model_parallel_rank() == 0:

@@ -1,4 +1,5 @@
-"""miles. Its hooks are those of slime, except that it has none after a generate function; `generate` replaces that."""
+"""The integration of miles. Its hooks are those of slime, except that miles has no hook after a generate function;
+`generate` takes its place."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ def replay(args: Namespace) -> None:
 
 
 def _ask_router_replay() -> None:
-    """miles' Megatron makes no RouterReplay, and asks miles' manager of replays where Megatron-Core asks that. The
-    manager has no other work now: it makes one for each router, and asks it."""
+    """miles' Megatron calls miles' replay manager where Megatron-Core would call a RouterReplay. The manager is not
+    used otherwise here, so it is changed to make a RouterReplay for each router and to call it."""
     from megatron.core.transformer.moe.router_replay import RouterReplay
     from miles.utils.replay_base import routing_replay_manager as manager
 

@@ -1,8 +1,8 @@
-"""SkyRL 0.4 with its Megatron backend: `python -m routing_replay_trainer.integrations.skyrl` stands in the place of
-`skyrl.train.entrypoints.main_base`, whose experiment it runs with a trainer and a policy's worker of ours.
+"""SkyRL 0.4 with its Megatron backend: Run `python -m routing_replay_trainer.integrations.skyrl` instead of
+`skyrl.train.entrypoints.main_base`: it runs the same experiment with our trainer and our policy worker.
 
-Routes go to the service where the trainer makes a batch of a rollout. The column `rollout_expert_indices` that SkyRL
-gives its workers has a handle per sample in their place, which is taken out before SkyRL looks at it.
+When the trainer makes a batch of a rollout, the routes go to the service. In SkyRL's column `rollout_expert_indices`
+they are replaced by one handle per sample, which our worker removes before SkyRL looks at the column.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ with _shared.importing("SkyRL 0.4 and Megatron-Core"):
     from transformers import AutoConfig
 
 COLUMN = "rollout_expert_indices"
-# What SkyRL's engines report routes by, and its model is built with.
+# SkyRL's options that make its engines report routes and its model support replay.
 SETTINGS = (
     "trainer.policy.megatron_config.moe_enable_routing_replay=true",
     "generator.inference_engine.enable_return_routed_experts=true",
@@ -41,7 +41,7 @@ _original = megatron_model_wrapper.get_forward_backward_func
 
 
 def _run(trainer: Any) -> Any:
-    """trainer: SkyRL's configuration of it"""
+    """trainer: SkyRL's configuration of the trainer"""
     model = AutoConfig.from_pretrained(trainer.policy.model.path, trust_remote_code=True)
     return _shared.open_run(_run_name(trainer), Geometry.from_hf_config(model))
 
@@ -73,19 +73,19 @@ class Trainer(RayPPOTrainer):
         self.routes = _run(self.cfg.trainer)
 
     def convert_to_training_input(self, generator_output: Any, uids: Any) -> Any:
-        routes = generator_output[COLUMN] or []  # None where all answers failed.
+        routes = generator_output[COLUMN] or []  # None if all answers failed.
         batch = super().convert_to_training_input(generator_output | {COLUMN: None}, uids)
         tokens = map(operator.add, generator_output["prompt_token_ids"], generator_output["response_ids"])
         handles = [self._put(*of) for of in zip(routes, tokens, strict=False)]
         handles = torch.tensor(handles + [LIVE] * (batch.batch_size - len(handles)))
         ends = torch.arange(len(handles) + 1, dtype=torch.int32)
-        batch[COLUMN] = PackedTensor(handles.reshape(-1, 1, 1), ends)  # SkyRL pads it with 0.
+        batch[COLUMN] = PackedTensor(handles.reshape(-1, 1, 1), ends)  # SkyRL pads this column with 0.
         return batch
 
     def _put(self, rows: Any, tokens: list[int]) -> int:
         name = self.routes.place + uuid.uuid4().hex
         try:
-            version = self.global_step - 1  # Steps that its engines' weights have seen.
+            version = self.global_step - 1  # Number of training steps in the weights of the engines.
             self.routes.put(name, **_shared.whole(rows, tokens), group=self.global_step, weight_version=version)
         except errors.RoutingReplayError:
             _shared.lost(name)
@@ -120,7 +120,8 @@ def main() -> None:
     ray.get(run.remote(cfg))
 
 
-if __name__ == "__main__":  # Ray's workers find what is pickled in the module of its name.
+# Ray pickles classes by module name, so `__main__` must import this module under its real name.
+if __name__ == "__main__":
     from routing_replay_trainer.integrations.skyrl import main
 
     main()

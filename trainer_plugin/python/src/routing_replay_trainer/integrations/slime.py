@@ -1,8 +1,8 @@
 """slime: `publish` in its rollout manager, `replay` in its trainer.
 
-slime's own flag, `--use-rollout-routing-replay`, makes its engines report their choice and its requests ask for it.
-`publish` appends the rows of each answer to the service, and leaves a handle in `rollout_routed_experts`, in which
-slime would carry the rows to the ranks. `replay` turns slime's own replay off in the trainer, before the model is
+With slime's own flag `--use-rollout-routing-replay`, engines report their choice of experts and requests ask for it.
+`publish` appends the rows of each answer to the service, and puts a handle into `rollout_routed_experts`, where slime
+itself would pass the rows to the ranks. `replay` turns slime's own replay off in the trainer, before the model is
 built, and attaches ours instead.
 """
 
@@ -31,5 +31,5 @@ replay, before_log_prob, before_train_step = trainer.replay, trainer.before_log_
 
 
 async def publish(args: Namespace, sample: Any, *, evaluation: bool = False, **_: Any) -> None:
-    """For `--rollout-sample-hook-path`: called after each call of a generate function."""
+    """The hook for `--rollout-sample-hook-path`, which slime calls after each call of a generate function."""
     await rollout.publish(args, sample, evaluation)

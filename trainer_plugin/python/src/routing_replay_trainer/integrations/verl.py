@@ -1,11 +1,11 @@
 """verl 0.9 with its Megatron engine (`trainer.use_v1=True` and TransferQueue).
 
-Agent loops put the routes of each trajectory to the service, under the key that verl gives it, and the batch carries a
-handle. The actor replays them in its log-probability and training passes. Samples that verl clears in TransferQueue are
-released.
+Agent loops send the routes of each trajectory to the service, under verl's key of the trajectory, and the batch carries
+a handle. The actor replays the routes in its log-probability and training passes. Samples are released when verl clears
+them in TransferQueue.
 
-verl imports this module, as `external_lib`, in each process that reads the model's configuration. It replaces a few
-functions of verl there, and does nothing in processes that do not call them.
+verl imports this module, as `external_lib`, in each process that reads the model's configuration. The module replaces a
+few functions of verl there; in processes that do not call these functions it has no effect.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ with _shared.importing("verl 0.9 and Megatron-Core"):
     from verl.workers.engine_workers import ActorRolloutRefWorker
 
 COLUMN = "routing_handle"
-replays: dict[int, Any] = {}  # Replays of actors, by the id of the list of model chunks.
-version: int | None = None  # Of the weights that this process's actor has, as verl tells it to engines.
+replays: dict[int, Any] = {}  # The replays of actors, by the id() of their list of model chunks.
+version: int | None = None  # The version of the weights of this process's actor, as verl tells it to the engines.
 _MANAGER = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
 _LIBRARY = "actor_rollout_ref.model.external_lib"
 _SETTINGS = {
@@ -46,13 +46,14 @@ _SETTINGS = {
 
 
 def _run_name(actor_rollout_ref: Any) -> str:
-    """The run's name, from trainer.project_name and experiment_name; workers find them in the rollout's part."""
+    """Returns the run's name, made from trainer.project_name and experiment_name. Workers find these in the rollout's
+    part of the configuration."""
     trace = actor_rollout_ref.rollout.trace
     return _shared.run_name(trace.project_name, trace.experiment_name)
 
 
 def _check(actor_rollout_ref: Any) -> None:
-    """FailedPreconditionError with the line that is missing, or that stands in the way."""
+    """Raises FailedPreconditionError naming a line of configuration that is missing or must be removed."""
     library = actor_rollout_ref.model.external_lib
     _shared.need(bool(library), _LIBRARY, library, f"{_LIBRARY}={__name__}")
     for setting, value in _SETTINGS.items():
@@ -72,9 +73,9 @@ class _Named(AgentLoopOutput):
 
 
 class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
-    """verl's worker, but routes go to the service when an agent loop ends, and not into its output."""
+    """verl's worker, except that when an agent loop ends, the routes go to the service and not into the output."""
 
-    _run: aio.Run | None = None  # Once it is open.
+    _run: aio.Run | None = None  # Set once the run is open.
     _opening = _shared.Opening()
 
     async def _agent_loop_postprocess(self, output: Any, validate: bool, **prompt: Any) -> None:
@@ -92,7 +93,7 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
         try:
             run = self._run = await self._opening.run(self._open)
             key = run.place + key
-            before = await run.stat_many([key])  # A prompt that is dispatched again keeps its uid.
+            before = await run.stat_many([key])  # A prompt that is dispatched again has the same uid.
             await run.put(
                 key,
                 **_shared.whole(rows, [*output.prompt_ids, *output.response_ids]),
@@ -102,7 +103,7 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
                 restart=1 + secrets.randbelow(2**32 - 1),
             )
         except errors.RoutingReplayError as error:
-            if self._run is None and isinstance(error, errors.FailedPreconditionError):  # It has another geometry.
+            if self._run is None and isinstance(error, errors.FailedPreconditionError):  # The run has another geometry.
                 raise
             _shared.lost(key)
         return LIVE if self._run is None else self._run.handle(key)
@@ -113,9 +114,9 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
 
 
 class Manager(AgentLoopManagerTQ):
-    """verl's manager, with our workers. It is made in the trainer's process, which pads batches and clears them.
+    """verl's manager, with our workers. It lives in the trainer's process, which also pads batches and clears samples.
 
-    run: name of the run of this process's trainer, once there is one
+    run: name of the run of the trainer in this process; None before it is known
     """
 
     run: str | None = None
@@ -154,7 +155,7 @@ _dispatch = ActorRolloutRefWorker.set_dispatch_collect
 
 
 def _set_dispatch_collect(worker: Any, mesh_name: str, **said: Any) -> None:
-    """verl calls this when the engine of that name exists."""
+    """verl calls this when the engine with this name exists."""
     _dispatch(worker, mesh_name, **said)
     if mesh_name == "actor":
         _check(worker.config)
@@ -166,7 +167,7 @@ def _set_dispatch_collect(worker: Any, mesh_name: str, **said: Any) -> None:
 _update = ActorRolloutRefWorker.update_weights
 
 
-@functools.wraps(_update)  # With what verl's single controller has written on it.
+@functools.wraps(_update)  # Keeps the attributes that verl's single controller has set on the method.
 async def _update_weights(worker: Any, global_steps: int | None = None, **said: Any) -> Any:
     global version
     version = global_steps
@@ -176,7 +177,7 @@ async def _update_weights(worker: Any, global_steps: int | None = None, **said: 
 def _describe(batch: Any) -> dict[str, Any]:
     columns = set(batch.keys())
     _shared.need(COLUMN in columns, _MANAGER, "a batch without handles", f"+{_MANAGER}={__name__}.Manager")
-    tokens = list(batch["input_ids"].unbind())  # Nested: a row per sample, without padding.
+    tokens = list(batch["input_ids"].unbind())  # A nested tensor: one row per sample, without padding.
     return {"sequences": batch[COLUMN].tolist(), "tokens": tokens, "padding": {"policy": "verl"}}
 
 

@@ -1,7 +1,7 @@
 """Router replay in Megatron-Core. Needs torch; does not import megatron-core.
 
-The trainer plugin's README has a whole example. Where a framework calls the schedule itself, `replayed` does around it
-what that example does.
+The trainer plugin's README has a whole example. If a framework calls the schedule itself, wrap the schedule with
+`replayed`, which does the same as that example.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""What the forward call of a model chunk says of its micro-batch: how many rows it has, and where its sequences are.
+"""Reads from the forward call of a model chunk how many rows its micro-batch has, and where the sequences are.
 
-A GPTModel or HybridModel is told by `packed_seq_params`, `attention_mask` and `padding_mask`, on every pipeline stage;
-the shape is that of its tokens, or, on later stages, of the hidden states that it was given. Boundaries on a device are
-read only where nobody has announced a layout that fits, because the host waits for what is queued there. No torch.
+A GPTModel or HybridModel gets `packed_seq_params`, `attention_mask` and `padding_mask` on every pipeline stage. The
+shape is that of the tokens, or, on later stages, of the hidden states that were passed to the chunk. Boundaries on a
+device are read only if nobody has announced a layout that fits, because reading makes the host wait for all work queued
+on the device. Does not need torch.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from routing_replay_trainer._micro_batch import host, is_packed, packed_layout
 
 @dataclass(frozen=True)
 class Call:
-    """rows: that the rank's routers will see; None if the call does not say
-    layout: fields of `micro_batch` of a plan that cost nothing
-    packed, mask: of the call, if it has one
-    on_host: whether reading them costs nothing, too
+    """rows: number of rows that the rank's routers will see; None if the call does not say
+    layout: fields of a plan's `micro_batch` that can be read without waiting
+    packed, mask: the packed_seq_params and the mask of the call, if any
+    on_host: True if these can also be read without waiting for a device
     """
 
     rows: int | None
@@ -37,7 +38,7 @@ class Call:
         if self.packed is None:
             return {"called": self.layout, "mask": None if self.mask is None else host(self.mask)}
         said = packed_layout(self.packed)
-        total = max(said["total_rows"], self.layout.get("total_rows", 0))  # Rows may follow the last boundary.
+        total = max(said["total_rows"], self.layout.get("total_rows", 0))  # There may be rows after the last boundary.
         return {"called": {**said, **self.layout, "total_rows": total}}
 
 
@@ -48,7 +49,7 @@ def read_call(module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, An
     packed = packed if is_packed(packed) else None
     layout: dict[str, Any] = {}
     size = getattr(packed, "local_cp_size", None)
-    if size is not None:  # A micro-batch with groups of its own.
+    if size is not None:  # A micro-batch with its own process groups.
         group = getattr(packed, "cp_group", None)
         layout |= {"local_cp_size": integer(size, "packed_seq_params.local_cp_size")}
         layout |= {} if group is None else {"cp_rank": group.rank()}
@@ -71,7 +72,8 @@ def _parameters(kind: Any) -> tuple[str, ...]:
 
 
 def _shape(module: Any, given: Mapping[str, Any], slices: int) -> tuple[Any, Any]:
-    """Sequences, and tokens of each on this rank, before sequence parallelism slices them; None if unknown."""
+    """Returns the number of sequences, and of tokens of each on this rank before sequence parallelism slices them; None
+    if unknown."""
     hidden = given.get("decoder_input")
     if hidden is None and not getattr(module, "pre_process", True):
         hidden = getattr(getattr(module, "decoder", None), "input_tensor", None)
@@ -82,7 +84,8 @@ def _shape(module: Any, given: Mapping[str, Any], slices: int) -> tuple[Any, Any
 
 
 def _mask(given: Mapping[str, Any], shape: tuple[int, int]) -> Any:
-    """[b, s], true where a token is. Megatron's own attention masks [b, 1, s, s] do not say where sequences end."""
+    """Returns a mask [b, s] that is true at tokens. Megatron's own attention masks [b, 1, s, s] do not say where
+    sequences end."""
     mask, padding = given.get("attention_mask"), given.get("padding_mask")
     if getattr(mask, "ndim", 0) == 2 and tuple(mask.shape) == shape:
         return mask

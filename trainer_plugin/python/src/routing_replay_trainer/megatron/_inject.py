@@ -1,8 +1,8 @@
 """The two ways to pass replayed ids to Megatron's routers.
 
-`Native` uses Megatron-Core's own RouterReplay: a router asks it once per call (`get_replay_topk`), in forward and in
-recompute, and its target and action are set then, for this call alone. So there is no list that passes could shift, and
-no flag that a schedule must change.
+`Native` uses Megatron-Core's own RouterReplay. A router asks it once per call (`get_replay_topk`), in forward and in
+recompute; target and action are set at that moment, for this call only. So there is no list of targets that could get
+out of step with the passes, and no flag that a schedule must change.
 
 `Fused` replaces topk_routing_with_score_function by our operator, only for this router's `routing`. What
 TopKRouter.routing does before and after (z-loss, capacity, auxiliary losses, statistics of the expert bias) stays
@@ -29,14 +29,14 @@ from routing_replay_trainer.ops import has_code
 from routing_replay_trainer.router import Router
 
 _REPLACED = "topk_routing_with_score_function"
-# By identity: a copy of a model has copies of these objects and modules, which are not in here and therefore route
-# live.
+# Compared by identity: a copied model has copies of these objects and modules, which are not in this set and therefore
+# route live.
 _BINDINGS: weakref.WeakKeyDictionary[Any, Binding] = weakref.WeakKeyDictionary()
 _ROUTINGS: weakref.WeakKeyDictionary[Any, Callable[..., Any]] = weakref.WeakKeyDictionary()
 
 
 def is_bound(module: Any) -> bool:
-    """Whether a replay is attached to this router."""
+    """Returns True if a replay is attached to this router."""
     return module in _ROUTINGS or getattr(module, "router_replay", None) in _BINDINGS
 
 
@@ -85,7 +85,7 @@ INJECTIONS = {"native": Native, "fused": Fused}
 def get_replay_topk(
     self: Any, scores: Any, topk: int, num_groups: Any = None, group_topk: Any = None, default_compute_topk: Any = None
 ) -> tuple[Any, Any]:
-    """RouterReplay.get_replay_topk with this call's target. Ids become int64 only here."""
+    """Calls RouterReplay.get_replay_topk with this call's target. Only here are ids converted to int64."""
     original = type(self).get_replay_topk
 
     def live() -> tuple[Any, Any]:
@@ -102,14 +102,14 @@ def get_replay_topk(
 
 
 def _live_choice(binding: Binding, answer: Answer, live: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Scores and ids of a pass that records or compares."""
+    """Returns scores and ids in a pass that records or compares."""
     values, chosen = live()
     binding.chose(answer, chosen)
     return values, chosen
 
 
 def _with_target(replay: Any, original: Any, ids: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
-    # Looked up in the module of the class: its method may be a framework's, which wraps Megatron's.
+    # Looked up in the module of the class, because the method itself may be a framework's wrapper of Megatron's.
     kinds = (getattr(sys.modules[kind.__module__], "RouterReplayAction", None) for kind in type(replay).__mro__)
     action = next(kind for kind in kinds if kind is not None).REPLAY_FORWARD
     before = replay.target_topk_idx, replay.router_replay_action
@@ -158,7 +158,8 @@ def _without_kernels(
     topk: int,
     options: dict[str, Any],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Runs Megatron-Core's own function, unfused, which asks here for the experts as it asks a RouterReplay."""
+    """Runs Megatron-Core's own function, unfused. It asks this object for the experts as it would ask a
+    RouterReplay."""
 
     def choice(
         scores: torch.Tensor, topk: int, num_groups: Any, group_topk: Any, compute_topk: Callable[..., Any]
@@ -179,7 +180,7 @@ def _without_kernels(
     return original(logits, topk, **options)
 
 
-# Cached: making one costs a call of each layer more than the call's own work.
+# Cached, because making the object costs more time than the call itself.
 _router = functools.lru_cache(maxsize=1024)(Router)
 
 
@@ -198,7 +199,7 @@ def _router_of(experts: int, topk: int, options: dict[str, Any]) -> Router:
 
 
 def _rounding() -> Any:
-    """Where this Megatron-Core version rounds; before 0.18 after each step."""
+    """Returns at which steps this Megatron-Core version rounds; before 0.18 after each step."""
     core = sys.modules.get("megatron.core")
     major, minor = (getattr(core, "__version__", None) or "1.0").split(".")[:2]
     return "each_step" if (int(major), int(minor)) < (0, 18) else "once"

@@ -1,4 +1,4 @@
-"""Finds the routers of a live model, their positions, and options that would ignore a replay. No torch."""
+"""Finds the routers of a live model, their positions, and options that would ignore a replay. Does not need torch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 from routing_replay_trainer._core import LOG, unmet
 
-FLAGS = ("moe_enable_routing_replay", "enable_routing_replay")  # Name in Megatron-Core, and in older patches.
-# Choices of experts that do not ask a RouterReplay (TopKRouter.routing).
+# The name of the option in Megatron-Core, and in older patches.
+FLAGS = ("moe_enable_routing_replay", "enable_routing_replay")
+# Load-balancing types that choose experts without asking a RouterReplay (TopKRouter.routing).
 _OTHER_CHOICES = ("sinkhorn", "quantile_balancing")
 _GRAPHED = {"moe", "moe_router", "full_iteration"}
 _DROPPING = ("moe_expert_capacity_factor", "moe_expert_rank_capacity_factor")
@@ -19,11 +20,11 @@ _DROPPING = ("moe_expert_capacity_factor", "moe_expert_rank_capacity_factor")
 
 @dataclass(frozen=True)
 class LiveRouter:
-    """module: with `routing` and `gating`, as Megatron-Core's Router
+    """module: the router; has `routing` and `gating`, like Megatron-Core's Router
     name: its path in the chunk
-    layer: global decoder layer id, layer_number - 1; of an MTP layer, its number in the MTP block - 1
-    is_mtp: it stands in the MTP block, and is never replayed
-    layer_module: the element of `decoder.layers` that it belongs to
+    layer: global decoder layer id (layer_number - 1); for an MTP layer, its number in the MTP block - 1
+    is_mtp: True if the router is in the MTP block; such routers are never replayed
+    layer_module: the element of `decoder.layers` that contains the router
     """
 
     module: Any
@@ -41,8 +42,8 @@ def unwrap(chunk: Any) -> Any:
 
 
 def live_routers(chunk: Any) -> list[LiveRouter]:
-    """All routers of a model chunk in the order of its modules. Does not use RouterReplay's global registry: that holds
-    routers of other models too, without their layers."""
+    """Returns all routers of a model chunk in the order of its modules. Does not use RouterReplay's global registry,
+    because that also holds routers of other models, and does not say to which layers they belong."""
     modules = dict(unwrap(chunk).named_modules())
     found = []
     for name, module in modules.items():
@@ -64,7 +65,8 @@ def _paths_above(name: str) -> Iterable[str]:
 
 
 def _layer_of(name: str, modules: Mapping[str, Any], default: Any) -> Any:
-    """For "decoder.layers.3.mlp.router": the module "decoder.layers.3", to which schedules pass their micro-batch."""
+    """Returns the module of the layer: for "decoder.layers.3.mlp.router" it is "decoder.layers.3", to which schedules
+    pass the number of the micro-batch."""
     parts = name.split(".")
     if "layers" in parts[:-1]:
         return modules.get(".".join(parts[: parts.index("layers") + 2]), default)
@@ -72,8 +74,8 @@ def _layer_of(name: str, modules: Mapping[str, Any], default: Any) -> Any:
 
 
 def check(chunk: Any, routers: Iterable[LiveRouter], inject: str) -> list[int]:
-    """Layers that the model routes live (hash routing). FailedPreconditionError naming the option and the router for
-    everything that would run without asking."""
+    """Returns the layers that the model always routes live (hash routing). Raises FailedPreconditionError naming the
+    option and the router if an option would make a router choose without asking."""
     _check_config(getattr(unwrap(chunk), "config", None))
     hashed = []
     for router in routers:
@@ -98,7 +100,7 @@ def _check_config(config: Any) -> None:
         raise unmet("config", "mlp_chunks_for_training > 1 asks a router several times for one micro-batch")
     graphs = getattr(config, "cuda_graph_impl", None)
     if graphs not in (None, "none"):
-        # Since 0.18 Megatron copies the second into the first.
+        # Since version 0.18, Megatron copies the second option to the first.
         modules = getattr(config, "cuda_graph_modules", None) or getattr(config, "cuda_graph_scope", None) or ()
         names = {getattr(part, "name", part) for part in ((modules,) if isinstance(modules, str) else modules)}
         if not names or names & _GRAPHED:
@@ -106,8 +108,8 @@ def _check_config(config: Any) -> None:
 
 
 def check_dropping(config: Any, strict: bool) -> None:
-    """Megatron drops tokens behind the router, replayed ones as well: raises FailedPreconditionError, or warns if not
-    strict."""
+    """Checks for options with which Megatron drops tokens after the router, replayed ones too. Raises
+    FailedPreconditionError, or logs a warning if not strict."""
     for option in _DROPPING:
         factor = getattr(config, option, None)
         if factor is None:
@@ -133,9 +135,8 @@ def _check_native(router: LiveRouter) -> None:
 
 
 def config_json(config: Any, model: Any = None) -> dict[str, Any]:
-    """The fields of a TransformerConfig that JSON can express: the core reads from them which layers are MoE and how
-    they are
-    split. For a HybridModel the model itself has that."""
+    """Returns the fields of a TransformerConfig that JSON can express. The native library reads from them which layers
+    are MoE layers and how they are split. For a HybridModel this information comes from the model itself."""
     pattern = getattr(model, "hybrid_layer_pattern", None)
     fields = {} if pattern is None else {"hybrid_layer_pattern": pattern}
     for key, value in vars(config).items():
@@ -152,7 +153,8 @@ def _is_plain(value: Any) -> bool:
 
 
 def parallel_ranks() -> dict[str, int]:
-    """pp, cp and tp of this process from Megatron's parallel_state; 0 if that is missing or not set up."""
+    """Returns pp, cp and tp of this process from Megatron's parallel_state; 0 if parallel_state is missing or not set
+    up."""
     state = sys.modules.get("megatron.core.parallel_state")
     if state is None or not state.model_parallel_is_initialized():
         return {}
@@ -164,13 +166,13 @@ def parallel_ranks() -> dict[str, int]:
 
 
 def replica(config: Any) -> tuple[int, str]:
-    """How many ranks share the samples of a step, and the text of the product that gives this number."""
+    """Returns the number of ranks that share the samples of a step, and the product that gives this number, as text."""
     names = ("tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size")
     return math.prod(getattr(config, name, 1) or 1 for name in names), " x ".join(names)
 
 
 def is_recompute() -> bool:
-    """Whether Megatron says that it is recomputing a checkpoint."""
+    """Returns True if Megatron says that it is recomputing a checkpoint."""
     random = sys.modules.get("megatron.core.tensor_parallel.random")
     torch = sys.modules.get("torch")
     return random is not None and torch is not None and random.is_checkpointing() and torch.is_grad_enabled()

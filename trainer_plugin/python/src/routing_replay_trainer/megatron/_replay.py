@@ -39,15 +39,15 @@ def attach(
     """Attaches a replay to the routers of a model.
 
     model_chunks: the rank's model chunks in order of their virtual stages, as forward_backward_func takes them (one
-        model or a list), wrapped or not. No other model's routers are touched, be it a copy of this one
-    config: its TransformerConfig; that of the first chunk if absent
+        model or a list), wrapped or not. Routers of other models are not changed, not even those of a copy of this one
+    config: the model's TransformerConfig; by default that of the first chunk
     inject: see `_inject.py`
-    ranks: {"pp", "cp", "tp"} of this process; as Megatron's parallel_state says if absent
+    ranks: {"pp", "cp", "tp"} of this process; by default from Megatron's parallel_state
     options: those of `Options`
 
-    Raises InvalidArgumentError for a wrong option, one that the mode does not use, and where the model's layers are not
-    those of the configuration, and FailedPreconditionError naming a router or an option that would ignore the replay,
-    or that another replay is attached to.
+    Raises InvalidArgumentError for an option that is wrong or that the mode does not use, and if the model's layers are
+    not those of the configuration. Raises FailedPreconditionError naming a router or an option that would ignore the
+    replay, and if another replay is attached already.
     """
     chunks = list(model_chunks) if isinstance(model_chunks, (list, tuple, torch.nn.ModuleList)) else [model_chunks]
     check_choice("inject", inject, tuple(INJECTIONS))
@@ -97,7 +97,7 @@ class Replay(Attached):
         self._geometry = self._layers.geometry
         self._run_geometry: Any = None
         if self._steps is not None and (native or getattr(config, "moe_n_hash_layers", None)):
-            self._run_geometry = self._steps.source.geometry  # The run may have no hash layers.
+            self._run_geometry = self._steps.source.geometry  # The geometry of the run may lack hash layers.
         self._layer_modules: list[list[Any]] = []
         for number, (model, routers) in enumerate(zip(models, found, strict=True)):
             chunk = Chunk(number, ChunkPasses(number, self._buffers, self._lock))
@@ -106,7 +106,7 @@ class Replay(Attached):
                 where = (router.module, router.name, router.layer)
                 binding = Binding(*where, chunk.passes, self._tally, _modules.is_recompute)
                 chunk.parts.append(INJECTIONS[inject](binding))
-            # A chunk without routers to replay gets no hooks.
+            # A chunk that has no routers to replay gets no hooks.
             if live:
                 chunk.parts.append(PassHooks(model, chunk.passes, functools.partial(self._begin, chunk, model)))
             self._chunks.append(chunk)
@@ -131,32 +131,35 @@ class Replay(Attached):
         record: bool | None = None,
         **layout: Any,
     ) -> contextlib.AbstractContextManager[None]:
-        """Around the call of the model in forward_step, which says how the micro-batch is laid out (`_call.py`).
+        """Context manager around the call of the model in forward_step. The layout of the micro-batch is read from that
+        call (`_call.py`).
 
-        sequences: sample ids or handles, in the order in which the micro-batch holds them; `Sequence` where one is cut
-            off; None, or handle 0, of one that is of no sample (padding, a failed rollout) and is to route live
-        lengths: tokens of each sequence; if absent those of `tokens`, or as begin_step was told, or those of
-            cu_seqlens_q, of a mask [b, s], or s
-        index: of the micro-batch in the schedule; what Megatron told its layers (current_microbatch) if absent, and
-            the two must agree
-        schedule: False where the caller runs the model outside of any schedule: what Megatron told the layers is of a
-            schedule that is over, and `index` alone counts
+        sequences: sample ids or handles, in the order of the micro-batch; a `Sequence` for a part of a sample; None or
+            handle 0 for a sequence that belongs to no sample (padding, a failed rollout) and shall route live
+        lengths: number of tokens of each sequence; by default from `tokens`, else from begin_step, else from
+            cu_seqlens_q or a mask [b, s], else s
+        index: index of the micro-batch in the schedule; by default the one that Megatron has told its layers
+            (current_microbatch). If both are known, they must agree
+        schedule: False if the caller runs the model outside of any schedule: then only `index` counts, because
+            current_microbatch is left over from an earlier schedule
         forward_only: no backward pass follows (log-probabilities, evaluation). If absent: gradients are off
-        record: mode R2: whether this pass records or replays; if absent, it records if it is forward-only. No sample
-            is recorded twice before a pass replays it or its step ends (InvalidArgumentError)
+        record: in mode R2, True: this pass records, False: it replays; by default a forward-only pass records.
+            Recording a sample again before a pass has replayed it or its step has ended is an InvalidArgumentError
 
-        What follows is for `prefetch`, which has no call to look at; here it is compared, and otherwise not needed:
+        The following are needed only for `prefetch`, where there is no call of the model to read from; here they are
+        compared with the call:
 
-        tokens: token ids before any slicing for context parallelism, which are compared with those that the rows were
-            recorded for, unless begin_step did: a list of arrays, a packed stream, or a rectangle [b, s]
-        packed_seq_params: Megatron's
-        layout: fields of `micro_batch` of a plan: padding, the policy that predicts the layout, partition, where
-            context parallelism does not cut as Megatron does, …; and padding_documents: how many of the last documents
-            of the stream, or rows of the rectangle, are padding. Without a policy others behind those of `sequences`
-            route live, as if somebody had forgotten to name their samples
+        tokens: token ids before any slicing for context parallelism: a list of arrays, a packed stream, or a rectangle
+            [b, s]. They are compared with the tokens for which the rows were recorded, unless begin_step has done so
+        packed_seq_params: Megatron's PackedSeqParams
+        layout: fields of a plan's `micro_batch`, such as padding (the policy that predicts the layout) and partition
+            (if context parallelism does not slice as Megatron does); and padding_documents: how many of the last
+            documents of the stream, or rows of the rectangle, are padding. Without a policy, other documents after
+            those of `sequences` route live, because their samples may just not have been named
 
-        The plan is made when a model chunk is called, for its layers. A call of the model outside of this routes live.
-        An exception in here gives up the passes that were begun in here, with what they have recorded.
+        The plan for the layers of a model chunk is made when the chunk is called. A call of the model outside of this
+        context routes live. An exception inside gives up the passes that were begun in this context, with what they
+        have recorded.
         """
         said = {"tokens": tokens, "packed_seq_params": packed_seq_params, "lengths": lengths, **layout}
         index = None if index is None else integer(index, "index", (0, INT32[1]))
@@ -171,7 +174,7 @@ class Replay(Attached):
         called: Mapping[str, Any] | None = None,
         **layout: Any,
     ) -> Given:
-        """called: what `Call.read` returns; None if the model has not been called"""
+        """called: the result of `Call.read`; None if the model has not been called"""
         told = () if self._steps is None else lengths_by(sequences, self._steps.told)
         given = of_megatron(tokens, packed_seq_params, lengths, layout, self._parallel, told=told, **called or {})
         padding = given.layout.get("padding")
@@ -187,7 +190,7 @@ class Replay(Attached):
         return given
 
     def _guessed(self, sequences: Listing[Any], said: dict[str, Any]) -> dict[str, Any] | None:
-        """Megatron's own padding, and the recorded lengths, where nothing else is said."""
+        """Adds defaults: Megatron's own padding and the recorded lengths."""
         if said.get("lengths") is None and said.get("tokens") is None and said.get("packed_seq_params") is None:
             assert self._steps is not None
             said = said | {"lengths": lengths_by(sequences, self._steps.found)}
@@ -197,8 +200,8 @@ class Replay(Attached):
         return said if shaped or {"padding", "format"} & said.keys() else said | {"padding": {"policy": "megatron"}}
 
     def _of_call(self, chunk: Chunk, opened: Open, call: Call) -> MicroBatch:
-        """The micro-batch as this call has it. What was announced is taken where that cannot be read without waiting
-        for the device, and the rows agree."""
+        """Returns the micro-batch as this call describes it. If this cannot be read without waiting for the device,
+        uses what was announced, provided that the number of rows agrees."""
         announced = {"packed_seq_params", "padding", "format"} & {k for k, v in opened.said.items() if v is not None}
 
         def describe(called: Mapping[str, Any]) -> MicroBatch:
@@ -228,7 +231,7 @@ class Replay(Attached):
         }
 
     def _begin(self, chunk: Chunk, model: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
-        """Called when a chunk is called."""
+        """Begins a pass; called when a chunk is called."""
         opened = self._open
         if opened is None:
             return
@@ -248,7 +251,8 @@ class Replay(Attached):
 
 
 def _check_free(model: Any, routers: Listing[_modules.LiveRouter]) -> None:
-    """FailedPreconditionError if another replay is attached: each of two would end the other's steps."""
+    """Raises FailedPreconditionError if another replay is attached, because two replays would end each other's
+    steps."""
     if is_hooked(model):
         raise unmet("model_chunks", "a replay is attached to this model already: detach it before")
     for router in routers:

@@ -1,4 +1,4 @@
-"""Replay around the forward steps of a schedule that a framework calls. No torch."""
+"""Puts a replay around the forward steps of a schedule that a framework calls. Does not need torch."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ def replayed(
     step: Any = None,
     ranks: Collective | None = None,
 ) -> Callable[..., Any]:
-    """Megatron's forward_backward_func with every forward step inside the replay: each call begins a step with all
-    samples, announces all micro-batches so that threads read ahead, and ends the step.
+    """Wraps Megatron's forward_backward_func so that every forward step runs inside the replay. Each call begins a step
+    with all samples, announces all micro-batches so that threads can prefetch, and ends the step.
 
-    replay: what `attach` gives
-    describe: called once with each batch that `next(data_iterator)` gives, before the schedule: the arguments of
-        `Replay.micro_batch` for it; None of one that routes live, as a reference does. It may take out of the batch
-        what the framework does not know
-    peek: for data iterators that are not Python's, or None on some ranks: peek(data_iterator, n) is the batch that
-        is n further than the next
-    weight_version: as `Replay.begin_step` takes it, or a function that each call asks, as weights change between calls
-    step: as `Replay.begin_step` takes it. Without one a call goes on with the step of the last one of this replay that
-        had all of its samples, as training passes do after the log-probability pass of a rollout
-    ranks: of the replica, where some have no data iterator: they get the sequences, their lengths and `padding` from
-        those that have one, and not their tokens. All have the same num_microbatches
+    replay: the result of `attach`
+    describe: function that is called before the schedule, once with each batch of `next(data_iterator)`. It returns the
+        arguments of `Replay.micro_batch` for the batch, or None if the batch shall route live (for example that of a
+        reference model). It may remove items from the batch that the framework does not know
+    peek: needed if data iterators are not Python iterators, or are None on some ranks: peek(data_iterator, n) returns
+        the batch that is n batches after the next one
+    weight_version: as for `Replay.begin_step`, or a function that returns it, because weights change between calls
+    step: as for `Replay.begin_step`. If absent, a call continues the last step of this replay if that had all samples
+        of this call, as is the case for training passes after the log-probability pass of a rollout
+    ranks: a collective of the replica's ranks, needed if some have no data iterator: these get the sequences, their
+        lengths and `padding` (but not the tokens) from the others. All must have the same num_microbatches
 
-    A schedule that is called with forward_only=True says so to `micro_batch`, unless `describe` does. Where the
-    iterators give no batches, or fewer than num_microbatches, InvalidArgumentError before anything runs; the other
-    ranks of the replica are told of what is wrong with the batches of this one (`Replay.stay_away`). An exception
-    of the schedule gives up what was begun (`Replay.abandon_step`) and comes out as it is.
+    forward_only=True of the schedule is passed to `micro_batch`, unless `describe` sets it. If the iterators give no
+    batches, or fewer than num_microbatches, InvalidArgumentError is raised before anything runs, and the other ranks of
+    the replica are told that this rank cannot take part (`Replay.stay_away`). If the schedule raises an exception, the
+    step is given up (`Replay.abandon_step`) and the exception is passed on.
     """
 
     def run(*positional: Any, **schedule: Any) -> Any:
@@ -57,7 +57,7 @@ def replayed(
             described = None
             if ranks is None or all(hasattr(iterator, "__next__") for iterator in iterators):
                 batches, iterators = _batches(iterators, num_microbatches, peek)
-                # A copy inside a forward step would wait for everything that is queued on the device.
+                # A copy to the host inside a forward step would wait for all work queued on the device.
                 described = [None if batch is None else only | on_host(batch) for batch in map(describe, batches)]
             if ranks is not None:
                 shared = share(ranks, None if described is None else list(map(_without_tokens, described)))
@@ -71,7 +71,7 @@ def replayed(
         except Exception as error:
             replay.stay_away(error)
             raise
-        places: Counter[tuple[int, int]] = Counter()  # Micro-batches that each model chunk has begun.
+        places: Counter[tuple[int, int]] = Counter()  # Number of micro-batches that each model chunk has begun.
 
         def forward_step(iterator: Any, model: Any, *more: Any) -> Any:
             chunk = id(iterator), id(model)
@@ -105,12 +105,12 @@ def replayed(
 
 
 def micro_batch_index(chunk: int, scheduled: Iterable[int | None], given: int | None) -> int:
-    """The micro-batch that a chunk runs. InvalidArgumentError if the two sources differ.
+    """Returns the index of the micro-batch that a chunk runs. Raises InvalidArgumentError if the two sources differ.
 
-    scheduled: what the schedule passed to each layer of the chunk; None if nothing
-    given: by the caller, who may leave it to the schedule
+    scheduled: the index that the schedule passed to each layer of the chunk; None if it passed none
+    given: the index from the caller; None leaves it to the schedule
     """
-    known = {number for number in scheduled if number is not None and number >= 0}  # Layers begin with -1.
+    known = {number for number in scheduled if number is not None and number >= 0}  # Layers start with -1.
     if len(known) > 1:
         raise invalid("index", f"the layers of chunk {chunk} are told different micro-batches: {sorted(known)}")
     if given is None and not known:
@@ -153,7 +153,7 @@ _BEGUN: weakref.WeakKeyDictionary[Any, tuple[object, set[Any]]] = weakref.WeakKe
 
 
 def _name(replay: Any, sequences: list[Any]) -> object:
-    """The step of these sequences: the replay's last one if that had all of their samples."""
+    """Returns the step for these sequences: the replay's last step if that had all of their samples, else a new one."""
     samples = {fetch.sample for fetch in expected(sequences, None, None, {}) if not fetch.live}
     name, before = _BEGUN.get(replay, (None, set()))
     if name is None or not samples <= before:
@@ -163,7 +163,7 @@ def _name(replay: Any, sequences: list[Any]) -> object:
 
 
 def _step(micro_batches: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """All micro-batches' sequences, and what each micro-batch states about their lengths and tokens."""
+    """Returns the sequences of all micro-batches, and what each micro-batch states about their lengths and tokens."""
     step: dict[str, Any] = {"sequences": [sequence for batch in micro_batches for sequence in batch["sequences"]]}
     known = [_known(**batch) for batch in micro_batches]
     if all(lengths is not None for lengths, _ in known):

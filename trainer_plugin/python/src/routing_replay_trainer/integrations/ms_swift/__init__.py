@@ -1,2 +1,2 @@
-"""Megatron-SWIFT 4.6 (`megatron rlhf --rlhf_type grpo`), which reads plug-ins as files: `python -m` of this package
-prints the path of ours."""
+"""The integration of Megatron-SWIFT 4.6 (`megatron rlhf --rlhf_type grpo`), which takes the path of a plug-in file:
+`python -m` of this package prints the path of ours."""

@@ -1,8 +1,8 @@
-"""What ms-swift is told as `--external_plugins`.
+"""The plug-in file for ms-swift's option `--external_plugins`.
 
-Rows go to the service where a rollout ends, under the `request_id` that ms-swift gives each completion, before samples
-are gathered from rank to rank; samples carry handles. ms-swift's own replay is turned off. Log-probabilities are
-computed a micro-batch at a time, each a step of its own.
+When a rollout ends, and before samples are gathered over ranks, the rows go to the service under the `request_id` that
+ms-swift gives each completion; samples then carry handles. ms-swift's own replay is turned off. ms-swift computes
+log-probabilities one micro-batch at a time, and each of these is a step of its own.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from routing_replay_trainer.integrations._shared import LIVE
 with _shared.importing("ms-swift 4.6 and Megatron-Core"):
     from swift.utils import set_device
 
-    set_device()  # This is read before ms-swift chooses the rank's GPU, and some of its modules ask which one that is.
+    # ms-swift loads this file before it chooses the rank's GPU, and some of its modules read the chosen GPU at import.
+    set_device()
     from swift.megatron.trainers import base
     from swift.megatron.trainers import grpo_trainer as grpo
     from swift.rlhf_trainers.utils import encode_sample
 
 
 def _around(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
-    """`function(original, …)` takes the place of `owner.name(…)`."""
+    """Replaces `owner.name(…)` by `function(original, …)`."""
 
     def put(function: Callable[..., Any]) -> None:
         original = getattr(owner, name)
@@ -39,14 +40,14 @@ def _around(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
 
 
 def _run_name(args: Any) -> str:
-    """wandb's project and experiment; without the latter the end of the path of what is written."""
+    """The run's name: wandb's project and experiment; without an experiment, the last part of the output path."""
     if args.wandb_exp_name:
         return _shared.run_name(args.wandb_project, args.wandb_exp_name)
     return _shared.run_name(*Path(args.output_dir).resolve().parts[-2:])
 
 
 def _live(trainer: Any) -> contextlib.AbstractContextManager[None]:
-    """A pass in here is of a model that routes live."""
+    """A context in which passes route live."""
     return _saying(trainer, None)
 
 
@@ -89,7 +90,8 @@ def _put(trainer: Any, sample: Any, rows: Any) -> int:
 @_around(grpo, "collate_to_grpo_micro_batch")
 def collate(original: Any, samples: Any, template: Any, **options: Any) -> Any:
     handles = [sample.routing_handle for sample in samples]
-    tokens = [list(sample.encoded["input_ids"]) for sample in samples]  # ms-swift pads its own in place.
+    # A copy, because ms-swift pads its own list in place.
+    tokens = [list(sample.encoded["input_ids"]) for sample in samples]
     inputs, batch = original(samples, template, **options)
     batch.routes = {"sequences": handles, "tokens": tokens}
     return inputs, batch
@@ -97,7 +99,8 @@ def collate(original: Any, samples: Any, template: Any, **options: Any) -> Any:
 
 @_around(grpo.MegatronGRPOTrainer, "_build_rollout_buffer")
 def release(original: Any, trainer: Any, data_iterator: Any) -> Any:
-    """All ranks have trained on the rollout before; an evaluation comes between two steps on one rollout."""
+    """Releases the samples of the previous rollout, on which all ranks have trained. An evaluation may come between two
+    steps on one rollout, and must not release anything."""
     if trainer.unwrapped_models[0].training:
         used, trainer.used = trainer.used, []
         _shared.release(trainer.run.name, used)

@@ -1,2 +1,2 @@
-"""NeMo-RL with its synchronous vLLM engine and its Megatron policy: `driver` is imported by the script that starts it,
-`generation` and `policy` by the workers, each of which has packages of its own."""
+"""The integration of NeMo-RL with its synchronous vLLM engine and its Megatron policy. The script that starts NeMo-RL
+imports `driver`; the workers, each with its own installed packages, import `generation` and `policy`."""

@@ -1,5 +1,5 @@
-"""Imported by the script that starts NeMo-RL: vLLM's and the policy's workers are ours, and what a step has trained on
-is released behind it."""
+"""Imported by the script that starts NeMo-RL. Replaces the workers of vLLM and of the policy by ours, and releases
+samples after the step that trained on them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ with _shared.importing("NeMo-RL"):
     from nemo_rl.distributed.worker_groups import RayWorkerBuilder
     from nemo_rl.models.policy.lm_policy import Policy
 
-RUN = _shared.run_name()  # Workers see the driver's environment, and no experiment's name.
+RUN = _shared.run_name()  # Workers do not know the experiment's name, but they inherit the driver's environment.
 _VLLM, _POLICY = "nemo_rl.models.generation.vllm", "nemo_rl.models.policy.workers"
 _ASYNCHRONOUS = f"{_VLLM}.vllm_worker_async.VllmAsyncGenerationWorker"
 WORKERS = {
@@ -31,7 +31,7 @@ def _builder(builder: Any, worker: str, *args: Any, original: Any = RayWorkerBui
 def _train(policy: Any, data: Any, *args: Any, original: Any = Policy.train, **kwargs: Any) -> Any:
     result = original(policy, data, *args, **kwargs)
     if "routed_experts" in data:
-        handles = set(data["routed_experts"].unique().tolist()) - {LIVE, -1}  # What NeMo-RL fills up with.
+        handles = set(data["routed_experts"].unique().tolist()) - {LIVE, -1}  # The value with which NeMo-RL pads.
         _shared.release(RUN, handles)
     return result
 

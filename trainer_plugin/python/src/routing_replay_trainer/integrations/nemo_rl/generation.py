@@ -1,4 +1,5 @@
-"""vLLM's worker: the column `routed_experts` holds a handle per token, [S, 1, 1], where it had all layers' experts."""
+"""vLLM's worker: the column `routed_experts` holds a handle per token, [S, 1, 1], instead of the experts of all
+layers."""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ with _shared.importing("NeMo-RL"):
     from transformers import AutoConfig
 
 _aligned = vllm_worker.pad_and_align_routed_expert_indices
-model = ""  # The worker's, as its configuration names it.
+model = ""  # The model that the worker's configuration names.
 
 
-@functools.cache  # The configuration may come from a hub.
+@functools.cache  # The model's configuration may have to be downloaded from a hub.
 def _run() -> Run:
     geometry = Geometry.from_hf_config(AutoConfig.from_pretrained(model, trust_remote_code=True))
     return _shared.open_run(_shared.run_name(), geometry)
@@ -41,14 +42,14 @@ def pad_and_align_routed_expert_indices(
 
 
 def _put(request: Any, index: int) -> int:
-    name = uuid.uuid4().hex  # The same prompt may be asked again.
+    name = uuid.uuid4().hex  # The same prompt may be generated again, so the name must be unique.
     try:
         run = _run()
         name = run.place + name
         run.append(name, vllm.rows(request, index), seal=True)
         if run.commit(name).status != "missing":
             return run.handle(name)
-    except errors.FailedPreconditionError:  # Nothing names the run, or it has another geometry.
+    except errors.FailedPreconditionError:  # No setting names the run, or the run has another geometry.
         raise
     except errors.RoutingReplayError:
         _shared.lost(name)

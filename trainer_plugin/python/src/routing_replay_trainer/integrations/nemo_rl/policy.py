@@ -1,4 +1,4 @@
-"""The policy's worker: passes that NeMo-RL would replay itself, those of log-probabilities and of training, replay."""
+"""The policy's worker. It replays in the passes in which NeMo-RL's own replay would: log-probabilities and training."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ def _describe(micro: Any) -> dict[str, Any]:
 
 
 def _sequence(column: list[int]) -> list[Sequence] | None:
-    """The last answer has a row for each token before its end; what the environment said behind it routes live."""
+    """Says which rows to replay. The last answer has a row for each token except its last; text of the environment
+    after the answer routes live."""
     handle, recorded = column[0], column.count(column[0])
-    if handle in (0, -1):  # No rows came, or no answer did.
+    if handle in (0, -1):  # There were no rows, or no answer.
         return None
     behind = [Sequence(None, tokens=len(column) - recorded)] if recorded < len(column) else []
     return [Sequence(handle, rows=recorded - 1, tokens=recorded), *behind]
