@@ -40,7 +40,7 @@ class EndpointFileTest : public ::testing::Test {
   const std::filesystem::path path_;
 };
 
-// In a folder where everybody may write, somebody may have laid a link for the file that becomes it.
+// In a folder where everybody may write, an attacker may have created a link with the name of the temporary file.
 TEST_F(EndpointFileTest, NothingIsWrittenThroughALink) {
   const std::filesystem::path victim = directory_.path() + "/victim";
   std::filesystem::create_symlink(victim, path_);

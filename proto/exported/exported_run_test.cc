@@ -1,4 +1,5 @@
-// A run written and read back, every way in which a directory is not what was written, and exports that ended early.
+// Tests that a run is written and read back, that every kind of damage to a directory is detected, and how exports that
+// ended early are handled.
 #include "proto/exported/exported_run.h"
 
 #include <sys/stat.h>
@@ -57,7 +58,7 @@ class ExportedRunTest : public ::testing::Test {
     bytes[at] ^= 1;
     Write(directory_ / file, bytes);
   }
-  // An index that says something else, with a CRC that fits.
+  // Changes the index, and makes its CRC match.
   void Rewrite(const std::string& from, const std::string& to) {
     std::string index = Read(directory_ / kExportIndex);
     const size_t at = index.find(from);
@@ -243,7 +244,7 @@ TEST_F(ExportedRunTest, AnExportThatWasNotFinishedLeavesNothing) {
   EXPECT_FALSE(std::filesystem::exists(Part()));
 }
 
-// What a process leaves that is killed: any of the files, the last one cut.
+// A killed process may leave any of the files, the last one truncated.
 TEST_F(ExportedRunTest, WhatAKilledExportLeftIsRemovedByTheNext) {
   for (const std::vector<const char*>& left : std::vector<std::vector<const char*>>{
            {}, {"00000000.npy"}, {"00000000.npy", "123456789.npy"}, {"00000000.npy", "index.json"}}) {

@@ -16,7 +16,7 @@ using testing::Fails;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
-// Bytes that end where memory ends.
+// Bytes followed by an inaccessible page, so that a read past the end crashes.
 class GuardedBytes {
  public:
   explicit GuardedBytes(const std::string& bytes) : size_((bytes.size() / kPage + 2) * kPage) {
@@ -46,7 +46,7 @@ std::string PathOf(const RouteText& text) {
   return path;
 }
 
-// The same by a parser that takes everything apart.
+// The reference: finds the routes with a complete JSON parser.
 void SlowRoutes(const json& value, const std::string& path, std::vector<std::string>& found) {
   if (value.is_array()) {
     for (size_t i = 0; i < value.size(); ++i) SlowRoutes(value[i], path + "/" + std::to_string(i), found);
@@ -140,7 +140,7 @@ TEST(RoutesInJsonTest, OtherBodies) {
   for (const char* text : {"", " ", "1", "\"a\"", "null", "data: {}", "\xff{}"}) {
     EXPECT_THAT(find(text), Fails(kInvalid, Reason::kEncoding)) << text;
   }
-  EXPECT_TRUE(find(R"({"routed_experts": "QUJ\/RA=="})")->empty());  // Escaped: not as it stands.
+  EXPECT_TRUE(find(R"({"routed_experts": "QUJ\/RA=="})")->empty());  // Strings with escapes are skipped.
   EXPECT_EQ(find("{\"routed_experts\"\n :\t\"\" \n}")->front().size, 0u);
   EXPECT_TRUE(find("[]")->empty());
   std::string deep;

@@ -1,4 +1,4 @@
-// The vectors of RFC 3720 (appendix B.4) and a reference that goes bit by bit.
+// Tests with the vectors of RFC 3720 (appendix B.4) and with a reference that works bit by bit.
 #include "routing_replay/wire/checksum.h"
 
 #include <random>

@@ -1,4 +1,4 @@
-// Details survive every form they travel in; hostile bytes give a status all the same.
+// Details survive every encoding, and hostile bytes still give a status.
 #include "routing_replay/wire/error_detail.h"
 
 #include <random>
@@ -44,7 +44,7 @@ std::string RandomText(std::mt19937_64& random) {
 template <typename T>
 std::optional<T> Maybe(std::mt19937_64& random) {
   if (random() % 2 == 0) return std::nullopt;
-  // Zero and the ends too: a field that is set to 0 stays set.
+  // Includes 0 and the limits of the type: an optional field that is set to 0 must stay set.
   constexpr T kEnds[] = {0, 1, -1, std::numeric_limits<T>::min(), std::numeric_limits<T>::max()};
   return random() % 2 == 0 ? kEnds[random() % 5] : static_cast<T>(random());
 }

@@ -1,4 +1,4 @@
-// Sizes against a count of single bits, and every limit.
+// Compares sizes with a count of single bits, and tests every limit.
 #include "routing_replay/wire/geometry.h"
 
 #include <limits>

@@ -1,4 +1,4 @@
-// Range lists against sets of single rows.
+// Compares range lists with sets of single rows.
 #include "routing_replay/wire/row_range.h"
 
 #include <random>

@@ -31,7 +31,7 @@ class ChangingFileTest : public ::testing::Test {
  protected:
   void SetUp() override { std::remove(path_.c_str()); }
   static void Write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
-  // What the next look that shows anything shows; what was there before may show again for a moment.
+  // The text of the next look that returns one. For a moment, the previous text may be returned again.
   std::string Present() {
     const auto text = file_.Look();
     EXPECT_OK(text);
@@ -46,7 +46,8 @@ class ChangingFileTest : public ::testing::Test {
 
 TEST_F(ChangingFileTest, ChangesInPlaceShowAtOnce) {
   for (int i = 0; i < 100; ++i) {
-    const std::string text = std::to_string(1000 + i);  // Of one length, within one tick of the file system's clock.
+    // Same length, changed within one tick of the file system's clock.
+    const std::string text = std::to_string(1000 + i);
     Write(path_, text);
     ASSERT_EQ(Present(), text);
   }

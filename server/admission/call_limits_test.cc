@@ -80,7 +80,7 @@ TEST_F(WaitingRoomTest, TheLargestRunMakesRoomForOthers) {
   EXPECT_OK(Enter(10, "c", 15));
   EXPECT_THAT(sent_away_, ElementsAre(0, 1));
   EXPECT_EQ(used_, 95);
-  // What was sent away gives nothing back a second time.
+  // An evicted place does not return its bytes a second time.
   places_.erase(0);
   places_.erase(1);
   EXPECT_EQ(used_, 95);
@@ -158,7 +158,7 @@ TEST_F(RunQuotaTest, BytesOfEachRun) {
   stored_["a"] = 40;
   ASSERT_OK_AND_ASSIGN(RunQuota::Hold all, quota.Admit("a", 60));
   ExpectOver(quota.Admit("a", 1).status(), "run-budget");
-  ExpectOver(quota.Admit("a", 0).status(), "run-budget");  // What costs nothing is rejected, too, at the limit.
+  ExpectOver(quota.Admit("a", 0).status(), "run-budget");  // At the limit even appends without cost are rejected.
   EXPECT_OK(quota.Admit("b", 100));
   ExpectOver(quota.Admit("c", 101).status(), "run-budget");
   EXPECT_EQ(looks_, 3);  // One at each.
@@ -202,7 +202,7 @@ TEST_F(RunQuotaTest, ARunThatRestedIsCountedAgain) {
   EXPECT_EQ(looks_, 3);
 }
 
-// Before anything is known of a run, what others of its appends find out is waited for.
+// Until a run's size is known, other appends wait for the first look.
 TEST_F(RunQuotaTest, TheFirstLookIsWaitedFor) {
   RunQuota quota = Make({.bytes = 100});
   stored_["a"] = 90;
@@ -211,7 +211,8 @@ TEST_F(RunQuotaTest, TheFirstLookIsWaitedFor) {
   stored_now_ = [&] {
     if (looks_ > 1) return;
     second = std::thread([&] { other = quota.Admit("a", 20).status(); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // For the other to come, if it is quick.
+    // Gives the other thread time to return, if it wrongly does not wait.
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
   };
   ExpectOver(quota.Admit("a", 20).status(), "run-budget");
   second.join();

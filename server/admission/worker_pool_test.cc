@@ -13,7 +13,7 @@ namespace {
 
 using testing::Fails;
 
-// Holds whoever passes until it is opened.
+// Blocks threads in Pass until it is opened.
 class Gate {
  public:
   void Pass() {
@@ -94,7 +94,7 @@ TEST(WorkerPoolTest, OwnersTakeTurns) {
   EXPECT_THAT(order, ::testing::ElementsAre("a1", "b1", "a2", "b2", "a3"));
 }
 
-// While it lives the system makes no thread: the stacks of new ones are larger than the address space.
+// While it lives, no thread can be created: the default stack size is larger than the address space.
 class NoThreads {
  public:
   NoThreads() {

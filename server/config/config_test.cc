@@ -113,7 +113,7 @@ TEST(ConfigTest, FaultsNameTheKey) {
   EXPECT_THAT(std::string(Parse({"--config", path.c_str()}).status().message()), ::testing::HasSubstr("memory_budget"));
 }
 
-// What would be taken, and would serve nobody, is rejected with the setting, the value and what makes sense.
+// Values that can be parsed but make no sense are rejected with the setting, the value and the allowed range.
 TEST(ConfigTest, SenselessValuesAreRejected) {
   for (const auto& [flag, value, why] : std::vector<std::tuple<const char*, const char*, std::string>>{
            {"--memory-budget", "1KiB", "Value 1024 not in range 1048576 to 1152921504606846976"},
@@ -192,7 +192,7 @@ TEST(ConfigTest, ABudgetOfRunsLimitsTheirStreamsToo) {
   EXPECT_EQ(with.run_streams, kStreamsOfABudget);
 }
 
-// Where it listens, "…" after a port that another may stand for; "none".
+// The address of the direct path, followed by "…" if another port may be used instead; "none" if it is off.
 std::string Direct(const std::vector<std::string>& listen, const std::string& direct_listen, const char* cert = "") {
   ServerConfig config;
   config.listen = listen;

@@ -32,7 +32,7 @@ void Await(const std::function<bool()>& done) {
   EXPECT_TRUE(done());
 }
 
-// Of gRPC, behind an accept loop; answers UNIMPLEMENTED to everything.
+// A gRPC server behind an accept loop. It answers UNIMPLEMENTED to everything.
 class ServedLoop {
  public:
   explicit ServedLoop(const std::string& address, const ConnectionLimits& limits = {})
@@ -63,7 +63,7 @@ class ServedLoop {
   std::string address_;
 };
 
-// A connection that says nothing.
+// A connection that sends nothing.
 class Client {
  public:
   explicit Client(const std::string& address) {
@@ -190,7 +190,7 @@ TEST(AcceptLoop, WhoComesAfterItStoppedFindsNobody) {
     close(fd);
     return connected != 0;
   });
-  Await([&] { return served.connections() == 1; });  // Those that came in time end, too.
+  Await([&] { return served.connections() == 1; });  // Connections that were accepted in time end, too.
 }
 
 TEST(WithinDescriptors, LeavesThemToOthers) {

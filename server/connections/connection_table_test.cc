@@ -108,7 +108,7 @@ TEST(ConnectionTable, SlowlyIsNoAttack) {
   }
 }
 
-// Connections are looked at only while there is a reason to.
+// Connections are examined only while there is a reason, so calls from before a pause are not counted.
 TEST(ConnectionTable, WhatCameWhileNobodyLookedDoesNotCount) {
   ConnectionTable table(kLimits);
   const auto id = table.Enter(PeerAt("a"), kStart);

@@ -28,10 +28,10 @@ using testing::Fails;
 
 constexpr std::chrono::seconds kPatience(30);
 
-// A peer that says whatever the test wants, with TLS or without.
+// A client that sends whatever the test wants, with or without TLS.
 class Peer final {
  public:
-  // `tls`: null: without.
+  // `tls` is null for a connection without TLS.
   Peer(const std::string& address, const TlsContext& tls) {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in to{};
@@ -67,7 +67,7 @@ class Peer final {
     call.set_ticket(ticket);
     Frame(FrameType::kCall, call.SerializeAsString());
   }
-  // Nothing: the server has closed the connection.
+  // Receives the next frame. Returns nothing if the server has closed the connection.
   std::optional<ReceivedFrame> Hear() {
     FrameReader reader([](const routing_replay::Frame&) { return absl::OkStatus(); });
     const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), kPatience);
@@ -82,7 +82,7 @@ class Peer final {
     }
     return reader.Take();
   }
-  // Whether anything comes that is one; what a TLS server says is none.
+  // True if a valid frame arrives. TLS records of the server are not valid frames.
   bool HearsAFrame() {
     FrameReader reader([](const routing_replay::Frame&) { return absl::OkStatus(); });
     const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), kPatience);
@@ -92,7 +92,7 @@ class Peer final {
     }
     return true;
   }
-  // The end that comes next.
+  // Receives the end of the call.
   absl::Status End() {
     const auto frame = Hear();
     if (!frame) return absl::AbortedError("closed without an end");
@@ -104,7 +104,7 @@ class Peer final {
   std::unique_ptr<ByteStream> stream_;
 };
 
-// Whether with TLS.
+// The parameter is true for tests with TLS.
 class DirectServerTest : public ::testing::TestWithParam<bool> {
  protected:
   void Start(ConnectionLimits limits = {}) {
@@ -137,14 +137,14 @@ class DirectServerTest : public ::testing::TestWithParam<bool> {
     std::ofstream(File("key")) << identity.key;
   }
   Peer Dial() const { return Dial(authority_, {}); }
-  // With the certificate of `identity`, if it has one.
+  // Connects with the certificate of `identity`, if it has one.
   Peer Dial(const testing::TestAuthority& trusted, const testing::TestIdentity& identity) const {
     TlsContext tls;
     if (encrypted_) tls = *ClientTlsContext(identity.certificate, identity.key, trusted.certificate());
     return Peer(server_->address(), tls);
   }
   std::string Ticket() { return context_->direct.tickets->Issue("").secret; }
-  // The loop counts a connection after its peer has seen what happens to it.
+  // Waits, because the server updates its counts after the peer has seen the effect.
   static void Await(const std::atomic<int>& count, int expected) {
     const auto end = std::chrono::steady_clock::now() + kPatience;
     while (count != expected && std::chrono::steady_clock::now() < end) {
@@ -363,7 +363,7 @@ TEST_P(DirectTlsTest, WhatIsNoHandshakeIsCutOff) {
   v1::DirectCall call;
   call.set_ticket(Ticket());
   const std::string plain = EncodeFrame(FrameType::kCall, call.ByteSizeLong(), 0) + call.SerializeAsString();
-  // The others say nothing more: a hello that breaks off, and none.
+  // These clients stop in the handshake: after plaintext, after half a ClientHello, or before sending anything.
   for (const std::string& said : {plain, std::string("\x16\x03\x01\x02\x00\x01", 6), std::string()}) {
     Peer peer(server_->address(), nullptr);
     peer.Say(said);
@@ -413,7 +413,7 @@ TEST_P(DirectTlsTest, ClientsNeedACertificateWhereTheyAreAskedForOne) {
   read();
   ASSERT_TRUE(peer.Hear());
   EXPECT_OK(peer.End());
-  // Taken back: also on the connection that it has opened.
+  // A withdrawn certificate is also rejected on the connection that it opened.
   std::ofstream(client_ca_) << next.certificate();
   ASSERT_TRUE(*tls_->Reload());
   read();

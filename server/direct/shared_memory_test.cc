@@ -1,4 +1,4 @@
-// Clients of the server's machine that go over shared memory, and what they may do to it.
+// Tests clients on the server's machine that use shared memory, and what hostile ones can do.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -25,7 +25,7 @@ constexpr int kExperts = 8;
 
 Clock::Time Soon() { return DeadlineAfter(Clock::Real().Now(), std::chrono::seconds(30)); }
 
-// A client that says whatever the test wants.
+// A client that sends whatever the test wants.
 class Peer final {
  public:
   explicit Peer(const std::string& unix_socket) {
@@ -40,14 +40,14 @@ class Peer final {
     if (memory_ != nullptr) munmap(memory_, SharedRings::kBytes);
   }
 
-  // Whether there is memory.
+  // Asks for shared memory. Returns true if the server gave some.
   bool AskForMemory(const std::string& ticket) {
     Call("", ticket, /*shared_memory=*/true);
     stream_->Wait(POLLIN, Soon());
     const auto fd = ReceiveMemory(stream_->fd());
     EXPECT_OK(fd);
     if (fd.value_or(-1) < 0) return false;
-    // Once more, for what no client does.
+    // A second mapping, for actions that no real client takes.
     memory_ = mmap(nullptr, SharedRings::kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
     auto rings = SharedRings::Map(*fd);
     close(*fd);
@@ -75,7 +75,7 @@ class Peer final {
     const iovec piece{bytes.data(), bytes.size()};
     EXPECT_EQ(stream_->Write({&piece, 1}).value_or(0), bytes.size());
   }
-  // Nothing: the connection is over.
+  // Receives the next frame. Returns nothing if the connection has ended.
   std::optional<ReceivedFrame> Hear() {
     FrameReader reader([](const routing_replay::Frame&) { return absl::OkStatus(); });
     while (!reader.done()) {
@@ -110,13 +110,13 @@ class Peer final {
     const auto response = ParseAppendResponse(answer->chain());
     return response.ok() ? response->ack->error : response.status();
   }
-  // The position up to which this end says that it has written.
+  // Sets the position up to which this end claims to have written.
   void Lie(uint64_t written) {
     reinterpret_cast<RingState*>(memory_)[1].written = written;
     const char wake = 0;
     send(stream_->fd(), &wake, 1, 0);
   }
-  // The ring of what this end writes.
+  // The ring that this end writes.
   absl::Span<uint8_t> ring() const {
     return {static_cast<uint8_t*>(memory_) + SharedRings::kBytes - SharedRings::kRingBytes, SharedRings::kRingBytes};
   }
@@ -155,7 +155,7 @@ class SharedMemoryTest : public ::testing::Test {
     }
     EXPECT_EQ(open_, count);
   }
-  // That the server is well.
+  // Checks that the server still answers.
   void Read(Peer& peer) {
     peer.Call("Read", Ticket());
     peer.Frame(FrameType::kMessage, EncodeReadRequest({.run = "run", .samples = {{.sample = "none"}}}));
@@ -230,7 +230,7 @@ TEST_F(SharedMemoryTest, WhoLiesLosesItsConnectionAlone) {
     auto in_call = ConnectWithMemory();
     in_call->BeginAppend(Ticket());
     in_call->Lie(lie);
-    // Its end, if it sees that before the memory is gone.
+    // The client sees the call's end, unless the memory is gone before.
     const absl::Status end = in_call->End();
     EXPECT_TRUE(absl::IsInvalidArgument(end) || absl::IsAborted(end)) << end;
     Read(*good);
@@ -263,7 +263,7 @@ TEST_F(SharedMemoryTest, WhatIsStoredIsWhatWasChecked) {
   std::thread scribbler([&] {
     const absl::Span<uint8_t> ring = peer->ring();
     for (uint8_t round = 0; !stop; ++round) {
-      // Ids that are experts are made ones that are not, and back; headers, which have other bytes, stay.
+      // Flips valid expert ids to invalid ones and back. Headers are not changed: they have other bytes.
       for (size_t at = 0; at < ring.size(); ++at) {
         volatile uint8_t& byte = ring[at];
         if (byte == 5) byte = 0xFF;

@@ -29,7 +29,7 @@ std::vector<std::string> Lines(const std::ostringstream& out) {
   return lines;
 }
 
-// What a log must keep apart, whatever its caller gives it.
+// Text that tries to break out of a log line.
 const char kHostile[] = "a\"b\\c\n{\"level\":\"error\"}\r\x1b[31m\xff \xc3\xa9";
 
 class EventLogTest : public ::testing::Test {
@@ -88,10 +88,10 @@ class LineQueueTest : public ::testing::Test {
       told_ += lines;
       queue_->Push("the end\n");
     });
-    static auto* const kept = new std::vector<LineQueue*>;  // As long as the process.
+    static auto* const kept = new std::vector<LineQueue*>;  // Kept for the life of the process.
     kept->push_back(queue_);
   }
-  // Until a line that ends so.
+  // Reads until the text ends with `end`.
   std::string ReadUntil(const std::string& end) {
     std::string text;
     char buffer[4096];
@@ -123,7 +123,7 @@ TEST_F(LineQueueTest, LinesComeInOrder) {
 TEST_F(LineQueueTest, NobodyWaitsForAReaderAndTheOldestLinesGo) {
   constexpr int kLines = 1000;
   for (int i = 0; i < kLines; ++i) queue_->Push(absl::StrCat(std::string(1000, '.'), i, "\n"));
-  queue_->Flush(std::chrono::milliseconds(1));  // Nor at the end.
+  queue_->Flush(std::chrono::milliseconds(1));  // Flush does not wait longer either.
   const int64_t dropped = queue_->dropped();
   EXPECT_GT(dropped, kLines / 2);
   EXPECT_LT(dropped, kLines);
@@ -135,7 +135,8 @@ TEST_F(LineQueueTest, NobodyWaitsForAReaderAndTheOldestLinesGo) {
 
 TEST_F(LineQueueTest, AFileThatDoesNotWaitGetsAllToo) {
   ASSERT_EQ(fcntl(ends_[1], F_SETFL, O_NONBLOCK), 0);
-  const std::string line = absl::StrCat(std::string(60000, '.'), "\n");  // A pipe takes one, and a bit of the next.
+  // A pipe has room for one such line and a part of the next.
+  const std::string line = absl::StrCat(std::string(60000, '.'), "\n");
   queue_->Push(line);
   queue_->Flush(kPatience);
   queue_->Push(line);

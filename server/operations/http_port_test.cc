@@ -37,7 +37,7 @@ class HttpPortTest : public ::testing::Test {
     return connection.ReceiveAll();
   }
 
-  std::atomic<size_t> answer_bytes_{0};  // Beside what was asked.
+  std::atomic<size_t> answer_bytes_{0};  // Additional bytes of the answer.
   std::atomic<int> calls_{0};
   std::unique_ptr<HttpPort> port_;
 };
@@ -97,7 +97,7 @@ TEST_F(HttpPortTest, ClientsThatSendNothingHoldNoThreadAndAreCutOff) {
   for (const auto& connection : slow) EXPECT_EQ(connection->ReceiveAll(), "");
 }
 
-// Many clients that send nothing keep nobody out who asks.
+// Many clients that send nothing cannot keep out clients that send requests.
 TEST_F(HttpPortTest, OverTheLimitTheOldestWithoutARequestIsClosed) {
   Start({.timeout = std::chrono::seconds(60), .max_connections = 2});
   const HttpConnection oldest(port_->address());
@@ -110,7 +110,7 @@ TEST_F(HttpPortTest, OverTheLimitTheOldestWithoutARequestIsClosed) {
   EXPECT_EQ(oldest.ReceiveAll(), "");
 }
 
-// Nor do those who asked and take no answer.
+// Clients that do not read their answers cannot keep others out either.
 TEST_F(HttpPortTest, OverTheLimitTheOldestThatTakesNoAnswerIsClosed) {
   answer_bytes_ = size_t{16} << 20;  // More than lies in buffers.
   Start({.timeout = std::chrono::minutes(10), .max_connections = 2});
@@ -147,9 +147,9 @@ TEST_F(HttpPortTest, WithACertificateItSpeaksHttpsAndShowsWhatIsServed) {
   const HttpsAnswer answer = get();
   EXPECT_EQ(answer.certificate, first.certificate);
   EXPECT_TRUE(absl::StartsWith(answer.text, "HTTP/1.1 200 OK\r\n")) << answer.text;
-  // Who speaks plaintext gets nothing, and nothing else changes.
+  // A plaintext client gets no answer, and other clients are not affected.
   EXPECT_EQ(Ask("GET / HTTP/1.1\r\n\r\n").find("HTTP/1.1 200"), std::string::npos);
-  // It shows what the listeners show, whatever is in the files by now.
+  // The port presents the same certificate as the listeners, even if the files have changed.
   WriteFile(cert, second.certificate);
   EXPECT_FALSE(served->Reload().ok());
   EXPECT_EQ(get().certificate, first.certificate);
@@ -159,7 +159,8 @@ TEST_F(HttpPortTest, WithACertificateItSpeaksHttpsAndShowsWhatIsServed) {
   EXPECT_EQ(get().certificate, second.certificate);
 }
 
-// A client that has its answer and sends no close_notify keeps nobody out, and is let go, whatever the timeout.
+// A client that has its answer but sends no close_notify cannot keep others out, and is disconnected before the
+// timeout.
 TEST_F(HttpPortTest, HttpsEndsWithoutTheClientsCloseNotify) {
   const ScratchDirectory directory;
   const TestAuthority authority;

@@ -84,7 +84,7 @@ TEST_F(OperationsRoutesTest, WhatNamesRunsNeedsAToken) {
   EXPECT_EQ(Get("/metrics/../statusz", "").code, 401);
 }
 
-// What a form could send.
+// Requests that an HTML form could send.
 TEST_F(OperationsRoutesTest, TheLogLevelIsChangedByJsonAlone) {
   HttpRequest request{.method = "POST",
                       .path = "/api/v1/log-level",
@@ -103,7 +103,7 @@ TEST_F(OperationsRoutesTest, OnlyAnAdministratorChangesTheLogLevel) {
   const HttpResponse rejected = Post("/api/v1/log-level", "Bearer reader", debug);
   EXPECT_EQ(rejected.code, 403);
   EXPECT_EQ(rejected.body.find("secret detail"), std::string::npos);
-  // What a browser sends along by itself is no consent.
+  // Credentials that a browser adds by itself do not count for changes.
   EXPECT_EQ(Post("/api/v1/log-level", absl::StrCat("Basic ", absl::Base64Escape("a:boss")), debug).code, 401);
   EXPECT_EQ(GetLogLevel(), "info");
   EXPECT_EQ(Post("/api/v1/log-level", "Bearer boss", debug).body, debug + "\n");
@@ -200,7 +200,7 @@ class OperatorCheckTest : public ::testing::Test {
   ServerConfig config_;
 };
 
-// The port asks for no certificate, so whoever comes there is nobody.
+// The port does not ask for certificates, so its clients cannot be identified.
 TEST_F(OperatorCheckTest, WithCertificatesAloneStrangersAreRejected) {
   const HttpRequest here = {.from_here = true};
   config_.operations_listen = "0.0.0.0:7401";

@@ -36,7 +36,7 @@ std::string Entry(const std::string& token, const std::string& runs, const std::
 
 class AccessControlTest : public ::testing::Test {
  protected:
-  // As a careful operator does it.
+  // Replaces the file by renaming, as a careful operator does.
   void Write(const std::string& text) {
     std::ofstream(path_ + ".new") << text;
     ASSERT_EQ(std::rename((path_ + ".new").c_str(), path_.c_str()), 0);
@@ -142,7 +142,7 @@ TEST_F(AccessControlTest, ATokenHasTheNameOfItsEntry) {
   EXPECT_EQ(AccessControl().NameOf("Bearer tok"), "");
 }
 
-// Each of them may be a revocation that somebody believes in.
+// Each rejected change is reported, because it may have been meant to revoke a token.
 TEST_F(AccessControlTest, EachChangeThatIsRejectedIsTold) {
   Start(Entry("tok", "[\"\"]", "[read]"));
   for (size_t told = 1; told < 4; ++told) {

@@ -181,7 +181,7 @@ TEST_F(ClientCertificatesTest, ExpiredOnesAreNotGoodThoughTheyWere) {
   EXPECT_EQ(certificates.Check(brief, brief).code(), kUnavailable);
 }
 
-// As of a connection that goes on with the TLS session of an earlier one.
+// As on a connection that resumes an earlier TLS session, which has no certificate chain.
 TEST_F(ClientCertificatesTest, OneThatComesWithoutItsChainIsNotShutOut) {
   const ClientCertificates certificates(*served_, Clock::Real());
   const TestAuthority between = first_.Delegate(std::chrono::hours(1));

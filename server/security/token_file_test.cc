@@ -37,7 +37,7 @@ TEST(TokenFileTest, PrefixesCover) {
   EXPECT_TRUE(grant.covers(""));
 }
 
-// Written as far as this, without its end, it would be a token for more runs that does not expire.
+// Truncated here, the file would be valid, with a token for more runs that never expires.
 TEST(TokenFileTest, HalfAFileIsNoFile) {
   const std::string whole =
       absl::StrCat("- name: n\n  sha256: ", kHash, "\n  scopes: [read]\n  runs:\n    - team-a/\n");
@@ -48,7 +48,7 @@ TEST(TokenFileTest, HalfAFileIsNoFile) {
   }
 }
 
-// yaml-cpp's LoadAll takes memory for ever on this.
+// yaml-cpp's LoadAll allocates memory without end for this text.
 TEST(TokenFileTest, TextThatIsNoYamlEnds) {
   const std::string text = absl::StrCat(", name: r\n  sha256: ", kHash, "\n\x97  runs: [grpo-]\n  scopes: [put]\n");
   EXPECT_EQ(ParseTokenFile(text).status().code(), absl::StatusCode::kInvalidArgument);

@@ -34,7 +34,7 @@ class AppendProcessorTest : public ::testing::Test {
   const AppendProcessor processor_{*store_, budget_, int64_t{1} << 20};
 };
 
-// Its answer was lost, and what it appended was used and released before it came again.
+// The answer was lost, and the sample was read and released before the retry arrived.
 TEST_F(AppendProcessorTest, AnAppendThatIsSentAgainBringsNoReleasedSampleBack) {
   const AppendAck first = Append(1, 77);
   ASSERT_OK(first.error);

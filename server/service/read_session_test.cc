@@ -130,7 +130,7 @@ TEST_F(ReadSessionTest, DamageFoundWhileCuttingTakesTheSampleBackAndNoOther) {
   for (const ReadResponse& message : messages) {
     for (const SampleRecord& record : message.records) statuses[record.index].push_back(record.status);
     for (const Piece& piece : message.pieces) {
-      // Nothing of a sample comes behind the record that takes it back, nor in one message with it.
+      // No piece of a sample follows the record that withdraws it, not even in the same message.
       EXPECT_EQ(statuses[piece.sample_index].back(), SampleStatus::kOk);
       rows[piece.sample_index] += piece.rows.size() * piece.layer_count;
     }
@@ -141,7 +141,7 @@ TEST_F(ReadSessionTest, DamageFoundWhileCuttingTakesTheSampleBackAndNoOther) {
   EXPECT_EQ(rows[1], 290 * 3);
 }
 
-// A reader that takes nothing keeps what its last message and the sample at hand take.
+// A reader that reads nothing holds the memory of its last message and of the present sample.
 TEST_F(ReadSessionTest, WhatIsHeldIsPaidFor) {
   ReadRequest request{.run = "r", .samples = {{.sample = "a", .rows = {{1, 290}}}, {.sample = "b"}}};
   {
@@ -156,10 +156,10 @@ TEST_F(ReadSessionTest, WhatIsHeldIsPaidFor) {
               ReadStep::Kind::kMessage);
   }
   EXPECT_EQ(memory_.used(), 0);
-  // Without room for a long message there is a short one, …
+  // Without memory for a long message, a short one is sent, …
   const ByteReservation most = *memory_.Reserve(memory_.limit() - (48 << 10));
   EXPECT_EQ(ReadSession::Create(*store_, memory_, request, 1 << 20)->get()->Next(true).kind, ReadStep::Kind::kMessage);
-  // … and without room for what is known of the sample there is none.
+  // … and without memory for the sample's state, none is sent.
   const ByteReservation rest = *memory_.Reserve(memory_.limit() - memory_.used());
   const ReadStep rejected = ReadSession::Create(*store_, memory_, request, 1 << 20)->get()->Next(true);
   EXPECT_EQ(rejected.kind, ReadStep::Kind::kFailed);
@@ -205,7 +205,7 @@ TEST_F(ReadSessionTest, NobodyWaitsForASampleOfARunThatIsGone) {
   EXPECT_EQ(step.records[0].status, SampleStatus::kNotFound);
 }
 
-// What cannot be read at the moment is not lost.
+// Rows that cannot be read at the moment are not reported as lost.
 TEST_F(ReadSessionTest, AStoreThatIsAwayEndsTheRead) {
   Away away{absl::StatusCode::kOk};
   store_ = *NewKeptStore({.budget = &budget_}, std::make_shared<AwayKeeper>(budget_, away), {});
@@ -272,7 +272,7 @@ SampleStatus Check(const SampleState& state, const SampleRead& asked) {
   return CheckSample(state, asked, /*until_seal=*/true, [](const TokenCheck&) { return std::nullopt; }).status;
 }
 
-// At once: nobody waits for rows that were there and will not come by themselves.
+// Answers at once: lost rows do not come back, so the read does not wait for them.
 TEST(SampleCheckTest, LostRowsAreSaidToBeLost) {
   SampleState state{.sample = "s", .committed_rows = 64, .lost_end = 100};
   EXPECT_EQ(Check(state, {.sample = "s"}), SampleStatus::kLost);

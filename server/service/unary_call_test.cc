@@ -29,7 +29,7 @@ grpc::ByteBuffer Answer(size_t bytes) {
   return {&slice, 1};
 }
 
-// Holds up its loop's thread from Hold to Release.
+// Blocks its loop's thread from Hold to Release.
 class HoldingCall final : public Call {
  public:
   void Drain() override {}
@@ -50,7 +50,7 @@ class HoldingCall final : public Call {
   absl::Notification holds_, released_;
 };
 
-// A server of single methods, whose answers are the test's.
+// A server of single methods, whose answer functions the test provides.
 class UnaryCallTest : public ::testing::Test {
  protected:
   void TearDown() override {
@@ -234,7 +234,7 @@ TEST_F(UnaryCallTest, AnAnswerThatIsNotTakenIsHeldForStallTimeoutAndCountedUntil
   EXPECT_EQ(Counted("routing_replay_rpcs_total{code=\"OK\",method=\"List\"}"), 3);
 }
 
-// Takes its time to make a run.
+// A store that is slow to create a run.
 class SlowKeeper final : public RunKeeper {
  public:
   explicit SlowKeeper(ByteBudget& budget) : budget_(budget) {}

@@ -39,7 +39,7 @@ TEST(ProvenanceTest, TruncateCutsAndDrops) {
   }
 }
 
-// Row by row and in any split the spans are the same, and every append is counted once.
+// However rows are split into appends, the spans are the same, and every append is counted once.
 TEST(ProvenanceTest, AnySplitGivesTheSameSpans) {
   std::mt19937 random(1);
   struct Origin {

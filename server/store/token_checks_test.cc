@@ -111,7 +111,7 @@ TEST(TokenChecksTest, RowsWithoutTokensMakeLaterChecksUnknownUntilAStartCheck) {
   EXPECT_EQ(checks.At(96), a.CheckAt(96));
   EXPECT_EQ(checks.At(100), a.CheckAt(100));
 
-  // Rows that no check speaks for are suspect only where tokens were seen.
+  // Rows without a check are suspect only if both sides know their tokens.
   const TokenComparison comparison = checks.Compare(a.Slice(0, 90));
   EXPECT_THAT(comparison.unverified, ElementsAre(RowRange{32, 90}));
   EXPECT_THAT(comparison.suspect, ElementsAre(RowRange{32, 40}, RowRange{80, 90}));

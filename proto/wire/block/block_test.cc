@@ -1,4 +1,4 @@
-// Blocks, cuts and merges against a reference that goes bit by bit.
+// Compares blocks, cuts and merges with a reference that works bit by bit.
 #include "proto/wire/block/block.h"
 
 #include <random>

@@ -19,7 +19,7 @@ constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
 absl::Status AdmitAll(const Frame&) { return absl::OkStatus(); }
 
-// Gives the reader at most `step` bytes at a time, until a frame is done or all is given.
+// Feeds the reader at most `step` bytes at a time, until a frame is complete or no bytes are left.
 absl::Status Feed(FrameReader& reader, absl::string_view& bytes, size_t step) {
   while (!bytes.empty() && !reader.done()) {
     const absl::Span<const iovec> space = reader.Space();
@@ -99,7 +99,7 @@ TEST(FrameTest, FramesThatLieAreNone) {
   const std::string bad[] = {
       with(0, 0),
       with(0, 4),
-      with(1, 0),                                                           // No type of ours, or no frame.
+      with(1, 0),                                                           // An unknown frame type.
       with(2, 3),                                                           // More parts than bytes.
       EncodeFrame(FrameType::kMessage, 0, 5, std::vector<uint32_t>{2, 2}),  // Parts that are too short, …
       EncodeFrame(FrameType::kMessage, 0, 5, std::vector<uint32_t>{2, 4}),  // … too long, …
@@ -124,7 +124,7 @@ TEST(FrameTest, NothingIsTakenOfAFrameThatIsNotAdmitted) {
   EXPECT_TRUE(absl::IsResourceExhausted(Feed(reader, bytes, 1000)));
 }
 
-// A socket that does not wait takes a frame in many calls.
+// Sending a frame over a non-blocking socket takes many calls.
 TEST(FrameTest, AWriterSendsItsFramesAsTheSocketTakesThem) {
   std::array<int, 2> ends;
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
@@ -156,7 +156,7 @@ TEST(FrameTest, AWriterSendsItsFramesAsTheSocketTakesThem) {
   EXPECT_EQ(writer.SendTo(stream), absl::UnavailableError("Broken pipe"));
 }
 
-// What came behind a part of a frame is read before the socket says anything again.
+// Bytes that were read ahead are delivered before the socket is polled again.
 TEST(FrameTest, SmallFramesThatComeTogetherAreReadTogether) {
   std::array<int, 2> ends;
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
@@ -181,7 +181,7 @@ TEST(FrameTest, SmallFramesThatComeTogetherAreReadTogether) {
       ASSERT_GT(came, 0);
       ASSERT_OK(reader.Advance(came));
     }
-    EXPECT_EQ(to.HasBytes(), i != 4 && i != 6) << i;  // What is long is read by itself.
+    EXPECT_EQ(to.HasBytes(), i != 4 && i != 6) << i;  // Long reads do not read ahead.
     const ReceivedFrame frame = reader.Take();
     EXPECT_EQ(frame.header(), absl::StrCat("header ", i));
     const std::string payload(longer.begin(), longer.begin() + static_cast<ptrdiff_t>(sizes[i]));

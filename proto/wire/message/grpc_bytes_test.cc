@@ -36,7 +36,7 @@ TEST(GrpcStatusTest, DetailSurvives) {
   EXPECT_OK(FromGrpcStatus(ToGrpcStatus(absl::OkStatus())));
 }
 
-// What a server that ends makes of a call that it never looked at.
+// The status that gRPC gives to calls which a stopping server never handled.
 TEST(GrpcStatusTest, ABareCancellationIsAServerThatIsGone) {
   EXPECT_TRUE(absl::IsUnavailable(FromGrpcStatus(grpc::Status(grpc::StatusCode::CANCELLED, "CANCELLED"))));
   EXPECT_TRUE(absl::IsCancelled(FromGrpcStatus(ToGrpcStatus(absl::CancelledError("asked to stop")))));

@@ -122,7 +122,7 @@ TEST(PayloadSplitTest, MalformedTagsAreRejected) {
     const ByteChain chain = RandomChain(random, bytes);
     EXPECT_THAT(SplitPayload(chain, 15).status(), Fails(absl::StatusCode::kInvalidArgument, Reason::kEncoding));
   };
-  rejects("\x80");  // A tag that does not end.
+  rejects("\x80");  // An incomplete tag.
   rejects(
       "\x7a\x05"
       "abc");                                               // Longer than the message.

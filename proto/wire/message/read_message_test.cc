@@ -199,7 +199,7 @@ TEST(ReadMessageTest, TokenChecksAreBounded) {
   ExpectRejected(message, ParseRequest, "samples", Reason::kLength);
 }
 
-// What is admitted covers what the request takes, and is asked before anything is built.
+// The admitted memory covers what the request takes, and `admit` is called before anything is built.
 TEST(ReadMessageTest, MemoryIsAdmittedBeforeItIsTaken) {
   v1::ReadRequest message;
   message.set_run("run");
@@ -214,7 +214,7 @@ TEST(ReadMessageTest, MemoryIsAdmittedBeforeItIsTaken) {
     return absl::OkStatus();
   }));
   EXPECT_GE(asked, static_cast<int64_t>(1000 * sizeof(SampleRead) + 2 * sizeof(RowRange) + sizeof(TokenCheck) + 100));
-  message.add_samples()->set_sample("not a name");  // Would be rejected, had it been parsed.
+  message.add_samples()->set_sample("not a name");  // This would be rejected if the request were parsed.
   const std::string bad = message.SerializeAsString();
   EXPECT_EQ(ParseReadRequest(AsChain(bad), [](int64_t) { return absl::ResourceExhaustedError("full"); }).status(),
             absl::ResourceExhaustedError("full"));

@@ -46,8 +46,8 @@ absl::Status Malformed(absl::string_view what) {
 absl::Status BadCharacter(absl::Span<const uint8_t> text) {
   for (size_t i = 0; i < text.size(); ++i) {
     if (kTables[0][text[i]] == kBad) {
-      return Malformed(absl::StrCat("byte 0x", absl::Hex(text[i], absl::kZeroPad2), " at position ", i,
-                                    " is not in the base64 alphabet"));
+      return Malformed(
+          absl::StrCat("byte 0x", absl::Hex(text[i], absl::kZeroPad2), " at ", i, " is not in the base64 alphabet"));
     }
   }
   return Malformed("a byte is not in the base64 alphabet");

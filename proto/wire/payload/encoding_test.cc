@@ -80,7 +80,7 @@ TEST(Base64Test, ABadByteAtAnyPlaceIsNamed) {
         if (kAlphabet.find(static_cast<char>(c)) != absl::string_view::npos) continue;
         std::string bad = good;
         bad[place] = static_cast<char>(c);
-        // Padding one place earlier is padding, and then the unused bits decide.
+        // An additional "=" here is valid padding; then the unused bits decide.
         if (c == '=' && place + 1 == letters && letters + 1 >= good.size()) continue;
         const absl::Status status = Decode(bad).status();
         ASSERT_THAT(status, IsMalformed()) << bad;
@@ -188,10 +188,10 @@ TEST(ZstdFrameTest, BombIsRejectedByItsSize) {
   EXPECT_THAT(Decompress(frame, 1000), Rejects(Reason::kLength));
 }
 
-// The frame's header says less than its blocks hold: nothing may be written behind the declared size.
+// The frame's header declares less than its blocks contain: nothing may be written past the declared size.
 TEST(ZstdFrameTest, BlocksThatHoldMoreThanTheHeaderSays) {
   std::string frame = Compress(RandomBytes(200), {{ZSTD_c_checksumFlag, 0}});
-  // Single segment, one byte of content size (RFC 8878 section 3.1.1.1): it stands behind magic and descriptor.
+  // Single segment with one byte of content size (RFC 8878 section 3.1.1.1), which follows magic number and descriptor.
   ASSERT_EQ(frame[4], 0x20);
   ASSERT_EQ(static_cast<uint8_t>(frame[5]), 200);
   for (const int claimed : {0, 1, 100, 199, 201, 255}) {
@@ -228,8 +228,7 @@ TEST(ZstdFrameTest, SkippableFramesOfEveryKind) {
 }
 
 TEST(ZstdFrameTest, DictionaryId) {
-  // A frame that any decoder can read, but for the dictionary id put into its header: flag 1, one byte behind the
-  // descriptor.
+  // A valid frame, except that a dictionary id is inserted into its header: flag 1, one byte after the descriptor.
   std::string frame = Compress(RandomBytes(200), {{ZSTD_c_checksumFlag, 0}});
   ASSERT_EQ(frame[4], 0x20);
   frame[4] = 0x21;
@@ -253,7 +252,8 @@ TEST(ZstdFrameTest, AChecksummedFrameWithAnyBitFlippedIsRejectedOrTheSame) {
     std::string flipped = frame;
     flipped[bit / 8] ^= static_cast<char>(1 << bit % 8);
     const auto raw = Decompress(flipped, 300);
-    // Some bits of the header say nothing; without its flag the checksum is a tail, which is rejected.
+    // Some bits of the header have no effect. If the checksum flag is cleared, the checksum becomes trailing bytes,
+    // which are rejected.
     if (raw.ok()) {
       EXPECT_EQ(*raw, bytes) << bit;
     } else {

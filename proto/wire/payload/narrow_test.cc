@@ -1,4 +1,4 @@
-// Narrowing against one element at a time, on every instruction set of this machine.
+// Compares narrowing with a conversion of single elements, on every instruction set of this machine.
 #include "proto/wire/payload/narrow.h"
 
 #include <cstring>
@@ -55,7 +55,7 @@ void CheckRows(DType dtype, const std::vector<int64_t>& values, int64_t rows, in
   const std::vector<uint8_t> from = Source(dtype, values, rows, gap, offset);
   const int64_t count = static_cast<int64_t>(values.size()) / rows, row_bytes = count * Bytes(dtype);
   const int32_t top = id_bytes == 1 ? 256 : 65535;
-  // Not aligned either, and bytes around it must stay.
+  // Also unaligned; the bytes around it must not change.
   std::vector<uint8_t> to(1 + rows * count * id_bytes + 1, kUntouched);
   const bool has_room = NarrowIds(dtype, from.data() + offset, row_bytes + gap, rows, count, id_bytes, to.data() + 1);
   EXPECT_EQ(to.front(), kUntouched);
@@ -104,7 +104,7 @@ TEST(NarrowTest, IdsOfEveryLengthAndAlignment) {
   });
 }
 
-// One element that is no id, at every place of a row that ends in the middle of a vector.
+// One invalid element at each position of a row that ends in the middle of a vector.
 TEST(NarrowTest, OneBadElementIsSeenAnywhere) {
   const int64_t kBad[] = {-1,
                           -2,

@@ -152,7 +152,7 @@ TEST(NpyTest, CutOffAtAnyLengthIsRejected) {
   }
 }
 
-// Another header may come of it, never a crash or an axis below 0.
+// The result may be another header or an error, but never a crash or a negative axis.
 TEST(NpyTest, AnyByteChangedIsAnAnswer) {
   const std::string file = NewNumpyFile("<i4", "(22, 61, 8)");
   for (size_t place = 0; place < file.size(); ++place) {

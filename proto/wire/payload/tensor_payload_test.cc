@@ -117,7 +117,7 @@ DType RandomDType(std::mt19937_64& random, const Geometry& geometry) {
   }
 }
 
-// One random message of a geometry: decodes to what went in.
+// Encodes random routes as a message and checks that it decodes to the same routes.
 void RoundTrip(const Geometry& geometry, std::mt19937_64& random) {
   const auto slots = static_cast<int64_t>(random() % 150);
   const RandomRoutes routes = MakeRandomRoutes(geometry, std::max<int64_t>(slots, 1), random());
@@ -179,7 +179,7 @@ void RoundTrip(const Geometry& geometry, std::mt19937_64& random) {
       }
     }
   }
-  if (random() % 2 == 0) {  // Among rows of something else that are not to be taken.
+  if (random() % 2 == 0) {  // The rows to take are surrounded by other rows.
     const auto before = static_cast<int64_t>(random() % 70);
     options.take = RowRange::OfSize(before, slots);
     const std::vector<int64_t> other(columns.size() * k_axis, static_cast<int64_t>(random()));
@@ -290,7 +290,7 @@ TEST_F(RejectionTest, IdsNameRowAndLayer) {
   });
 }
 
-// Elements of the ids' own width are checked elsewhere than wider ones: the answers are the same.
+// Elements as wide as ids are checked by other code than wider ones; the errors must be the same.
 TEST_F(RejectionTest, NarrowIdsNameRowAndLayerToo) {
   testing::ForEachSimdTarget([this] {
     const auto narrow = [](const std::vector<std::vector<int64_t>>& rows, DType dtype) {
@@ -299,7 +299,7 @@ TEST_F(RejectionTest, NarrowIdsNameRowAndLayerToo) {
     for (const int64_t id : {64, 127}) {
       auto rows = Good();
       rows[66][4 + 1] = id;
-      rows[3][0] = rows[3][1];  // A duplicate before it: ids out of range come first.
+      rows[3][0] = rows[3][1];  // There is a duplicate before it, but ids out of range are reported first.
       for (const DType dtype : {DType::kU8, DType::kI8, DType::kI16}) {
         Expect(narrow(rows, dtype), Reason::kIdRange, "payload", 166, 5);
       }
@@ -346,7 +346,7 @@ TEST_F(RejectionTest, ShapesLengthsAndEncodings) {
   Expect(m, Reason::kDType, "append.tensor.dtype");
 }
 
-// Whatever a stranger sends: an answer, never a crash.
+// Damaged input is rejected or decoded, but never causes a crash.
 TEST_F(RejectionTest, DamagedMessagesAreRejectedOrDecode) {
   std::mt19937_64 random(9);
   for (const Encoding encoding : {Encoding::kRaw, Encoding::kNpy, Encoding::kBase64, Encoding::kBase64Npy}) {
@@ -403,7 +403,7 @@ TEST_F(RejectionTest, RowCounts) {
   EXPECT_THAT(Decode(geometry_, Int32(Good()), options), Fails(absl::StatusCode::kInvalidArgument, Reason::kRowCount));
 }
 
-// Ranges come from a caller too: far ends must not overflow, and order matters.
+// Ranges come from callers, too: large ends must not overflow, and the order is checked.
 TEST_F(RejectionTest, UnrecordedRangesThatAreNotNormal) {
   for (const std::vector<RowRange>& list : std::vector<std::vector<RowRange>>{{{INT64_MIN, INT64_MAX}},
                                                                               {{0, INT64_MAX}, {INT64_MIN, 0}},
@@ -440,7 +440,7 @@ TEST_F(RejectionTest, OneIdPerRowMayBeZeroThroughout) {
   EXPECT_OK(Decode(geometry, Encode(rows, 2, 1, DType::kU8, Encoding::kRaw, Compression::kNone), options_));
 }
 
-// -1 marks a row in types that have it; in the others the same bits are an id like any other.
+// -1 marks a missing row in signed types. In unsigned types the same bits are an ordinary id.
 TEST_F(RejectionTest, AllOnesWithoutASignAreIds) {
   const Geometry geometry =
       *Geometry::Create({.num_layers = 1, .moe_layer_ids = {0}, .num_experts = {256}, .top_k = {1}});

@@ -85,7 +85,7 @@ TEST(ByteRingTest, WhoDoesNotWaitIsNotWoken) {
   Ring ring(64);
   ring.Write(10);
   EXPECT_FALSE(ring.writer.MustWake(/*last=*/true));
-  EXPECT_FALSE(*ring.reader.Wait());  // There are some.
+  EXPECT_FALSE(*ring.reader.Wait());  // There are bytes already.
   ring.Write(10);
   EXPECT_FALSE(ring.writer.MustWake(/*last=*/true));
   ring.Read(20);
@@ -144,7 +144,7 @@ TEST(ByteRingTest, PositionsThatLieAreErrors) {
   }
 }
 
-// What is said by an eventfd, as between processes.
+// Wakes the other end through an eventfd, as between processes.
 class Bell {
  public:
   Bell() : fd_(eventfd(0, EFD_CLOEXEC)) {}

@@ -23,7 +23,7 @@ Clock::Time Soon() { return DeadlineAfter(Clock::Real().Now(), std::chrono::seco
 
 absl::Status AdmitAll(const Frame&) { return absl::OkStatus(); }
 
-// Both ends of a connection, in this process; the memory of each is mapped for itself.
+// Both ends of a connection in this process; each has its own mapping of the memory.
 class RingStreamTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -39,7 +39,7 @@ class RingStreamTest : public ::testing::Test {
   }
   ~RingStreamTest() override { close(memory_); }
 
-  // What the other end says in bytes 0 … of the memory.
+  // Overwrites a position in the shared memory, as a faulty other end could.
   void Lie(off_t at, uint64_t position) const {
     ASSERT_EQ(pwrite(memory_, &position, sizeof(position), at), static_cast<ssize_t>(sizeof(position)));
   }
@@ -139,7 +139,7 @@ TEST_F(RingStreamTest, ABrokenEndWakesWhoReads) {
   EXPECT_EQ(Hear(*server_).status(), absl::UnavailableError("the peer closed the connection"));
 }
 
-// A socket that is full of wakes holds up nobody; nor do wakes that nobody asked for.
+// Neither a socket full of wake-up bytes nor unexpected wake-ups block an end.
 TEST_F(RingStreamTest, WakesWithoutEndAreWakes) {
   const std::string wakes(1 << 16, 'w');
   while (send(client_->fd(), wakes.data(), wakes.size(), MSG_DONTWAIT) > 0) continue;
@@ -148,12 +148,12 @@ TEST_F(RingStreamTest, WakesWithoutEndAreWakes) {
   EXPECT_EQ(*Hear(*server_), "there");
 }
 
-// An end that waits for both looks at both again: the one socket wakes it for either.
+// An end that waits for both directions checks both after a wake-up, because one socket serves both.
 TEST_F(RingStreamTest, WhatWakesOneWayIsNotLostForTheOther) {
   Overfill(*server_);
   EXPECT_FALSE(server_->HasRoom());
   while (!Hear(*client_)->empty()) continue;  // Wakes the server's writer …
-  EXPECT_EQ(*Hear(*server_), "");             // … whose reader takes that.
+  EXPECT_EQ(*Hear(*server_), "");             // … but the server's reader consumes the wake-up.
   EXPECT_TRUE(server_->HasRoom());
   Overfill(*server_);
   Say(*client_, "there");

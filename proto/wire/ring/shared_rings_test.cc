@@ -66,7 +66,8 @@ TEST_F(SharedRingsTest, NobodyChangesItsSizeOrItsSeals) {
     EXPECT_EQ(ftruncate(fd_, static_cast<off_t>(size)), -1);
     EXPECT_EQ(errno, EPERM);
   }
-  for (const int seal : {F_SEAL_WRITE, F_SEAL_FUTURE_WRITE}) {  // Who could set one would keep the memory.
+  // With such a seal, a client could keep the server from freeing the memory.
+  for (const int seal : {F_SEAL_WRITE, F_SEAL_FUTURE_WRITE}) {
     EXPECT_EQ(fcntl(fd_, F_ADD_SEALS, seal), -1);
     EXPECT_EQ(errno, EPERM);
   }
@@ -84,7 +85,7 @@ TEST_F(SharedRingsTest, TheMemoryGoesWithItsMakerWhoeverElseHasIt) {
   EXPECT_LE(Held(), 4096);
 }
 
-// Zeros in the place of bytes are not taken for them: they go while a thread copies them.
+// If the maker frees the memory while the other end copies bytes, the zeros are reported as an error.
 TEST_F(SharedRingsTest, WhatIsTakenAwayWhileItIsReadIsAnError) {
   for (int round = 0; round < 200; ++round) {
     SCOPED_TRACE(round);
@@ -143,7 +144,7 @@ TEST_F(SharedRingsTest, AChildTouchesNothing) {
 TEST(SharedRingsMapTest, OnlyWhatMakeGivesOutIsMapped) {
   const int plain = memfd_create("plain", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   EXPECT_EQ(ftruncate(plain, SharedRings::kBytes), 0);
-  EXPECT_TRUE(absl::IsInvalidArgument(SharedRings::Map(plain).status()));  // It may shrink.
+  EXPECT_TRUE(absl::IsInvalidArgument(SharedRings::Map(plain).status()));  // Not sealed: it could shrink.
   const int small = memfd_create("small", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   EXPECT_EQ(fcntl(small, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
   EXPECT_TRUE(absl::IsInvalidArgument(SharedRings::Map(small).status()));

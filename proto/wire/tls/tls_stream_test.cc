@@ -36,7 +36,7 @@ std::vector<iovec> Pieces(absl::Span<const Bytes> bytes) {
   return pieces;
 }
 
-// The first bytes of `pieces` are done.
+// Moves past the first `bytes` bytes of `pieces`.
 void Pass(std::vector<iovec>& pieces, size_t bytes) {
   while (!pieces.empty() && bytes >= pieces.front().iov_len) {
     bytes -= pieces.front().iov_len;
@@ -47,7 +47,7 @@ void Pass(std::vector<iovec>& pieces, size_t bytes) {
   pieces.front().iov_len -= bytes;
 }
 
-// Sends `bytes` and takes them in pieces of other sizes; the first error of either end.
+// Sends `bytes` and receives them in pieces of other sizes. Returns the first error of either end.
 absl::Status Pass(TlsStream& from, TlsStream& to, absl::Span<const Bytes> bytes, size_t taken_at_once) {
   Bytes all;
   for (const Bytes& piece : bytes) all.insert(all.end(), piece.begin(), piece.end());
@@ -56,7 +56,7 @@ absl::Status Pass(TlsStream& from, TlsStream& to, absl::Span<const Bytes> bytes,
   for (size_t at = 0; at < came.size();) {
     if (!left.empty()) {
       const auto sent = from.Write(left);
-      // What the other end says of it comes first.
+      // Prefer the error of the receiving end.
       if (!sent.ok()) return sent.status();
       Pass(left, *sent);
     }
@@ -66,7 +66,7 @@ absl::Status Pass(TlsStream& from, TlsStream& to, absl::Span<const Bytes> bytes,
     at += *some;
     if (*some > 0) continue;
     EXPECT_FALSE(to.HasBytes());
-    // Of the handshake, the sender's part.
+    // Lets the sender continue its part of the handshake.
     if (left.empty()) from.Read({}).IgnoreError();
   }
   EXPECT_TRUE(came == all);
@@ -137,7 +137,7 @@ TEST_F(TlsStreamTest, TheServerMustBeOfAnAuthority) {
   EXPECT_THAT(Talk().message(), HasSubstr("certificate: "));
   Connect(Server(authority_.Issue(kLocalNames, std::chrono::seconds(-1))), Client(authority_));
   EXPECT_EQ(Talk(), absl::UnavailableError("TLS: certificate: certificate has expired"));
-  // One that is no root is as good if it is named.
+  // A certificate that is not a root is trusted as well if it is in the authorities.
   const TestAuthority between = authority_.Delegate(std::chrono::hours(1));
   Connect(Server(between.Issue(kLocalNames)), Client(between));
   EXPECT_OK(Talk());
@@ -162,7 +162,7 @@ TEST_F(TlsStreamTest, AClientShowsACertificateWhereItIsAskedFor) {
     Connect(server, Client(authority_, identity));
     EXPECT_THAT(Talk().message(), HasSubstr("certificate")) << identity.certificate;
   }
-  // Nobody is asked: nothing is shown.
+  // If clients are not asked for certificates, none is presented.
   Connect(Server(authority_.Issue(kLocalNames)), Client(authority_, clients.Issue("DNS:worker")));
   ASSERT_OK(Talk());
   EXPECT_EQ(server_->peer_certificate().certificate, "");
@@ -181,7 +181,7 @@ TEST_F(TlsStreamTest, WhatIsNoTlsIsToldAndSoIsAnEnd) {
     EXPECT_FALSE(stream->Read({&space, 1}).ok());
     close(ends[1]);
   }
-  // A hello that breaks off.
+  // An incomplete ClientHello.
   const auto ends = SocketPair();
   const Stream stream = TlsStream::Accept(server, ends[0]);
   ASSERT_EQ(write(ends[1], "\x16\x03\x01\x02\x00\x01", 6), 6);
@@ -191,7 +191,7 @@ TEST_F(TlsStreamTest, WhatIsNoTlsIsToldAndSoIsAnEnd) {
   EXPECT_EQ(stream->Read({&space, 1}).status(), absl::UnavailableError("the peer closed the connection"));
 }
 
-// The process lives on, whatever it does about SIGPIPE.
+// The process is not killed by SIGPIPE, however it handles that signal.
 TEST_F(TlsStreamTest, WritingToNobodyIsAnError) {
   Connect(Server(authority_.Issue(kLocalNames)), Client(authority_));
   ASSERT_OK(Talk());
@@ -205,7 +205,7 @@ TEST_F(TlsStreamTest, WritingToNobodyIsAnError) {
   EXPECT_EQ(sigismember(&pending, SIGPIPE), 0);
 }
 
-// Each read of a peer that sends nothing but new keys ends, and its answers are not forgotten.
+// A peer that sends nothing but key updates: each read returns, and the answers are still sent.
 TEST_F(TlsStreamTest, NewKeysHoldNobody) {
   const auto ends = SocketPair();
   const TlsContext context = Client(authority_);

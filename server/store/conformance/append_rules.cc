@@ -94,7 +94,7 @@ TEST_P(StoreConformance, UnrecordedRowsAreNeverFilledLater) {
   EXPECT_EQ(late.late_rows, 12);
   EXPECT_EQ(late.conflicting_rows, 0);
   EXPECT_EQ(Read("s"), ExpectedRows(geometry(), kPlain, 60, {{10, 20}, {45, 50}}));
-  // Recorded rows of which the other side knows nothing are no conflict either.
+  // Rows that are recorded on one side only do not conflict either.
   ASSERT_OK_AND_ASSIGN(const AppendAck blind, Append({.rows = {0, 60}, .unrecorded = {{0, 60}}}));
   EXPECT_EQ(blind.conflicting_rows, 0);
   EXPECT_EQ(blind.late_rows, 0);
@@ -145,7 +145,7 @@ TEST_P(StoreConformance, AnAppendMayCarryTheSeal) {
   ASSERT_OK_AND_ASSIGN(const AppendAck ack, Append({.rows = {0, 50}, .seal_num_tokens = 51}));
   EXPECT_TRUE(ack.sealed);
   EXPECT_EQ(Stat("s").num_tokens, 51);
-  // Again, in whole and in part, with and without the seal.
+  // Repeats the append, completely and in part, with and without the seal.
   EXPECT_OK(Append({.rows = {0, 50}, .seal_num_tokens = 51}));
   EXPECT_OK(Append({.rows = {10, 20}, .token_check_start = true, .seal_num_tokens = 51}));
   EXPECT_OK(Append({.rows = {50, 50}, .seal_num_tokens = 51}));

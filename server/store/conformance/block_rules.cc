@@ -1,4 +1,4 @@
-// After a seal the blocks do not tell how the rows arrived.
+// After a seal the blocks are the same, however the rows arrived.
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -126,7 +126,7 @@ TEST_P(StoreConformance, RowByRowAppendsAreReadableAtAnyTime) {
       EXPECT_EQ(Read("s"), ExpectedRows(geometry(), {}, row + 1));
     }
   }
-  // The open window is not a heap of single rows.
+  // In the open window, single rows have been merged into larger pieces.
   const std::vector<RowRange> all{{0, 600}};
   ASSERT_OK_AND_ASSIGN(const SampleSnapshot snapshot, store_->Snapshot("run", kRollout, {.sample = "s"}, all));
   EXPECT_LE(snapshot.rows.size(), 40u);

@@ -1,4 +1,4 @@
-// Every byte is charged once and comes back.
+// Every byte is charged exactly once, and returned to the budget.
 #include "server/store/conformance/conformance.h"
 
 namespace routing_replay::testing {
@@ -49,7 +49,7 @@ TEST_P(StoreConformance, OverBudgetChangesNothing) {
   EXPECT_GT(detail.retry_after_ms.value_or(0), 0);
   EXPECT_EQ(detail.committed_rows, 500);
   Rejected({.rows = {0, 20'000}, .restart_nonce = 3}, kExhausted, Reason::kOverBudget);
-  // What fits still goes in, and what is there can still be sealed and read.
+  // Smaller appends that fit are still accepted, and existing samples can still be sealed and read.
   ASSERT_OK(Append({.rows = {500, 510}}));
   AppendCommand filler;
   filler.reservation = *budget_->Reserve(budget_->limit() - budget_->used());

@@ -1,4 +1,4 @@
-// Many threads at once; ThreadSanitizer watches.
+// Many threads at once, for ThreadSanitizer.
 #include <atomic>
 #include <random>
 #include <thread>
@@ -40,8 +40,8 @@ TEST_P(StoreConformance, WritersOfOneSampleAgree) {
   EXPECT_EQ(Used(), Charged(Stat("s").stored_bytes));
 }
 
-// What a reader sees of a sample that others append to, truncate and restart is always some prefix of one of the two
-// trajectories, under one revision.
+// While others append to, truncate and restart a sample, a reader always sees a prefix of one of the two trajectories,
+// under one revision.
 TEST_P(StoreConformance, ReadersSeeWholeStates) {
   const Trajectory incarnations[] = {{1, 1}, {2, 2}};
   std::atomic<bool> stop{false};

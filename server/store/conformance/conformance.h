@@ -28,35 +28,34 @@ using namespace server;  // NOLINT(google-build-using-namespace)
 
 struct StoreFactory {
   std::string name;
-  // An empty store on this budget and clock, whose handles come from `handle_of`.
+  // Makes an empty store with this budget and clock; `handle_of` computes its handles.
   std::function<std::unique_ptr<Store>(ByteBudget& budget, const Clock& clock,
                                        std::function<int64_t(absl::string_view)> handle_of)>
       make;
-  // Whether committed rows are charged to the budget. Not those of a store whose rows lie outside of this process and
-  // belong to several: there each byte of them would be charged to every server, or to one by chance.
+  // True if committed rows are charged to the budget. False for a store that several servers share, whose rows are
+  // outside of this process.
   bool rows_in_budget = true;
-  // Whether a fork shares its parent's blocks. A store where that cannot be made safe copies them (design.md section
-  // 4).
+  // True if a fork shares its parent's blocks; false if the store copies them.
   bool forks_share_blocks = true;
-  // Whether it is one server. Of several, asked by turns, each hears soon of what another did, but not before the other
-  // answers.
+  // True for one server. False for several servers that are called in turn: each sees changes of the others soon, but
+  // not at once.
   bool one_server = true;
-  // Whether a watch hears of everything from its beginning. Where others may change a sample, it takes a moment, after
-  // which the watch is called in case that it missed something.
+  // True if a watch reports all changes from its beginning. In a store that several servers share, that takes a moment,
+  // and then the watch is called in case it missed a change.
   bool watches_hear_at_once = true;
-  // With which seeds random operations are played, from which to before which. Stores that differ in how they are
-  // reached alone share them.
+  // Half-open range of seeds for the random operations. Stores that differ only in how they are reached share one
+  // range.
   std::pair<uint32_t, uint32_t> model_seeds = {0, 24};
-  // Why there is no such store here; empty where there is.
+  // The reason why this store is not available here; empty if it is.
   std::string missing;
 };
 
 inline std::string FactoryName(const ::testing::TestParamInfo<StoreFactory>& info) { return info.param.name; }
 
-// Layers of different E, K and element width, and a dense one.
+// A geometry with a dense layer, and layers of different E, K and element width.
 const Geometry& TestGeometry();
 
-// Everything of a sample that a rejected call must leave alone.
+// The parts of a sample that a rejected call must not change.
 struct SampleLook {
   std::string state;
   Rows rows;
@@ -89,15 +88,15 @@ class StoreConformance : public ::testing::TestWithParam<StoreFactory> {
   SampleLook Look(const std::string& sample);
   // The row ranges of the blocks that the sample's rows lie in.
   std::vector<RowRange> Blocks(const std::string& sample);
-  // Sends the append, expects the rejection, and that the sample and the budget are as before. Gives the detail.
+  // Sends the append, and expects that it is rejected and that sample and budget are unchanged. Returns the detail.
   ErrorDetail Rejected(const AppendSpec& spec, absl::StatusCode code, Reason reason);
 
-  // Until watches of the sample hear of everything.
+  // Waits until watches of the sample report every change.
   void HearOthers(const std::string& sample);
-  // Until the condition holds, or for long enough; at once where everything is told at once.
+  // Waits until the condition holds, with a limit. Does not wait if the store reports changes at once.
   static void Await(const std::function<bool()>& condition);
-  // What the budget has for committed rows and what belongs to them.
-  // What is taken of the budget beside what runs take.
+  // Bytes of the budget that committed rows and their metadata use. Bytes of the budget in use, without those of the
+  // runs' records.
   int64_t Used() { return budget_->used() - store_->GetTotals().run_bytes; }
   int64_t Charged(int64_t stored_bytes) const { return GetParam().rows_in_budget ? stored_bytes : 0; }
 

@@ -69,7 +69,7 @@ TEST_P(StoreConformance, ARestartReplacesTheIncarnation) {
   ASSERT_OK(Append({.from = kSecond, .rows = {10, 40}, .restart_nonce = 77}));
   EXPECT_EQ(Stat("s").revision, 1);
   EXPECT_EQ(Read("s"), ExpectedRows(geometry(), kSecond, 40));
-  // The old incarnation is over; a second restart that did not see the first one is too late.
+  // The old incarnation has ended. A second restart that names its revision is rejected.
   Rejected({.rows = {40, 50}}, kPrecondition, Reason::kOldRevision);
   Rejected({.rows = {0, 10}, .restart_nonce = 78}, kPrecondition, Reason::kOldRevision);
   ASSERT_OK(Append({.rows = {0, 10}, .revision = 1, .restart_nonce = 78}));
@@ -92,19 +92,19 @@ TEST_P(StoreConformance, ATruncateEndsTheNonce) {
 TEST_P(StoreConformance, AnAttemptReplacesEarlierOnesAndNoLaterOne) {
   const auto attempt = [](uint64_t number) { return kAttempt | number; };
   ASSERT_OK(Append({.rows = {0, 50}, .restart_nonce = attempt(1), .seal_num_tokens = 51}));
-  // None of them knows a revision, and numbers may be left out.
+  // Attempts need not know the revision, and attempt numbers may be skipped.
   ASSERT_OK_AND_ASSIGN(const AppendAck third, Append({.from = kSecond, .rows = {0, 10}, .restart_nonce = attempt(3)}));
   EXPECT_EQ(third.committed_rows, 10);
   EXPECT_FALSE(third.sealed);
   const SampleLook before = Look("s");
   Rejected({.rows = {0, 50}, .restart_nonce = attempt(1)}, kPrecondition, Reason::kOldRevision);
   Rejected({.rows = {10, 50}, .restart_nonce = attempt(2)}, kPrecondition, Reason::kOldRevision);
-  // What does not begin at row 0 replaces nothing.
+  // An append that does not begin at row 0 does not start a new incarnation.
   EXPECT_EQ(Rejected({.rows = {10, 20}, .restart_nonce = attempt(4)}, kPrecondition, Reason::kGap).committed_rows, 0);
   EXPECT_EQ(Look("s"), before);
   ASSERT_OK(Append({.from = kSecond, .rows = {10, 40}, .restart_nonce = attempt(3)}));
   EXPECT_EQ(Read("s"), ExpectedRows(geometry(), kSecond, 40));
-  // A truncation does not forget which one it was.
+  // After a truncation the attempt number is still known.
   ASSERT_OK(store_->Truncate("run", kRollout, "s", 5, std::nullopt));
   Rejected({.rows = {0, 10}, .restart_nonce = attempt(2)}, kPrecondition, Reason::kOldRevision);
   const int64_t revision = Rejected({.rows = {5, 10}, .restart_nonce = attempt(3)}, kPrecondition, Reason::kOldRevision)
@@ -119,7 +119,7 @@ TEST_P(StoreConformance, AnAttemptReplacesEarlierOnesAndNoLaterOne) {
 TEST_P(StoreConformance, ARejectedRestartLeavesTheOldLife) {
   Fill("s", 50);
   const ErrorDetail gap = Rejected({.rows = {10, 20}, .restart_nonce = 5}, kPrecondition, Reason::kGap);
-  EXPECT_EQ(gap.committed_rows, 0);  // Where the new incarnation would go on.
+  EXPECT_EQ(gap.committed_rows, 0);  // The row where the new incarnation continues.
   Rejected({.rows = {0, 20}, .restart_nonce = 5, .seal_num_tokens = 5}, kInvalid, Reason::kRowCount);
   Rejected({.rows = {0, 20}, .restart_nonce = 5, .prefix = PrefixReference{"none", 3, 0}}, absl::StatusCode::kNotFound,
            Reason::kNoSample);

@@ -1,4 +1,4 @@
-// Random operations against the store and the reference model at once.
+// Applies random operations to the store and to the reference model, and compares them.
 #include <map>
 #include <random>
 #include <set>
@@ -17,7 +17,7 @@ namespace {
 constexpr auto kRollout = Producer::kRollout;
 const std::vector<std::string> kSamples = {"a", "b", "c"};
 
-// Chooses what to do next: mostly what a careful client does, and each of its mistakes often enough.
+// Chooses the next operation: mostly valid ones, and each kind of mistake often enough.
 class Chooser {
  public:
   explicit Chooser(uint32_t seed) : random_(seed) {}
@@ -95,7 +95,7 @@ uint32_t CheckOf(const Tokens& tokens) {
   return Crc32c(bytes);
 }
 
-// How often each thing happened, so that the choice of operations cannot go blind unnoticed.
+// Counts how often each case occurred, to notice if the random operations no longer cover it.
 using Tally = std::map<std::string, int>;
 
 class ModelTest {

@@ -53,8 +53,8 @@ bool ReferenceModel::IsCheckRow(int64_t row, const ModelSample& sample) const {
   return row % run_.options.block_rows == 0 || row == Committed(sample) || row == sample.tokens_seen.rend() - last;
 }
 
-// Drops what a store has no place for: checks that are neither at a window's end, nor at the committed end, nor where
-// the last rows end whose tokens are known.
+// Drops the checks that a store does not keep: those that are neither at a window's end, nor at the committed end, nor
+// at the end of the last rows whose tokens are known.
 void ReferenceModel::Forget(ModelSample& sample) const {
   std::erase_if(sample.history, [&](const auto& entry) { return !IsCheckRow(entry.first, sample); });
 }

@@ -1,5 +1,5 @@
-// A slow and obvious model of a store with one run: every row, every token and every claimed history in plain vectors.
-// What a real store must answer, step for step.
+// A slow and obvious model of a store with one run. It keeps every row, every token and every claimed history in plain
+// vectors, and computes what a real store must answer to each call.
 #ifndef SERVER_STORE_CONFORMANCE_REFERENCE_MODEL_H_
 #define SERVER_STORE_CONFORMANCE_REFERENCE_MODEL_H_
 

@@ -105,7 +105,7 @@ TEST_P(StoreConformance, RunsComeInPages) {
     } while (!token.empty());
     EXPECT_EQ(listed, names) << limit;
   }
-  // A token is a place in the order, whatever became of the run that it names.
+  // A page token is a position in the order, even if the run that it names was dropped.
   ASSERT_OK(store_->DropRun("b"));
   ASSERT_OK_AND_ASSIGN(const RunPage rest, store_->ListRuns("b", 10));
   EXPECT_EQ(rest.runs.size(), 2u);

@@ -149,7 +149,7 @@ TEST_P(StoreConformance, ASnapshotTellsWhichTokensFitWhereItCan) {
   EXPECT_EQ(matches("blind", 32, 0), std::nullopt);
 }
 
-// Rows and tokens of one look: what becomes of the sample afterwards is not in it.
+// A snapshot's rows and tokens belong together, and later changes of the sample are not visible in it.
 TEST_P(StoreConformance, ASnapshotHasTheTokensOfItsRows) {
   Fill("s", 70);
   const std::vector<RowRange> all{{0, 100}};

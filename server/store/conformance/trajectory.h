@@ -31,7 +31,7 @@ struct Trajectory {
   uint32_t TokenCheckAt(int64_t rows) const;
 };
 
-// What to append; the defaults are the plain case.
+// Describes an append; the defaults are the simplest case.
 struct AppendSpec {
   std::string run = "run";
   std::string sample = "s";
@@ -58,7 +58,7 @@ AppendCommand MakeAppend(const RunInfo& run, const AppendSpec& spec);
 Block MakeBlock(const Geometry& geometry, int64_t row_start, const std::vector<RowIds>& rows, Codec codec);
 // The rows of the snapshot, each plane verified against its CRC: [0, committed rows).
 absl::StatusOr<Rows> RowsOf(const Geometry& geometry, const SampleSnapshot& snapshot);
-// The rows that a sample appended from `from` must show.
+// The rows that must be read from a sample appended from `from`.
 Rows ExpectedRows(const Geometry& geometry, const Trajectory& from, int64_t rows,
                   absl::Span<const RowRange> unrecorded = {});
 

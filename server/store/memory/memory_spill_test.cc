@@ -1,5 +1,5 @@
-// The memory store with a disk: the conformance suite where everything that may leave the memory does so at once, and
-// what is the spill's own.
+// The memory store with a spill directory: the conformance suite with everything spilled as early as possible, and
+// tests of spilling itself.
 #include <atomic>
 #include <map>
 #include <random>
@@ -190,7 +190,7 @@ TEST_P(FailingDisk, SamplesStayInMemoryAndAppendsAreRejected) {
     MutexLock lock(mutex_);
     EXPECT_EQ(warnings_.size(), 1u);
   }
-  // And it goes on when the disk does.
+  // Spilling continues when the disk works again.
   disk_->FailWrites(absl::OkStatus());
   ASSERT_OK(Fill(absl::StrCat(fit), kRows));
   for (int i = 0; i <= fit; ++i) EXPECT_EQ(*Read(absl::StrCat(i)), ExpectedRows(TestGeometry(), {}, kRows));
@@ -221,7 +221,7 @@ TEST_F(MemorySpillTest, ItsOwnBudgetIsABound) {
   EXPECT_GT(Spilled().samples, samples);
 }
 
-// Any operations in any order, on a disk that is full now and then, show what a store without a disk shows.
+// Random operations, on a disk that is sometimes full, give the same results as a store without a disk.
 TEST_F(MemorySpillTest, ShowsWhatAStoreWithoutADiskShows) {
   ByteBudget plenty(int64_t{1} << 30);
   std::mt19937 random(11);
@@ -282,7 +282,7 @@ TEST_F(MemorySpillTest, ShowsWhatAStoreWithoutADiskShows) {
   }
 }
 
-// Writers, readers and those who end samples, beside the thread that spills.
+// Threads that write, read and remove samples, while the spiller thread runs.
 TEST_F(MemorySpillTest, EverythingAtOnce) {
   Make({.segment_bytes = 1 << 15, .begin = 0.02, .end = 0.01, .background = true});
   std::vector<std::thread> threads;

@@ -11,7 +11,7 @@ using namespace server;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-// They are never idle, so whoever makes them without end takes memory for good.
+// Empty runs never expire, so a client that creates many of them must be charged for them.
 TEST(MemoryStoreTest, ARunTakesOfTheBudget) {
   ByteBudget budget(1 << 20);
   const std::unique_ptr<Store> store = NewMemoryStore({.budget = &budget});
@@ -34,7 +34,8 @@ TEST(MemoryStoreTest, ARunTakesOfTheBudget) {
   EXPECT_EQ(budget.used(), 0);
 }
 
-// The store trusts that the CRC was checked; what breaks afterwards is reported as lost, and never goes further.
+// The store relies on CRCs that were checked before. Damage that happens later is reported as lost rows and never
+// returned.
 TEST(MemoryStoreTest, DamagedRowsAreLostAndNeverMerged) {
   ByteBudget budget(1 << 20);
   const std::unique_ptr<Store> store = NewMemoryStore({.budget = &budget});
@@ -67,7 +68,7 @@ TEST(MemoryStoreTest, RunsWithoutOptionsGetTheDefaults) {
   EXPECT_EQ(run.options.codec, TestGeometry().default_codec());
 }
 
-// Takes its time to make and to drop runs: the test's `meanwhile`, on another thread.
+// A RunKeeper that calls the test's `meanwhile` on another thread while it creates or drops a run.
 class SlowKeeper final : public RunKeeper {
  public:
   SlowKeeper(ByteBudget& budget, const std::function<void()>& meanwhile) : budget_(budget), meanwhile_(meanwhile) {}

@@ -132,7 +132,7 @@ TEST(SampleRecord, AContentComesBackAsItWas) {
   }
 }
 
-// As a store does it: each change writes the head and the windows from its first row on.
+// Writes records as a store does: each change writes the head and the windows from its first row on.
 TEST(SampleRecord, WindowsThatWereWrittenBeforeStayRight) {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
@@ -152,7 +152,8 @@ TEST(SampleRecord, WindowsThatWereWrittenBeforeStayRight) {
   }
 }
 
-// A window of unrecorded rows without tokens has no record; whatever came and went since, the content is the same.
+// A window of unrecorded rows without tokens has no record; after any series of changes the decoded content is the
+// same.
 TEST(SampleRecord, EmptyWindowsNeedNoRecord) {
   int64_t left_out = 0;
   for (uint32_t seed = 0; seed < 200; ++seed) {
@@ -205,7 +206,7 @@ TEST(SampleRecord, EveryFlippedBitIsSeen) {
   }
 }
 
-// Records that are whole, but not all of one state.
+// Undamaged records that do not all belong to the same state.
 TEST(SampleRecord, RecordsThatDoNotFitTogetherAreSeen) {
   for (uint32_t seed = 0; seed < 100; ++seed) {
     RandomContent random(seed);

@@ -1,4 +1,4 @@
-// What only a store in Redis has to stand: other servers that come in between, and answers that are lost.
+// Cases that exist only in the Redis store: changes by other servers in between, and lost answers.
 #include <atomic>
 #include <thread>
 
@@ -12,18 +12,18 @@ namespace {
 constexpr auto kRollout = Producer::kRollout;
 constexpr Trajectory kOther{.tokens = 2, .routes = 2};
 
-// A server that goes by what it knew is rejected, and must leave as little behind as one that looked.
+// A server with a stale manifest is rejected, and leaves no chunks behind.
 TEST_F(RedisFailureTest, AnAppendOnAnOldGuessIsTriedAgainAndLeavesNothing) {
   ASSERT_OK(Append(*one_, {.rows = {0, 32}}));
   ASSERT_OK(Append(*other_, {.rows = {32, 40}}));
-  // Whole windows and a part: what was taken for the first try must be there for the second.
+  // Whole windows and a part of one: the blocks must still be available for the retry.
   const auto ack = one_->Append(MakeAppend(run_, {.rows = {32, 140}}));
   ASSERT_OK(ack);
   EXPECT_EQ(ack->committed_rows, 140);
   EXPECT_EQ(ack->trimmed_rows, 8);
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 140));
   EXPECT_EQ(ChunksThatStay(), 5);
-  // Nobody is rejected, or answered, on a guess alone.
+  // No append is rejected or answered on the basis of a guess alone.
   ASSERT_OK(Append(*other_, {.rows = {140, 150}}));
   ASSERT_OK(Append(*one_, {.rows = {150, 160}}));
   ASSERT_OK(other_->Truncate("run", kRollout, "s", 20, std::nullopt));
@@ -32,7 +32,7 @@ TEST_F(RedisFailureTest, AnAppendOnAnOldGuessIsTriedAgainAndLeavesNothing) {
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 160));
 }
 
-// The sample is new to this server, but not new.
+// The sample exists, but this server has not seen it yet.
 TEST_F(RedisFailureTest, ASampleThatAnotherServerBeganIsFound) {
   ASSERT_OK(Append(*other_, {.rows = {0, 70}}));
   const size_t keys = Keys().size();
@@ -58,8 +58,8 @@ TEST_F(RedisFailureTest, AnAppendToARunThatAnotherServerDroppedIsRejected) {
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), kOther, 64));
 }
 
-// The commit was carried out, its answer lost, and another server went on: sent again it is told that the sample has
-// changed, but its chunks are shown.
+// The commit was executed, its answer was lost, and another server changed the sample. The retried commit is rejected,
+// but its chunks are in use and must not be deleted.
 TEST_F(RedisFailureTest, ACommitThatIsSentAgainKeepsItsChunks) {
   const auto lossy = std::make_shared<LossyCluster>(Connect());
   const std::unique_ptr<Store> store = NewStore(lossy);
@@ -134,7 +134,7 @@ TEST_F(RedisFailureTest, ASealThroughAnotherServerWakesReaders) {
   std::printf("a change through another server was heard after %.2f ms at most\n", worst_ms);
 }
 
-// A change through this server, after which the other one's own look is old.
+// A change by this server makes the other server's snapshot stale.
 TEST_F(RedisFailureTest, AnOldLookCanStillBeReadForSomeTime) {
   ASSERT_OK(Append(*one_, {.rows = {0, 20}}));
   const std::vector<RowRange> all{{0, kMaxRows}};

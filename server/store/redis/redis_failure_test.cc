@@ -1,4 +1,4 @@
-// What only a store in Redis has to stand: lost keys, a Redis that comes back with less, no memory.
+// Cases that exist only in the Redis store: lost keys, a Redis that restarts with less data, no memory.
 #include <atomic>
 #include <csignal>
 #include <thread>
@@ -141,7 +141,7 @@ TEST_F(RedisFailureTest, DroppedRunsAreClearedAway) {
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 40));
 }
 
-// As many of them as are looked at in one sweep would keep it from everything else.
+// If these were not removed, a sweep's whole batch of them would keep it from removing anything else.
 TEST_F(RedisFailureTest, TheSweepTakesOutEntriesWithoutASample) {
   for (int i = 0; i < 20; ++i) ASSERT_OK(Append(*one_, {.sample = absl::StrCat("s", i), .rows = {0, 4}}));
   for (const std::string& key : Keys("}:m1:")) Ask(RedisCommand({"DEL", key}));
@@ -195,7 +195,7 @@ TEST_F(RedisFailureTest, ASampleThatCannotBeReadHidesNoOther) {
   EXPECT_EQ(other_->Release("run", std::nullopt, refs)->samples, 2);  // The two without a version stay.
 }
 
-// It is the server whom Redis rejects, not its client.
+// Redis rejects the server, not its client, so the client gets UNAVAILABLE.
 TEST_F(RedisFailureTest, TheServersOwnLoginIsNotItsClientsTrouble) {
   ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
   ASSERT_EQ(one_->GetTotals().samples, 1);
@@ -322,7 +322,7 @@ TEST_F(RedisFailureTest, WhatASyncedRunAcknowledgesAReplicaHas) {
   EXPECT_TRUE(state.sealed());
 }
 
-// What a server that dies half-way leaves behind ends by itself.
+// The data that a killed server leaves behind expires by itself.
 TEST_F(RedisFailureTest, ChunksStayOnceTheyAreCommitted) {
   ASSERT_OK(Append(*one_, {.rows = {0, 100}}));
   EXPECT_EQ(ChunksThatStay(), 4);

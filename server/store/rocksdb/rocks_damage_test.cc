@@ -1,4 +1,4 @@
-// Damage to what RocksDB logged last is never silent.
+// Damage to RocksDB's log is always reported.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rocksdb/cache.h>
@@ -47,7 +47,7 @@ class RocksDamageTest : public ::testing::Test {
           run, {.run = run_name, .sample = absl::StrCat(i), .rows = {0, rows}, .seal_num_tokens = rows + 1})));
     }
   }
-  // The database as a process that is killed now leaves it.
+  // Copies the database as a process that is killed now would leave it.
   void Kill() {
     const std::string next = absl::StrCat(directory_.path(), "/", ++copies_);
     fs::copy(path_, next, fs::copy_options::recursive);

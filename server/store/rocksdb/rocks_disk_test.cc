@@ -113,7 +113,7 @@ TEST_F(RocksDiskTest, AFullDiskRejectsAppendsServesReadsAndLosesNothing) {
   ExpectSamples(samples + 1);
 }
 
-// What clients are told to do when it is full.
+// The actions that the error message suggests on a full disk.
 TEST_F(RocksDiskTest, OnAFullDiskReleaseMakesRoom) {
   ASSERT_OK(Open());
   const int samples = Fill();

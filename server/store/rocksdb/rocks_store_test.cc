@@ -114,7 +114,7 @@ class RocksStoreTest : public ::testing::Test {
     return rows.ok() ? *rows : Rows{};
   }
 
-  // Opens what a process that was killed now would have left. The first store of the test ends with it.
+  // Opens a copy of what a process that was killed now would leave. Closes the test's first store.
   void OpenAfterACrash() {
     const std::string next = absl::StrCat(directory_.path(), "/", ++crashes_);
     // RocksDB may be removing a log that it has flushed meanwhile: then the copy is none, and is made once more.
@@ -305,7 +305,7 @@ TEST_F(RocksStoreTest, ABrokenDiskRejectsAppendsAndServesReads) {
   ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {100, 160}})));
 }
 
-// Its column family goes as a whole: to take its blocks out one by one would be work for nothing.
+// The run's column family is dropped as a whole, without deleting its blocks one by one.
 TEST_F(RocksStoreTest, ADroppedRunIsNotWrittenTo) {
   Open();
   const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
@@ -490,7 +490,7 @@ TEST_F(RocksStoreTest, AfterACrashOfTheMachineOnlySyncedRunsKeepTheirRevisions) 
   EXPECT_EQ(store_->Stat("synced", Producer::kRollout, {.sample = "a"})->revision, 0);
 }
 
-// A write to what is dropped would make the database reject all writes.
+// A write to a dropped column family would make the database reject all writes.
 TEST_F(RocksStoreTest, DroppingABigRunUnderWritersLeavesOthersAlone) {
   Open();
   const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
@@ -522,7 +522,7 @@ TEST_F(RocksStoreTest, DroppingABigRunUnderWritersLeavesOthersAlone) {
   EXPECT_EQ(report_.samples, 2);
 }
 
-// Its record goes first; what cannot be dropped then goes later.
+// The run's record is removed first. A column family that cannot be dropped then is dropped later.
 TEST_F(RocksStoreTest, ARunWhoseRowsCannotBeDroppedIsGone) {
   Open();
   const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});

@@ -32,7 +32,7 @@ class SegmentTest : public ::testing::Test {
   SegmentWriter writer_{area_};
 };
 
-// Frames come and go in any order: what is held reads back, and a file goes with the last of its frames.
+// Frames are added and released in random order: held frames can be read, and a file is removed with its last frame.
 TEST_F(SegmentTest, FramesReadBackAndFilesGoWithTheLastOfTheirs) {
   std::vector<std::pair<SpillFrame, Bytes>> held;
   for (int step = 0; step < 3000; ++step) {

@@ -1,4 +1,4 @@
-// What the message tests share: bytes spread over spans, damage, and fields of the future.
+// Helpers of the message tests: bytes spread over spans, damaged bytes, and unknown fields.
 #ifndef PROTO_WIRE_MESSAGE_TESTING_MESSAGE_TEST_SUPPORT_H_
 #define PROTO_WIRE_MESSAGE_TESTING_MESSAGE_TEST_SUPPORT_H_
 
@@ -50,8 +50,8 @@ inline void AddUnknownFields(google::protobuf::Message& message) {
   fields->AddLengthDelimited(1004, "future");
 }
 
-// Calls `parse` with every truncation of `bytes` and with many copies of it that have flipped bits. Nothing is expected
-// of the results but that the sanitizers stay silent.
+// Calls `parse` with every truncation of `bytes` and with many copies of it that have flipped bits. Results may be
+// anything, but the sanitizers must report nothing.
 template <typename Parse>
 void ParseDamaged(Random& random, const std::string& bytes, int flips, Parse parse) {
   for (size_t size = 0; size < bytes.size(); ++size) parse(RandomChain(random, bytes.substr(0, size)));

@@ -1,4 +1,4 @@
-// Against a real cluster of six: routing, resharding under load and failover under load.
+// Tests with a real cluster of six servers: routing, resharding under load and failover under load.
 #include "server/store/redis/client/redis_cluster.h"
 
 #include <atomic>

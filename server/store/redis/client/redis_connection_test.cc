@@ -1,4 +1,4 @@
-// One connection against a server that says what the test wants.
+// Tests one connection to a stand-in server, which sends what the test wants.
 #include "server/store/redis/client/redis_connection.h"
 
 #include <thread>

@@ -34,7 +34,7 @@ RedisResult ExecuteOne(RedisCluster& cluster, const RedisRequest& request, Clock
 
 RedisRequest Get(const std::string& key) { return {.command = RedisCommand({"GET", key}), .key = key}; }
 
-// Two masters of half of the slots each; who has a key answers with the server's letter.
+// Two masters with half of the slots each. The one that has a key answers with its own letter.
 class TwoServers : public ::testing::Test {
  protected:
   TwoServers() : a_({}), b_({}) {
@@ -132,8 +132,8 @@ TEST_F(TwoServers, CommandsOfOneRequestStayTogetherAndInOrder) {
   EXPECT_THAT(Words(a_.commands(), before), ElementsAre("a", "b", key_of_a_, "a", "b", key_of_a_));
 }
 
-// A slot on its way: the first key is here, the second one goes there. Were the first one set there too, its slot could
-// not move on.
+// A slot that is being moved: the first key is still on the old server, the second one must be set on the new one. If
+// the first key were set on the new server, too, the slot could not be moved.
 TEST_F(TwoServers, CommandsOfOneRequestWaitForASlotOnItsWay) {
   const auto cluster = Connect(a_.endpoint());
   std::atomic<int> asked{0};

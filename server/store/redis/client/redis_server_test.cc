@@ -1,4 +1,4 @@
-// Against a real server: login, TLS, pipelines of large values, scripts, limits of memory, settings.
+// Tests with a real server: login, TLS, pipelines of large values, scripts, limits of memory, settings.
 #include <csignal>
 #include <fstream>
 
@@ -166,7 +166,7 @@ TEST_F(RedisServerTest, TlsReadsDoNotStandStill) {
   }
 }
 
-// It serves again when others have hung up.
+// The server accepts connections again after others were closed.
 TEST_F(RedisServerTest, AServerWithoutAFreeConnectionIsUnavailable) {
   ASSERT_NO_FATAL_FAILURE(Start({"--maxclients", "1"}));
   ASSERT_OK_AND_ASSIGN(auto first, Connect(server_->endpoint()));

@@ -15,7 +15,7 @@ RedisReply Bulk(std::string text) { return {.type = Type::kBulk, .text = std::mo
 RedisReply Array(std::vector<RedisReply> elements) { return {.type = Type::kArray, .elements = std::move(elements)}; }
 RedisReply Node(std::string host, int64_t port) { return Array({Bulk(std::move(host)), Integer(port), Bulk("id")}); }
 
-// Bit by bit, as the cluster specification has it.
+// CRC16 computed bit by bit, as in the cluster specification.
 int SlowSlot(const std::string& key) {
   unsigned crc = 0;
   for (const char c : key) {
