@@ -26,8 +26,8 @@ absl::Status Caller::Attempt(Repeat repeat, const OneCall& attempt) const {
 
 absl::Status Caller::AttemptBy(Clock::Time deadline, Repeat repeat, const OneCall& attempt) const {
   struct End {
-    absl::Status said;    // The server's status, …
-    absl::Status judged;  // … and Link::OnEnd's judgement of it.
+    absl::Status said;    // The status from the server.
+    absl::Status judged;  // The same status as Link::OnEnd judges it, for retries.
   };
   const auto once = [&](bool wait_for_ready, const OneCall& call) {
     if (absl::Status over = CheckCall(); !over.ok()) return End{over, over};
@@ -46,7 +46,7 @@ absl::Status Caller::AttemptBy(Clock::Time deadline, Repeat repeat, const OneCal
     return RetryUnavailable(RetrySchedule(deadline), RetryTime::Real(), [&] { return once(false, call).judged; });
   };
   if (repeat == Repeat::kAlways) return again(attempt);
-  link_->LookAgain();  // Otherwise it would wait for a server that will not come back at that address.
+  link_->LookAgain();  // Otherwise the call would wait for a server that may never come back at that address.
   if (link_->HasOthers()) {
     absl::Status found = again([](const Channel& channel, grpc::ClientContext& context) {
       v1::ServerInfo info;
@@ -56,7 +56,7 @@ absl::Status Caller::AttemptBy(Clock::Time deadline, Repeat repeat, const OneCal
   }
   RR_RETURN_IF_ERROR(KeepCall());
   const End end = once(true, attempt);
-  // If the token was rejected, the call had no effect.
+  // A call whose token was rejected had no effect, so it may be sent again.
   const bool with_another_token = absl::IsUnauthenticated(end.said) && absl::IsUnavailable(end.judged);
   return with_another_token ? once(true, attempt).said : end.said;
 }

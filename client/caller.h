@@ -1,4 +1,5 @@
-// Unary calls with the client's deadline and retry; the call of the thread cancels them (client/call/cancellation.h).
+// Unary RPCs with the client's deadline and retries. Cancelling this thread's call (client/call/cancellation.h) cancels
+// the RPC.
 #ifndef CLIENT_CALLER_H_
 #define CLIENT_CALLER_H_
 
@@ -20,16 +21,17 @@
 
 namespace routing_replay::client {
 
-// Names in one request: far below any message limit.
+// Limit for the names in one request, far below any message limit.
 inline constexpr size_t kMaxNamesPerCall = 10000;
 
-// What happens to a call whose answer may have been lost.
+// Whether a call may be sent again if its answer may have been lost.
 enum class Repeat {
-  kAlways,  // Idempotent: retried, on another server if there is one.
-  kNever,   // Waits for a connection, then is sent once. With several servers, it first looks for one that answers.
+  kAlways,  // Idempotent call: retried, on another server if there is one.
+  // Not idempotent: waits for a connection, then is sent once. With several servers, first finds one that answers.
+  kNever,
 };
 
-// True if there was no answer at all.
+// Returns true if no server answered.
 bool IsUnreachable(const absl::Status& status);
 
 // Thread-safe.
@@ -37,13 +39,14 @@ class Caller {
  public:
   using Stub = v1::RoutingReplay::Stub;
 
-  // `timeout`: for a call without a deadline (CallScope). `is_one_of_several`: if its server did not answer the last
-  // time, it is tried only briefly, so that a server that is down does not delay every call to all servers.
+  // `timeout`: for calls without a deadline of their own (CallScope). `is_one_of_several`: if the server did not answer
+  // the last call, the next call tries it only briefly, so that a server that is down does not delay every call to all
+  // servers.
   Caller(std::shared_ptr<Link> link, std::chrono::milliseconds timeout, bool is_one_of_several = false)
       : link_(std::move(link)), timeout_(timeout), is_one_of_several_(is_one_of_several) {}
 
   const std::shared_ptr<Link>& link() const { return link_; }
-  // For one of several: its server did not answer the last call.
+  // With is_one_of_several: the server did not answer the last call.
   bool is_gone() const { return is_gone_; }
   void set_gone(bool gone) const { is_gone_ = gone; }
   static constexpr std::chrono::seconds kBrief{1};

@@ -24,7 +24,7 @@ namespace {
 
 using Stub = v1::RoutingReplay::Stub;
 
-// True if any setting is requested: joining workers need not repeat the run's settings.
+// Returns true if any setting is requested. Workers that join a run need not repeat its settings.
 bool AsksForSomething(const RunSettings& settings) {
   return settings.ttl.count() != 0 || settings.strict || settings.block_rows != 0 || settings.codec ||
          settings.durability;
@@ -54,7 +54,7 @@ absl::StatusOr<RunSettings> SettingsFromProto(const v1::RunOptions& options) {
 }
 
 absl::StatusOr<OpenedRun> CallOpenRun(const Caller& caller, v1::OpenRunRequest request) {
-  // The answer says what was removed, and a second call would not say it again.
+  // Not idempotent, because only the first answer says what was removed.
   const Repeat repeat = request.has_resume_at() ? Repeat::kNever : Repeat::kAlways;
   RR_ASSIGN_OR_RETURN(const auto response, caller.Call(&Stub::OpenRun, request, repeat));
   RR_ASSIGN_OR_RETURN(auto geometry, FromProto(response.geometry()));
@@ -143,7 +143,7 @@ class ClientImpl final : public Client {
     return Open(std::move(request), Needed::kAll);
   }
 
-  // Joins without members that are away; waits only if no member answers.
+  // Joins the run on the members that can be reached; waits only if no member answers.
   absl::StatusOr<std::shared_ptr<Run>> JoinRun(absl::string_view run) override {
     v1::OpenRunRequest request;
     request.set_run(std::string(run));
@@ -194,7 +194,7 @@ class ClientImpl final : public Client {
     return all_;
   }
 
-  // Asks once.
+  // Asks the server only once.
   absl::StatusOr<std::shared_ptr<const Servers>> AllServers() {
     if (auto known = Known()) return known;
     RR_ASSIGN_OR_RETURN(auto all, Servers::All(given_, options_));
@@ -225,7 +225,7 @@ class ClientImpl final : public Client {
   const std::shared_ptr<const Servers> given_;
   const ClientOptions options_;
   mutable Mutex mutex_;
-  std::shared_ptr<const Servers> all_ ABSL_GUARDED_BY(mutex_);  // Null: given_ was not asked yet.
+  std::shared_ptr<const Servers> all_ ABSL_GUARDED_BY(mutex_);  // Null: given_ was not asked for its list yet.
 };
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace {
 
 ErrorDetail DetailOf(const absl::Status& status) { return GetErrorDetail(status).value_or(ErrorDetail()); }
 
-// True if the rows in the store belong to another trajectory.
+// Returns true if the rows in the store belong to other tokens.
 bool IsOfAnother(const AppendTrouble& trouble) {
   const Reason reason = DetailOf(trouble.error).reason;
   return reason == Reason::kOldRevision || reason == Reason::kOtherTokens;
@@ -79,7 +79,7 @@ class Committing {
     return Mark();
   }
 
-  // The outcome without another request to the store.
+  // Returns the outcome, if no further request to the store is needed.
   CommitOutcome Told() const {
     CommitOutcome outcome{.sample = request_.sample};
     if (!state_) {
@@ -99,7 +99,7 @@ class Committing {
     return outcome;
   }
 
-  // Done even if all rows are there: the server then checks that they belong to this attempt and to these tokens.
+  // Send this even if no rows are missing, so that the server checks attempt and tokens of the rows.
   absl::StatusOr<CommitOutcome> Mark() {
     int64_t marked = 0;
     auto said = PutMark(rows(), marked);
@@ -125,7 +125,8 @@ class Committing {
     return outcome;
   }
 
-  // An append that marks all rows behind the first `rows` as unrecorded, and seals; `marked`: how many these are.
+  // Makes an append that marks all rows after the first `rows` as unrecorded and seals. `marked`: the number of these
+  // rows.
   absl::StatusOr<AppendOutcome> PutMark(int64_t rows, int64_t& marked) {
     AppendOptions options{.sample = request_.sample, .row_start = rows};
     if (request_.attempt) {

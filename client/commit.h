@@ -24,13 +24,13 @@ const char* CommitStatusName(CommitStatus status);  // "committed", …
 
 struct CommitRequest {
   std::string sample;
-  // Length of the complete sample: rows that did not arrive are marked as unrecorded up to there, and the sample is
-  // sealed. Absent: nothing more is marked.
+  // T, if the sample is complete: rows that are missing up to T - 2 are marked as unrecorded, and the sample is sealed.
+  // Absent: rows after the last append are not marked, and the sample is not sealed.
   std::optional<int64_t> num_tokens;
   // Token ids from position 0 on, num_tokens of them or one fewer; they imply num_tokens. They are compared with the
   // tokens of the rows. If the store does not know the tokens and the sample is not sealed yet, they are sent to it.
   std::optional<std::vector<uint32_t>> tokens;
-  std::optional<int64_t> attempt;  // That of the appends.
+  std::optional<int64_t> attempt;  // The attempt of the appends.
 };
 
 struct CommitOutcome {
@@ -38,12 +38,12 @@ struct CommitOutcome {
   CommitStatus status = CommitStatus::kMissing;
   int64_t committed_rows = 0;
   std::optional<int64_t> num_tokens;
-  absl::Status error;  // Why it is not committed.
+  absl::Status error;  // The reason, if the status is not "committed".
 };
 
 // Waits at most `timeout` for the outcomes of the sample's appends through `appenders`, and then checks the store.
-// Errors: INVALID_ARGUMENT for a malformed request, CANCELLED by the call of this thread; all other trouble is part of
-// the outcome.
+// Errors: INVALID_ARGUMENT for a malformed request, CANCELLED if this thread's call was cancelled. All other failures
+// are part of the outcome.
 absl::StatusOr<CommitOutcome> Commit(Run& run, absl::Span<const std::shared_ptr<Appender>> appenders,
                                      CommitRequest request, std::chrono::milliseconds timeout);
 

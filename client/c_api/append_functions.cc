@@ -28,14 +28,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Payloads of this size or more are handled on a thread.
+// Payloads of at least this size are encoded on a thread of the library.
 constexpr size_t kLargeBytes = size_t{1} << 18;
-// For a flush, a close and a commit whose call gives no timeout.
+// Timeout of a flush, a close or a commit if the call gives none.
 constexpr std::chrono::seconds kSettleTimeout(120);
 
 ErrorDetail DetailOf(const absl::Status& status) { return GetErrorDetail(status).value_or(ErrorDetail()); }
 
-// The same error, naming append[index].
+// Returns the error with append[index] in front of the field name.
 absl::Status AtIndex(const absl::Status& status, size_t index) {
   ErrorDetail detail = DetailOf(status);
   const std::string name = absl::StrCat("append[", index, "]");
@@ -61,7 +61,9 @@ class Appending {
         dropped_(dropped) {
     for (const rr_append& append : appends) {
       auto given = AppendFrom(append, tokens_[appends_.size()]);
-      if (!given.ok()) {  // For a call that continues in the background: earlier appends are queued first.
+      // For a call that continues in the background: its place in the order, because earlier appends must be queued
+      // first.
+      if (!given.ok()) {
         wrong_ = given.status();
         return;
       }
@@ -70,14 +72,14 @@ class Appending {
     }
   }
 
-  // Nothing if that would wait or take long.
+  // Makes the appends now. Returns nothing if that would block or take long.
   std::optional<CallEnd> TryDo() {
     if (bytes_ >= kLargeBytes) return std::nullopt;
     const absl::Status status = Queue(/*may_wait=*/false);
     if (status.ok() && queued_.sequences.size() < appends_.size()) return std::nullopt;
     return Finish(status);
   }
-  // Does the rest.
+  // Makes the remaining appends.
   CallEnd Do() { return Finish(Queue(/*may_wait=*/true)); }
 
  private:
@@ -239,7 +241,8 @@ rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, si
   return Guard([&]() -> CallEnd {
     const std::shared_ptr<SharedAppender>& shared = appender->shared;
     const auto appending = std::make_shared<Appending>(shared, absl::MakeConstSpan(appends, count), sequences, dropped);
-    if (call == nullptr || call->queue == nullptr) {  // Encodes in parallel with other threads.
+    // Encoding is done before the wait for the order, so that several threads encode in parallel.
+    if (call == nullptr || call->queue == nullptr) {
       if (shared->order.empty()) {
         if (std::optional<CallEnd> end = appending->TryDo()) return *std::move(end);
       }

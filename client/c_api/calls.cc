@@ -44,7 +44,7 @@ bool Threads::Run(Work& work) {
     if (!(more && Start()) && running_.empty() && !resting_) return false;
     waiting_.emplace(next_++, std::move(work));
   }
-  work_.NotifyOne();  // Waking a thread while another holds the lock would make it sleep again.
+  work_.NotifyOne();  // Notify after the lock is released, because the woken thread would have to wait for it.
   return true;
 }
 
@@ -122,7 +122,7 @@ void Threads::BeginAnew() {
 
 namespace {
 
-// Calls in progress and the ends of earlier ones. Thread-safe.
+// The calls in progress, and the completions of earlier calls. Thread-safe.
 class Queue final : private client::ForkPart {
  public:
   Queue() : descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
@@ -161,8 +161,8 @@ class Queue final : private client::ForkPart {
     return taken;
   }
 
-  // Waits for one end; false if there is none until the deadline. For one thread at a time. Cheaper than polling the
-  // descriptor, which does not change for an end that arrives meanwhile.
+  // Waits for one completion; returns false if there is none by the deadline. Only one thread may call this at a time.
+  // This is cheaper than polling the descriptor, which does not change for a completion that arrives meanwhile.
   bool Wait(Clock::Time deadline, rr_ended& ended) {
     const Gate::Outside outside;
     MutexLock lock(mutex_);
@@ -201,7 +201,7 @@ class Queue final : private client::ForkPart {
   }
 
  private:
-  // In the parent, a thread that frees the queue may be waiting for its calls.
+  // In the parent, a thread that is freeing the queue may be waiting for these calls.
   void BeginAnew() override {
     std::construct_at(&mutex_);
     std::construct_at(&changed_);
@@ -234,7 +234,7 @@ class Queue final : private client::ForkPart {
   bool signalled_ ABSL_GUARDED_BY(mutex_) = false;  // The descriptor is readable.
 };
 
-// Nothing: a fork has interrupted it.
+// No result, because a fork has interrupted the call.
 std::optional<CallEnd> TryDo(const std::function<CallEnd()>& work, Cancellation& cancellation) {
   const Gate::Breakable breakable(cancellation);
   const client::CallScope scope(&cancellation);
@@ -243,12 +243,12 @@ std::optional<CallEnd> TryDo(const std::function<CallEnd()>& work, Cancellation&
     return over.ok() ? work() : CallEnd(std::move(over));
   });
   if (!end.status.ok() && cancellation.cancelled()) return CallEnd(absl::CancelledError("the call was cancelled"));
-  // A flush reports failures only once, so its end must not be lost.
+  // A flush reports failures only once, so its result must not be replaced by CANCELLED.
   if (!end.status.ok() && cancellation.broken_off() && end.failures.appends == 0) return std::nullopt;
   return end;
 }
 
-// Without the threads of the pool.
+// Runs on the caller's thread, without the thread pool.
 CallEnd Do(const std::function<CallEnd()>& work, Cancellation& cancellation) {
   while (true) {
     if (std::optional<CallEnd> end = TryDo(work, cancellation)) return *std::move(end);
@@ -299,7 +299,7 @@ CallEnd routing_replay::c_api::Perform(const rr_call* call, std::function<CallEn
       return false;
     }
     const rr_error* error = NewError(*end);
-    work = nullptr;  // Objects that it holds are destroyed before its end is reported.
+    work = nullptr;  // Destroys the work, with the objects that it holds, before the completion is reported.
     queue->End(tag, error);
     return true;
   };

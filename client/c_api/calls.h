@@ -1,4 +1,4 @@
-// Calls that may wait: on the caller's thread, or on a thread of the library with their end in a queue.
+// Performs calls that may wait: on the caller's thread, or on a thread of the library with a completion in a queue.
 #ifndef CLIENT_C_API_CALLS_H_
 #define CLIENT_C_API_CALLS_H_
 
@@ -26,37 +26,39 @@ namespace routing_replay::c_api {
 class Threads {
  public:
   static constexpr size_t kMost = 256;
-  // Returns true if it is done; if not, because the process forked, it runs again in its place of the order.
+  // Returns true if the work is done. If a fork interrupted it, returns false, and the work runs again in the same
+  // place of the order.
   using Work = std::function<bool()>;
 
-  // The library's; never destroyed.
+  // The only instance in the library; never destroyed.
   static Threads& Shared();
 
-  // Runs `work` on one of the threads soon, in the order of the calls as far as there are threads. False, with `work`
-  // unchanged, if there is no thread and none can be made.
+  // Runs `work` on a thread soon; work starts in the order of the calls. Returns false, with `work` unchanged, if there
+  // is no thread and none can be started.
   bool Run(Work& work);
 
-  // Around a fork. Ends the threads, each when its work has ended; returns true if all have ended in time.
+  // For a fork: ends each thread when its current work has ended. Returns true if all have ended in time.
   void Rest();
   bool AwaitRest(Clock::Time deadline);
   void GoOn();
-  // In the child: no work is waiting.
+  // In the child of a fork: forgets all waiting work.
   void BeginAnew();
 
  private:
   using Running = std::list<std::thread>;
 
   void Loop(Running::iterator self);
-  // Returns true if there is another thread now.
+  // Starts a thread. Returns true if it started.
   bool Start() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mutex mutex_;
   CondVar work_;
   CondVar ended_;
-  std::map<uint64_t, Work> waiting_ ABSL_GUARDED_BY(mutex_);  // By their place in the order.
+  std::map<uint64_t, Work> waiting_ ABSL_GUARDED_BY(mutex_);  // Waiting work by its place in the order.
   uint64_t next_ ABSL_GUARDED_BY(mutex_) = 0;
   Running running_ ABSL_GUARDED_BY(mutex_);
-  Running gone_ ABSL_GUARDED_BY(mutex_);  // The last thread that ended, after it joined those before it.
+  // The thread that ended last; each ending thread joins the one that ended before it.
+  Running gone_ ABSL_GUARDED_BY(mutex_);
   size_t idle_ ABSL_GUARDED_BY(mutex_) = 0;
   bool resting_ ABSL_GUARDED_BY(mutex_) = false;
 };
@@ -64,35 +66,35 @@ class Threads {
 // What rr_call.timeout_ms applies to.
 enum class Timeout {
   kOfCall,  // The whole call, retries included.
-  kOfWork,  // `work` uses it itself, or not at all.
+  kOfWork,  // `work` applies the timeout itself, or ignores it.
 };
 
-// Runs `work` on this thread if `call` is null or has no queue, and returns its end; else on a thread of the library,
-// and its end goes into the queue. All waits of `work` observe the call's cancellation and timeout
-// (client/call/cancellation.h). INVALID_ARGUMENT for a tag that is already in use by a call in progress.
+// If `call` is null or has no queue, runs `work` on this thread and returns its result. Otherwise runs `work` on a
+// thread of the library and puts its completion into the queue. All waits in `work` end with the call's cancellation
+// and timeout (client/call/cancellation.h). INVALID_ARGUMENT if a call in progress already uses the tag.
 //
-// A fork of the process interrupts `work` where it waits, and runs it again from its beginning, in the parent only. Use
-// client::KeepCall, or Once around it, for what must not happen twice.
+// A fork of the process interrupts `work` while it waits, and afterwards runs it again from its beginning, in the
+// parent only. If something must not happen twice, call client::KeepCall before it, or wrap `work` in Once.
 //
 //   return Guard([&]() -> CallEnd {
 //     … convert the arguments …
 //     return Perform(call, [=] -> CallEnd { … });
 //   });
 //
-// `work` must own what it uses, except payloads and outputs. It writes outputs only at its end, when nothing can fail
-// any more.
+// `work` must own everything that it uses, except payloads and outputs. It must write outputs only at its end, when
+// nothing can fail any more.
 //
-// `at_once`, if given, is called first on the caller's thread if there is a queue: it returns the end of a call that
-// need not wait, or nothing.
+// `at_once`, if given, is called first, on the caller's thread, if there is a queue. It returns the result if the call
+// need not wait, else nothing.
 CallEnd Perform(const rr_call* call, std::function<CallEnd()> work, Timeout timeout = Timeout::kOfCall,
                 const std::function<std::optional<CallEnd>()>& at_once = nullptr);
 
-// The timeout of a call, or `otherwise`.
+// Returns the timeout of the call, or `otherwise` if it has none.
 inline std::chrono::milliseconds TimeoutOf(const rr_call* call, std::chrono::milliseconds otherwise) {
   return call != nullptr && call->timeout_ms >= 0 ? std::chrono::milliseconds(call->timeout_ms) : otherwise;
 }
 
-// `work` that is not interrupted once it has begun.
+// Makes work that a fork does not interrupt once it has begun.
 template <typename Work>
 auto Once(Work work) {
   return [work = std::move(work)]() -> CallEnd {
@@ -101,9 +103,9 @@ auto Once(Work work) {
   };
 }
 
-// For calls of one object that run in the order in which they were made: `work` gets its place in the order and waits
-// for its turn. `calling` is held while a call with a queue takes its place and then a thread, so that the first place
-// in the order always has a thread.
+// As Perform, for calls of one object that must run in the order in which they were made: `work` gets its place in the
+// order, on which it waits for its turn. The lock `calling` is held while a call with a queue takes its place and then
+// a thread, so that the first place in the order always has a thread.
 CallEnd PerformInOrder(const rr_call* call, client::CallOrder& order, Mutex& calling,
                        std::function<CallEnd(std::shared_ptr<const client::CallOrder::Place>)> work);
 

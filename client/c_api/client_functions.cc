@@ -19,17 +19,17 @@ namespace routing_replay::c_api {
 
 namespace {
 
-// Pauses between attempts to find a run that is waited for.
+// Pause between attempts to join a run that does not exist yet.
 constexpr std::chrono::milliseconds kFirstLook(50), kLongestLook(1000);
 
-// Everything in which two clients can differ.
+// All options in which two clients can differ.
 auto KeyOf(const ClientOptions& options) {
   const SecuritySettings& security = options.security;
   return std::tuple(options.endpoint, options.use_http_proxy, options.call_timeout, security.tls, security.cacert,
                     security.cert, security.key, security.server_name, security.token_file);
 }
 
-// The clients of the process: equal ones share a connection.
+// The clients of the process; clients with equal options share a connection.
 class Clients {
  public:
   static Clients& Shared() {
@@ -67,7 +67,7 @@ absl::StatusOr<ClientOptions> OptionsFrom(const rr_client_options& given) {
   return options;
 }
 
-// What OpenRun requests. No geometry: joins only.
+// The arguments of OpenRun. Without a geometry, the run is only joined.
 struct Opening {
   std::string name;
   std::optional<Geometry> geometry;

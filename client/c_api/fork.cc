@@ -1,4 +1,5 @@
-// Around fork(): gRPC, which has threads and locks of its own, is shut down before and started again on both sides.
+// Makes the library survive fork(): gRPC, which has threads and locks of its own, is shut down before the fork and
+// started again in both processes.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -29,7 +30,7 @@
 #include "proto/wire/mutex.h"
 #include "routing_replay/c_api.h"
 
-// A function of gRPC without a header: one of its threads may do the last part of a shutdown.
+// A gRPC function that no public header declares. Needed because one of gRPC's own threads may finish the shutdown.
 void grpc_maybe_wait_for_async_shutdown();
 
 namespace routing_replay::c_api {
@@ -37,11 +38,12 @@ namespace routing_replay::c_api {
 namespace {
 
 constexpr std::chrono::seconds kLongestWait(5);
-constexpr std::chrono::seconds kLongestEnd(1);  // For a thread that has nothing left to do.
+constexpr std::chrono::seconds kLongestEnd(1);  // How long to wait for a thread that has nothing left to do.
 constexpr std::chrono::microseconds kPoll(100);
 
-// True if threads of gRPC run or are about to. gRPC does not join the threads that it ends, and a lock of Abseil that
-// one still holds would stay locked in the child. Threads of other copies of gRPC look the same, but mostly sleep.
+// Returns true if gRPC's threads are running or about to run. gRPC does not join the threads that it ends, and an
+// Abseil lock that such a thread still holds would stay locked in the child. Threads of other copies of gRPC look the
+// same, but mostly sleep.
 bool ThreadsOfGrpcRun() {
   static constexpr absl::string_view kNames[] = {"grpc_", "event_engine", "timer_manager", "default-exec",
                                                  "resolver-exec"};
@@ -58,10 +60,10 @@ bool ThreadsOfGrpcRun() {
   return false;
 }
 
-// Brings everything to rest, on a thread of its own, so that the forking thread need not wait for ever.
+// Stops all activity of the library, on a separate thread, so that the forking thread need not wait forever.
 class Resting {
  public:
-  // Returns true if everything is at rest in time, and gRPC has no state left.
+  // Returns true if all activity has stopped in time and gRPC has no state left.
   bool Begin(Clock::Time deadline) {
     ended_ = false;
     try {
@@ -84,11 +86,11 @@ class Resting {
  private:
   void Rest(Clock::Time deadline) {
     const bool used = grpc_is_initialized() != 0;
-    if (used) grpc_init();  // So that, as far as possible, the last shutdown is not done by one of gRPC's own threads.
+    if (used) grpc_init();  // Held so that, if possible, the last shutdown is not done by one of gRPC's own threads.
     client::ForkPart::RestAll();
     if (used) grpc_shutdown_blocking();
     grpc_maybe_wait_for_async_shutdown();
-    // Waits for connections, which gRPC's threads close.
+    // Waits until gRPC's threads have closed the connections.
     while (grpc_is_initialized() != 0 && Clock::Real().Now() < deadline) {
       std::this_thread::sleep_for(kPoll);
       grpc_maybe_wait_for_async_shutdown();
@@ -106,8 +108,8 @@ class Resting {
   std::thread thread_;
 };
 
-// An epoll set that gRPC keeps after its shutdown, with the descriptor that wakes it. Parent and child would share
-// both.
+// gRPC keeps one epoll set after its shutdown, and the descriptor that wakes it. Without a replacement, parent and
+// child would share both.
 struct WakeUp {
   int set = -1, descriptor = -1;
   epoll_event event{};
@@ -119,7 +121,7 @@ bool IsOfGrpc(uint64_t address) {
          dladdr(reinterpret_cast<void*>(address), &other) != 0 && grpc.dli_fbase == other.dli_fbase;
 }
 
-// The contents of the epoll set, if it belongs to gRPC: then its data is an address inside gRPC.
+// Finds the epoll set that belongs to gRPC: its data is an address inside gRPC.
 std::optional<WakeUp> WakeUpOf(int set) {
   const std::string path = absl::StrCat("/proc/self/fdinfo/", set);
   const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen(path.c_str(), "re"), &fclose);
@@ -146,7 +148,7 @@ std::vector<WakeUp> FindWakeUps() {
   return found;
 }
 
-// Replaces both by new ones, which only this process has.
+// Replaces both descriptors by new ones that only this process has.
 bool Replace(WakeUp& old) {
   const int set = epoll_create1(EPOLL_CLOEXEC);
   const int descriptor = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -158,7 +160,7 @@ bool Replace(WakeUp& old) {
   return done;
 }
 
-// State of the forking thread, while the gate is shut.
+// State of the forking thread while the gate is closed.
 struct Fork {
   Resting resting;
   bool at_rest = false;

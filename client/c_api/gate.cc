@@ -8,7 +8,8 @@ namespace routing_replay::c_api {
 
 namespace {
 
-constinit thread_local int depth = 0;  // How many functions this thread is in: a callback may call another.
+// Number of C functions that this thread is inside of; above 1 if a callback calls another function.
+constinit thread_local int depth = 0;
 constinit thread_local bool forks = false;
 constinit std::atomic<Gate*> of_process = nullptr;
 
@@ -19,7 +20,7 @@ Gate& Gate::Shared() {
   return *gate;
 }
 
-// After a fork without rr_fork_before, the child would have locks held by threads that it does not have.
+// After a fork without rr_fork_before, locks may be held by threads that do not exist in the child.
 Gate::Gate() {
   of_process = this;
   pthread_atfork(nullptr, nullptr, [] {
@@ -80,7 +81,7 @@ bool Gate::Shut() {
 }
 
 bool Gate::AwaitNobody(Clock::Time deadline) {
-  if (depth > 0) return false;  // It forks in a callback of a call.
+  if (depth > 0) return false;  // The thread forks inside a callback of a call.
   MutexLock lock(mutex_);
   while (inside_ > 0 && Clock::Real().Now() < deadline) changed_.WaitUntil(mutex_, deadline);
   return inside_ == 0;

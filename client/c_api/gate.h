@@ -1,4 +1,4 @@
-// The gate that every C function passes, shut while the process forks.
+// The gate that every C function passes. It is closed while the process forks.
 #ifndef CLIENT_C_API_GATE_H_
 #define CLIENT_C_API_GATE_H_
 
@@ -18,16 +18,16 @@ namespace routing_replay::c_api {
 // Thread-safe.
 class Gate {
  public:
-  // The library's; never destroyed.
+  // The only instance in the library; never destroyed.
   static Gate& Shared();
 
-  // For this thread and one C function. Waits while the process forks. False if the function must not do anything: in a
-  // child that cannot use the library.
+  // Called by a C function before it does anything. Waits while the process forks. Returns false in a child that cannot
+  // use the library; the function must then do nothing.
   bool Enter();
   void Leave();
 
-  // While it lives, this thread waits in a function without counting as inside. The thread must hold no lock when this
-  // is destroyed, and a child does not have the thread.
+  // While this object lives, the thread waits and does not count as inside a function, so that the process may fork.
+  // The thread must hold no lock when the object is destroyed, and does not exist in a child.
   class Outside {
    public:
     Outside();
@@ -36,7 +36,7 @@ class Gate {
     Outside& operator=(const Outside&) = delete;
   };
 
-  // A call that a fork may interrupt, as long as it lives.
+  // While this object lives, a fork may interrupt the call.
   class Breakable {
    public:
     explicit Breakable(client::Cancellation& call);
@@ -48,14 +48,14 @@ class Gate {
     client::Cancellation& call_;
   };
 
-  // The number of forks between this process and the one that made the library's first call.
+  // The number of forks since the process that made the library's first call.
   uint64_t generation() const { return generation_; }
   bool usable() const { return usable_; }
 
-  // The rest is for rr_fork_before and its partners. Waits until no other thread forks, shuts the gate, and interrupts
-  // calls. False if the library cannot be used anyway.
+  // The following are for rr_fork_before, rr_fork_in_parent and rr_fork_in_child. Shut waits until no other thread
+  // forks, closes the gate, and interrupts calls. Returns false if the library cannot be used in this process anyway.
   bool Shut();
-  // Returns true if all threads are outside in time.
+  // Waits until no thread is inside. Returns true if this happened in time.
   bool AwaitNobody(Clock::Time deadline);
   void Open();
   // In the child: resets the gate, ready to be opened.
@@ -66,7 +66,7 @@ class Gate {
   void GoOut();
 
   std::atomic<int64_t> inside_ = 0;  // Number of threads inside.
-  std::atomic<bool> shut_ = false;   // Changes with mutex_ held.
+  std::atomic<bool> shut_ = false;   // Changed only with mutex_ held.
   std::atomic<bool> usable_ = true;
   std::atomic<uint64_t> generation_ = 0;
   Mutex mutex_;
@@ -88,7 +88,7 @@ class Inside {
   const bool usable_;
 };
 
-// The body of every C function that can fail …
+// Runs the body of a C function that can fail.
 template <typename Body>
 rr_error* Guard(Body&& body) noexcept {
   const Inside inside;
@@ -99,7 +99,8 @@ rr_error* Guard(Body&& body) noexcept {
   return NewError(WithoutExceptions(std::forward<Body>(body)));
 }
 
-// … and of every other one: an exception (out of memory) ends the process. Does nothing if the library cannot be used.
+// Runs the body of a C function that cannot fail: an exception (out of memory) ends the process. Does nothing if the
+// library cannot be used.
 template <typename Body>
 auto Always(Body&& body) noexcept {
   const Inside inside;
@@ -108,7 +109,7 @@ auto Always(Body&& body) noexcept {
   return Value();
 }
 
-// An object that is used by calls: it is freed while nobody forks.
+// Frees an object that calls use, at a time when the process does not fork.
 class GatedObject : public Object {
  public:
   void Free() noexcept override {

@@ -47,12 +47,12 @@ class SharedRun {
 class KeptOutcomes final : private client::ForkPart {
  public:
   void Put(const AppendOutcome& outcome);
-  // Marks the outcomes taken before as seen, and waits for more: none once it is closed and all were taken.
-  // DEADLINE_EXCEEDED, CANCELLED.
+  // Marks the outcomes of the last Take as seen, and waits for more. Returns none when the appender is closed and all
+  // were taken. Errors: DEADLINE_EXCEEDED, CANCELLED.
   absl::StatusOr<std::vector<AppendOutcome>> Take(Clock::Time deadline);
-  // Waits until all outcomes have been seen; the same errors.
+  // Waits until all outcomes were marked as seen. Fails with the same errors.
   absl::Status AwaitSeen(Clock::Time deadline);
-  // No more outcomes will come.
+  // Says that no more outcomes will come.
   void Close();
 
  private:
@@ -64,7 +64,7 @@ class KeptOutcomes final : private client::ForkPart {
   Mutex mutex_;
   CondVar changed_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool taken_ ABSL_GUARDED_BY(mutex_) = false;  // Some were taken and not marked as seen.
+  bool taken_ ABSL_GUARDED_BY(mutex_) = false;  // Outcomes were taken that are not marked as seen yet.
   std::vector<AppendOutcome> outcomes_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -72,14 +72,14 @@ struct SharedAppender {
   std::shared_ptr<Run> run;
   std::shared_ptr<KeptOutcomes> kept;  // Null: outcomes are not kept.
   std::shared_ptr<Appender> appender;
-  // Appends called with a queue that are not queued yet.
+  // The order of appends that were called with a queue and are not in the appender yet.
   client::CallOrder order;
   // Held while a call takes its place in the order and then a thread, so that the first place always has a thread.
   Mutex calling;
 };
 
 struct SharedTrajectory {
-  // FAILED_PRECONDITION in a child: its appends belong to the parent.
+  // FAILED_PRECONDITION in the child of a fork, because the trajectory's appends belong to the parent.
   absl::Status CheckProcess() const {
     if (generation == Gate::Shared().generation()) return absl::OkStatus();
     return absl::FailedPreconditionError("the trajectory is of the process that was forked: begin one in this process");
@@ -88,7 +88,7 @@ struct SharedTrajectory {
   const uint64_t generation = Gate::Shared().generation();
   std::shared_ptr<SharedAppender> appender;
   std::unique_ptr<client::TrajectoryWriter> writer;
-  Mutex calling;  // As above.
+  Mutex calling;  // The order of turns; see the order of appends above.
 };
 
 }  // namespace routing_replay::c_api

@@ -94,7 +94,7 @@ int32_t rr_abi_version(void) { return RR_ABI_VERSION; }
 
 const char* rr_version(void) { return ROUTING_REPLAY_VERSION; }
 
-// Only frees memory, so it may be called at any time, also by this library.
+// Does not pass the gate, because it only frees memory and may be called at any time.
 void rr_free(const void* result) { Arena::Free(result); }
 
 void rr_object_free(void* object) {

@@ -1,4 +1,4 @@
-// Results of the C functions: structs of c_api.h with all that they point to, errors among them, and objects.
+// Builds the results of the C functions: structs of c_api.h with all that they point to, including errors, and objects.
 #ifndef CLIENT_C_API_RESULT_H_
 #define CLIENT_C_API_RESULT_H_
 
@@ -24,10 +24,10 @@
 
 namespace routing_replay::c_api {
 
-// Pieces of memory that are freed together. Throws std::bad_alloc. Not thread-safe.
+// Allocates pieces of memory that are freed together. Throws std::bad_alloc. Not thread-safe.
 class Arena {
  public:
-  // Begins with an object of this size.
+  // The first allocation is an object of this size.
   explicit Arena(size_t object);
   ~Arena();
   Arena(const Arena&) = delete;
@@ -37,7 +37,7 @@ class Arena {
   // Returns zeroed memory.
   void* Allocate(size_t bytes);
   void Keep(Buffer buffer);
-  // Gives up the object, which Free accepts.
+  // Returns the object and gives up ownership; free it with Free.
   void* Release();
   // Frees an object from Release; null is allowed.
   static void Free(const void* object);
@@ -83,7 +83,7 @@ class ResultMemory {
   Arena arena_;
 };
 
-// A result of the C functions, while it is built.
+// A result of a C function while it is being built.
 template <typename T>
 class Result : public ResultMemory {
   static_assert(std::is_trivially_destructible_v<T>);
@@ -93,14 +93,14 @@ class Result : public ResultMemory {
 
   T* operator->() { return value_; }
   T& operator*() { return *value_; }
-  // Passes it to the caller, who frees it by Arena::Free.
+  // Passes the result to the caller, who frees it with Arena::Free.
   T* Release() { return static_cast<T*>(arena_.Release()); }
 
  private:
   T* const value_;
 };
 
-// A result that is a list; `fill(value, memory, item)` converts each value.
+// Makes a result that is a list; `fill(value, memory, item)` converts each value.
 template <typename List, typename Values, typename Fill>
 List* NewList(const Values& values, const Fill& fill) {
   using Item = std::remove_const_t<std::remove_pointer_t<decltype(List::data)>>;
@@ -111,7 +111,7 @@ List* NewList(const Values& values, const Fill& fill) {
   return result.Release();
 }
 
-// The end of a call. A flush also reports the appends that failed.
+// The outcome of a call; for a flush also the appends that failed.
 struct CallEnd {
   CallEnd(absl::Status ended = absl::OkStatus()) : status(std::move(ended)) {}  // NOLINT(google-explicit-constructor)
   CallEnd(absl::Status ended, AppendFailures which) : status(std::move(ended)), failures(std::move(which)) {}
@@ -128,7 +128,7 @@ inline std::optional<int64_t> Optional(const rr_integer& value) {
   return value.present != 0 ? std::optional(value.value) : std::nullopt;
 }
 
-// The end of a call whose result is in `made`; `make` converts it for C and stores it in *out.
+// Makes the outcome of a call from its result: `make` converts the value in `made` for C and stores it in *out.
 template <typename Out, typename T, typename Make>
 CallEnd Into(Out* out, const absl::StatusOr<T>& made, const Make& make) {
   if (!made.ok()) return made.status();
@@ -136,13 +136,13 @@ CallEnd Into(Out* out, const absl::StatusOr<T>& made, const Make& make) {
   return {};
 }
 
-// NULL if it is OK. Aborts if there is no memory for it.
+// Converts a status to an error; OK becomes NULL. Aborts if there is no memory.
 rr_error* NewError(const CallEnd& end) noexcept;
-// The same as part of a result.
+// The same for an error that is part of a result.
 void FillError(const absl::Status& status, ResultMemory& memory, rr_error& error);
 
-// Returns the result of `body`. No exception leaves it: one of a library becomes INTERNAL, and out of memory
-// RESOURCE_EXHAUSTED.
+// Returns the result of `body`, and converts exceptions to errors: out of memory to RESOURCE_EXHAUSTED, all others to
+// INTERNAL.
 template <typename Body>
 CallEnd WithoutExceptions(Body&& body) {
   try {

@@ -1,4 +1,4 @@
-// Trajectories.
+// C functions for trajectories.
 #include <chrono>
 #include <memory>
 #include <string>
@@ -17,7 +17,7 @@ using namespace routing_replay::client;  // NOLINT(build/namespaces)
 
 namespace {
 
-// How long a fork waits for acks of its rows, if its call gives no timeout.
+// How long a fork of a trajectory waits for acks of the shared rows, if the call gives no timeout.
 constexpr std::chrono::seconds kForkWait(1);
 
 absl::StatusOr<Trajectory::Existing> ExistingFrom(absl::string_view name) {

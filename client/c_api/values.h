@@ -20,7 +20,7 @@ namespace routing_replay::c_api {
 inline absl::string_view View(rr_text text) { return {text.data == nullptr ? "" : text.data, text.size}; }
 inline std::string String(rr_text text) { return std::string(View(text)); }
 
-// Functions that return a StatusOr: INVALID_ARGUMENT naming the field and what is wrong with it.
+// Functions that return a StatusOr fail with INVALID_ARGUMENT, naming the field and what is wrong with it.
 
 // 0: rollout.
 absl::StatusOr<Producer> ProducerFrom(int32_t producer);
@@ -44,11 +44,11 @@ absl::StatusOr<TensorDescription> TensorFrom(const rr_tensor& tensor, absl::stri
 inline absl::Span<const uint8_t> PayloadOf(const rr_tensor& tensor) {
   return {static_cast<const uint8_t*>(tensor.data), tensor.size};
 }
-// The ids; none if there are no tokens. Errors of TokenIds (proto/wire/token_ids.h).
+// Returns the ids; none if there are no tokens. Fails with the errors of TokenIds (proto/wire/token_ids.h).
 absl::StatusOr<std::vector<uint32_t>> TokensFrom(const rr_tokens& tokens, absl::string_view field,
                                                  absl::string_view sample);
 
-// Owns everything but the payload and the token ids, which are stored in `tokens`.
+// The result owns everything except the payload and the token ids; the latter are stored in `tokens`.
 absl::StatusOr<NewAppend> AppendFrom(const rr_append& append, std::vector<uint32_t>& tokens);
 
 void Fill(const Geometry& geometry, ResultMemory& memory, rr_geometry& out);

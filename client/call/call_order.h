@@ -1,4 +1,4 @@
-// Calls of one object that are done in the order in which they were made, whichever threads work on them.
+// Keeps the calls of one object in the order in which they were made, whichever threads work on them.
 #ifndef CLIENT_CALL_ORDER_H_
 #define CLIENT_CALL_ORDER_H_
 
@@ -17,13 +17,14 @@ class CallOrder {
   struct Line;
 
  public:
-  // Of one call, until it goes.
+  // The place of one call in the order, until it is destroyed.
   class Place {
    public:
     ~Place();
     Place(const Place&) = delete;
     Place& operator=(const Place&) = delete;
-    // Waits until all places that were taken before are gone. CANCELLED or DEADLINE_EXCEEDED by the call of the thread.
+    // Waits until all places that were taken before this one are gone. CANCELLED or DEADLINE_EXCEEDED if the thread's
+    // call ends first.
     absl::Status Await() const;
 
    private:
@@ -35,9 +36,9 @@ class CallOrder {
   };
 
   std::shared_ptr<const Place> Take();
-  // Waits until all that are taken at present are gone; errors as of Place.
+  // Waits until all places that are taken now are gone. Fails with the errors of Place.
   absl::Status AwaitAll() const;
-  // Whether none is taken.
+  // Returns true if no place is taken.
   bool empty() const;
 
  private:

@@ -1,4 +1,4 @@
-// Cancels a call from outside, and holds its deadline: every wait of the thread that works on the call observes both.
+// Cancellation and deadline of a call. Every wait of the thread that works on the call ends when either occurs.
 #ifndef CLIENT_CANCELLATION_H_
 #define CLIENT_CANCELLATION_H_
 
@@ -19,15 +19,15 @@ class Cancellation {
   // `deadline`: for the whole call, in place of the client's timeout; absent: the client's timeout.
   explicit Cancellation(std::optional<Clock::Time> deadline = std::nullopt) : deadline_(deadline) {}
 
-  // Ends the waits of the call soon; the call ends with CANCELLED.
+  // Cancels the call: its waits end soon, and the call ends with CANCELLED.
   void Cancel();
   bool cancelled() const { return cancelled_.load(); }
-  // Interrupts a call that is made again after Renew; does nothing for a call that called KeepCall.
+  // Interrupts a call so that it can run again after Renew. Does nothing if the call has called KeepCall.
   void BreakOff();
   bool broken_off() const { return broken_off_.load(); }
-  // Allows the interrupted call to start again. No OnCancel of it may be left.
+  // Resets an interrupted call so that it can start again. No OnCancel of the call may be left.
   void Renew() { broken_off_ = false; }
-  // True after either of the two.
+  // Returns true after Cancel and after BreakOff.
   bool over() const { return cancelled() || broken_off(); }
   const std::optional<Clock::Time>& deadline() const { return deadline_; }
 
@@ -44,8 +44,8 @@ class Cancellation {
   Callbacks callbacks_ ABSL_GUARDED_BY(mutex_);
 };
 
-// While this object lives, the waits of this thread belong to `call`, which must live as long. Threads that this thread
-// starts for the call need a scope of their own:
+// While this object lives, the waits of this thread belong to `call`, which must live at least as long. If this thread
+// starts other threads for the call, each needs its own scope:
 //
 //   std::thread([call = CallOfThread()] { CallScope scope(call); … });
 class CallScope {
@@ -59,24 +59,25 @@ class CallScope {
   Cancellation* const before_;
 };
 
-// Null if the thread works on no call.
+// Returns the call of this thread; null if it works on no call.
 Cancellation* CallOfThread();
 
-// CANCELLED, or DEADLINE_EXCEEDED if the deadline of the call has passed.
+// Returns CANCELLED if the call was cancelled, DEADLINE_EXCEEDED if its deadline has passed.
 absl::Status CheckCall();
-// Call this before an action that must not happen twice: from here on BreakOff does nothing to the call. CANCELLED if
-// it was interrupted before.
+// Call this before an action that must not happen twice: from then on BreakOff has no effect on the call. Returns
+// CANCELLED if the call was interrupted already.
 absl::Status KeepCall();
-// When a wait must end that may take `otherwise` if its call has no deadline: at the deadline of the call.
+// Returns when a wait must end: at the deadline of this thread's call, or after `otherwise` if the call has no
+// deadline.
 Clock::Time DeadlineOfCall(std::chrono::milliseconds otherwise);
-// The earlier of the two.
+// Returns the earlier of `deadline` and the deadline of the call.
 Clock::Time NoLaterThanCall(Clock::Time deadline);
 // Sleeps for `duration`, or until the call is cancelled or its deadline passes.
 void SleepInCall(Clock::Duration duration);
 
-// Calls `callback` when the call of this thread is cancelled: from the cancelling thread, or at once if it is cancelled
-// already. The destructor waits for a running callback, and no call comes after it. So hold no lock that the callback
-// takes while this is made or destroyed.
+// Calls `callback` when this thread's call is cancelled: from the cancelling thread, or at once if it was cancelled
+// already. The destructor waits for a running callback; the callback never runs after it. So hold no lock that the
+// callback takes while this object is made or destroyed.
 class OnCancel {
  public:
   explicit OnCancel(std::function<void()> callback);

@@ -1,4 +1,4 @@
-// Objects that must be at rest while the process forks.
+// Base class of objects that must stop their activity while the process forks.
 #ifndef CLIENT_FORK_PART_H_
 #define CLIENT_FORK_PART_H_
 
@@ -6,14 +6,14 @@
 
 namespace routing_replay::client {
 
-// Is notified of forks as long as it lives. That happens only while no call is in progress: only its own threads are
-// running, and no part is made or destroyed.
+// Such an object is notified of forks as long as it lives. Notifications come only while no call is in progress: only
+// the object's own threads are running, and no such object is made or destroyed.
 class ForkPart {
  public:
   ForkPart(const ForkPart&) = delete;
   ForkPart& operator=(const ForkPart&) = delete;
 
-  // Calls Rest on all parts, the newest first.
+  // Calls Rest on all these objects, the newest first.
   static void RestAll();
   static void GoOnAll();
   static void BeginAnewAll();
@@ -23,12 +23,12 @@ class ForkPart {
   ~ForkPart();
 
  private:
-  // Before the fork: ends its threads and releases everything that it has from gRPC. Parts that it uses are older, and
-  // rest after it.
+  // Called before the fork: ends the object's threads and releases everything that it holds of gRPC. Objects that it
+  // uses are older, so their Rest is called later.
   virtual void Rest() {}
-  // After the fork in the parent, and …
+  // Called after the fork in the parent.
   virtual void GoOn() {}
-  // … in the child, which owns nothing that was in progress.
+  // Called after the fork in the child, where nothing that was in progress exists any more.
   virtual void BeginAnew() {}
 
   std::list<ForkPart*>::iterator at_;

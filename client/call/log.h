@@ -1,4 +1,4 @@
-// Lines for people: warnings that no error reports, or not yet.
+// Log lines for people: warnings about things that no call has reported as an error.
 #ifndef CLIENT_LOG_H_
 #define CLIENT_LOG_H_
 
@@ -9,9 +9,10 @@
 
 namespace routing_replay::client {
 
-// Dropped unless somebody has asked for lines before. If nobody takes them, the oldest are dropped. Thread-safe.
+// Adds a line. Lines are dropped until TakeLogLines is called for the first time. If nobody takes lines, the oldest are
+// dropped. Thread-safe.
 void Log(std::string line);
-// Waits for at least one line since the last call, as long as the call of this thread lasts
+// Waits for at least one line that no earlier call returned, until this thread's call ends
 // (client/call/cancellation.h).
 absl::StatusOr<std::vector<std::string>> TakeLogLines();
 

@@ -12,14 +12,15 @@
 
 namespace routing_replay::client {
 
-// Decides what happens after a failed attempt. Not thread-safe.
+// Decides whether and when to retry after a failed attempt. Not thread-safe.
 class RetrySchedule {
  public:
-  // Attempts may begin up to `deadline`.
+  // Attempts may begin until `deadline`.
   explicit RetrySchedule(Clock::Time deadline);
   RetrySchedule(Clock::Time deadline, Backoff backoff) : deadline_(deadline), backoff_(std::move(backoff)) {}
 
-  // How long to wait before the next attempt; nothing if `status` is final: anything but UNAVAILABLE, or no time left.
+  // Returns how long to wait before the next attempt, or nothing if there must be none: `status` is not UNAVAILABLE, or
+  // no time is left.
   std::optional<Clock::Duration> WaitAfter(const absl::Status& status, Clock::Time now);
 
  private:
@@ -27,7 +28,7 @@ class RetrySchedule {
   Backoff backoff_;
 };
 
-// The clock of a retry, which tests replace.
+// The clock of the retry rule; tests replace it.
 struct RetryTime {
   std::function<Clock::Time()> now;
   std::function<void(Clock::Duration)> sleep;
@@ -35,8 +36,7 @@ struct RetryTime {
   static RetryTime Real();
 };
 
-// Calls `attempt` until it succeeds or `schedule` says that its status is final. Calls it at least once. For idempotent
-// calls only.
+// Calls `attempt`, at least once, until it succeeds or `schedule` allows no further attempt. For idempotent calls only.
 absl::Status RetryUnavailable(RetrySchedule schedule, const RetryTime& time,
                               const std::function<absl::Status()>& attempt);
 

@@ -19,31 +19,33 @@ struct ChannelOption {
   int value;
 };
 
-// For a channel with ServerTarget::round_robin: how calls are spread over the addresses of a name.
+// Load balancing for ServerTarget::round_robin: spreads calls over the addresses of a DNS name.
 constexpr char kPolicyOption[] = "grpc.lb_policy_name";
 constexpr char kRoundRobin[] = "round_robin";
 
-// HTTP proxies of the environment are ignored unless `use_http_proxy`.
+// HTTP proxies named in environment variables are ignored unless `use_http_proxy`.
 constexpr std::array<ChannelOption, 12> ChannelOptions(bool use_http_proxy) {
   return {{
       {"grpc.enable_http_proxy", use_http_proxy ? 1 : 0},
-      // Channels of one process to one server do not share a connection. Besides, a forked child must not use its
-      // parent's connections, on which nothing answers.
+      // Gives each channel its own connection. Sharing would also let a forked child use its parent's connections, on
+      // which it gets no answer.
       {"grpc.use_local_subchannel_pool", 1},
       {"grpc.max_receive_message_length", -1},
       {"grpc.max_send_message_length", -1},
-      // Identity only: gRPC would decompress without a limit.
+      // Accept no compression, because gRPC decompresses without a size limit.
       {"grpc.compression_enabled_algorithms_bitset", 1},
-      // A dead server that closed no connection is noticed within 40 s. The server accepts a ping every 10 s.
+      // Detects within 40 s a server that died without closing the connection. The server accepts a ping every 10 s.
       {"grpc.keepalive_time_ms", 30'000},
       {"grpc.keepalive_timeout_ms", 10'000},
       {"grpc.http2.max_pings_without_data", 0},
-      // A restarted server is found again quickly.
+      // Short backoff, so that a restarted server is found quickly.
       {"grpc.initial_reconnect_backoff_ms", 100},
-      // Also gRPC's timeout for one connection attempt, up to the server's SETTINGS frame: a busy machine needs time.
+      // gRPC also uses this as the timeout of one connection attempt (up to the SETTINGS frame), for which a busy
+      // machine needs time.
       {"grpc.min_reconnect_backoff_ms", 5'000},
       {"grpc.max_reconnect_backoff_ms", 2'000},
-      // Finds a server that came back with another address; a name is resolved again only after a connection broke.
+      // Resolve often enough to find a server that came back with another address. gRPC resolves a name only after a
+      // connection broke.
       {"grpc.dns_min_time_between_resolutions_ms", 1'000},
   }};
 }
@@ -56,8 +58,8 @@ std::shared_ptr<grpc::ChannelCredentials> CredentialsOf(const ChannelKeys& keys)
 
 google::protobuf::LogHandler* others_handler = nullptr;
 
-// For each text that is not UTF-8, protobuf would write a line to the host's standard error, although the call ends
-// with an error that says the same. Other lines go where they went before: libprotobuf may belong to the host.
+// Drops protobuf's log line about text that is not UTF-8, because the call ends with an error that says the same. All
+// other lines go to the previous handler, because the host process may use the same libprotobuf.
 void HandleProtobufLine(google::protobuf::LogLevel level, const char* file, int line, const std::string& message) {
   if (absl::StrContains(message, "invalid UTF-8 data")) return;
   if (others_handler != nullptr) others_handler(level, file, line, message);

@@ -1,4 +1,4 @@
-// Channels to a server, with the settings that all of ours share.
+// Makes channels to a server with the settings that all channels of the client share.
 #ifndef CLIENT_CHANNEL_CHANNEL_H_
 #define CLIENT_CHANNEL_CHANNEL_H_
 
@@ -17,7 +17,7 @@ namespace routing_replay::client {
 // of the environment are ignored unless `use_http_proxy`.
 std::shared_ptr<grpc::Channel> MakeChannel(const ServerTarget& target, const ChannelKeys& keys, bool use_http_proxy);
 
-// Converts the deadline of a call to gRPC's clock.
+// Converts a deadline to gRPC's clock.
 inline std::chrono::system_clock::time_point GrpcDeadline(Clock::Time deadline) {
   const Clock::Duration left = deadline - Clock::Real().Now();
   return std::chrono::system_clock::now() + std::chrono::duration_cast<std::chrono::system_clock::duration>(left);

@@ -44,7 +44,7 @@ absl::StatusOr<std::string> ReadPem(absl::string_view setting, const std::string
   return text->value();
 }
 
-// If a file has no certificate, gRPC would trust the system's authorities.
+// Check this, because gRPC would silently trust the system's authorities if the file had no certificate.
 bool HoldsCertificates(absl::string_view pem) {
   constexpr absl::string_view kBegin = "-----BEGIN CERTIFICATE-----", kEnd = "-----END CERTIFICATE-----";
   const size_t last = pem.rfind(kBegin);
@@ -57,8 +57,8 @@ absl::StatusOr<std::string> ReadAuthorities(const std::string& path) {
   return Invalid("cacert", absl::StrCat(path, ": no certificate, or not a whole one, in PEM"));
 }
 
-// A certificate and its key are two files, and replacing both takes a moment. Nothing is read within this time after a
-// change.
+// A certificate and its key are two files, and replacing both takes a moment. Files that changed less than this time
+// ago are not read yet.
 constexpr std::chrono::milliseconds kSettled(100);
 constexpr std::chrono::milliseconds kSettlePoll(20);
 constexpr int kSettlePolls = 25;
@@ -72,7 +72,7 @@ bool ChangedJustNow(const std::string& path) {
   return age >= std::chrono::nanoseconds(0) && age < kSettled;
 }
 
-// Reads both texts, from the same time as far as possible.
+// Reads certificate and key, if possible both from before or both from after a change.
 absl::Status ReadIdentity(const SecuritySettings& settings, ChannelKeys& keys) {
   for (int i = 0;; ++i) {
     auto certificate = ReadPem("cert", settings.cert);

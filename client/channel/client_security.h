@@ -1,4 +1,4 @@
-// Certificates for a connection and the token for a call, from SecuritySettings. Knows no gRPC.
+// Reads certificates for a connection and the token for a call, as SecuritySettings says. Independent of gRPC.
 #ifndef CLIENT_CHANNEL_CLIENT_SECURITY_H_
 #define CLIENT_CHANNEL_CLIENT_SECURITY_H_
 
@@ -17,13 +17,13 @@ namespace routing_replay::client {
 
 // The metadata key of the token.
 inline constexpr char kAuthorizationKey[] = "authorization";
-// Channel argument: the name that a certificate must have instead of the target's.
+// Channel argument with the name that the server's certificate must have, instead of the target's.
 inline constexpr char kServerNameOption[] = "grpc.ssl_target_name_override";
 
-// `settings`, with empty fields taken from the environment.
+// Returns `settings` with empty fields taken from environment variables.
 SecuritySettings OrEnvironment(SecuritySettings settings);
 
-// Keys of a channel, as PEM texts. Empty: the system's authorities, and no client certificate.
+// Certificates of a channel, as PEM texts. Empty texts mean the system's authorities and no client certificate.
 struct ChannelKeys {
   bool encrypted = false;
   std::string root_certificates;
@@ -36,21 +36,20 @@ struct ChannelKeys {
 // Thread-safe.
 class ClientSecurity {
  public:
-  // Empty fields of `settings` are taken from the environment. INVALID_ARGUMENT (kField): a certificate without its
-  // key, or the reverse. `use_http_proxy`: whether channels may go through proxies, so that others may see what they
-  // carry.
+  // Empty fields of `settings` are taken from environment variables. INVALID_ARGUMENT (kField) for a certificate
+  // without its key, or the reverse. `use_http_proxy`: channels may go through proxies, where others could read a token
+  // that is sent without TLS.
   static absl::StatusOr<std::shared_ptr<ClientSecurity>> Create(SecuritySettings settings, bool use_http_proxy);
 
-  // The keys for a new channel to a gRPC target, from the files as they are now; waits half a second at most while a
-  // certificate or its key is changing. INVALID_ARGUMENT (kField) naming the setting: a file that cannot be read; a
-  // cacert file without a certificate; a token that would be sent without encryption to another machine or through a
-  // proxy.
+  // Reads the files now, for a new channel to a gRPC target. Waits at most half a second while a certificate or its key
+  // is being replaced. INVALID_ARGUMENT (kField) naming the setting: a file that cannot be read; a cacert file without
+  // a certificate; a token that would be sent without encryption to another machine or through a proxy.
   absl::StatusOr<ChannelKeys> KeysFor(absl::string_view target) const;
-  // The value of kAuthorizationKey for a new call, "" without a token. INVALID_ARGUMENT (kField): the file cannot be
-  // read, or its first line is not a token.
+  // Returns the value of kAuthorizationKey for a new call, "" without a token. INVALID_ARGUMENT (kField) if the file
+  // cannot be read, or if its first line is not a token.
   absl::StatusOr<std::string> Authorization() const;
-  // The status of a call that carried `authorization`, as retries should see it: if its token was rejected and the file
-  // has another token now, UNAVAILABLE, because a retry may succeed.
+  // Converts the status of a call that carried `authorization` for the retry rule: if the token was rejected but the
+  // file has another token now, returns UNAVAILABLE, because a retry may succeed.
   absl::Status Judge(absl::string_view authorization, const absl::Status& end) const;
 
  private:

@@ -24,9 +24,9 @@ namespace {
 constexpr std::chrono::minutes kAvoid(1);
 constexpr size_t kMostIdle = 16;
 
-// Where a call of gRPC went.
+// The address to which a gRPC call went.
 struct GrpcPeer {
-  std::string host;  // An address; "": a Unix socket.
+  std::string host;  // An IP address; "" for a Unix socket.
   uint32_t port = 0;
 };
 
@@ -53,7 +53,8 @@ absl::StatusOr<v1::OpenDirectResponse> CallOpenDirect(const DirectPath::Server& 
   return response;
 }
 
-// What begins a call, and without a method the greeting: the server that gave the ticket ends that one well.
+// The first message of a call, or, without a method, of a greeting. Only the server that issued the ticket answers a
+// greeting with OK.
 v1::DirectCall CallOf(const std::string& ticket, const std::string& method, Clock::Time deadline) {
   v1::DirectCall call;
   call.set_method(method);
@@ -65,7 +66,7 @@ v1::DirectCall CallOf(const std::string& ticket, const std::string& method, Cloc
   return call;
 }
 
-// Another program may listen there, or another server behind the same address.
+// Another program may listen at this address, or another server behind the same address.
 absl::Status Greet(DirectConnection& connection, const std::string& ticket, Clock::Time deadline) {
   v1::DirectCall greeting = CallOf(ticket, "", deadline);
   greeting.set_shared_memory(connection.address().shared_memory);
@@ -103,7 +104,7 @@ DirectPath::DirectPath() : transport_(Wanted()) {}
 DirectPath::Connection DirectPath::Begin(const Server& server, const std::string& method, Clock::Time deadline) {
   if (transport_ == Transport::kGrpc) return nullptr;
   const Clock::Time now = Clock::Real().Now(), soon = SoonBefore(deadline, now);
-  const bool in_a_hurry = soon - now < kPatience;  // That it did not answer says nothing then.
+  const bool in_a_hurry = soon - now < kPatience;  // In this case, a missing answer says nothing about the server.
   const auto begin = [&](absl::StatusOr<Connection> connection, const Offer& offer) -> absl::StatusOr<Connection> {
     if (!connection.ok()) return connection;
     (*connection)->Put(FrameType::kCall, CallOf(offer.ticket, method, deadline).SerializeAsString(), {});
@@ -112,12 +113,12 @@ DirectPath::Connection DirectPath::Begin(const Server& server, const std::string
   };
   if (const auto known = Known(server)) {
     if (auto connection = begin(ConnectTo(*known, soon), *known); connection.ok()) return *std::move(connection);
-    OnBroken();  // The server may have been started again.
+    OnBroken();  // The server may have restarted.
   }
   if (IsAvoided(server)) return nullptr;
   const auto offer = Ask(server, soon);
   if (!offer.ok()) {
-    // One that is away may have a direct path when it is back.
+    // A server that cannot be reached now may have a direct path when it is back.
     const bool silent = absl::IsDeadlineExceeded(offer.status()) && !in_a_hurry;
     if (silent || absl::IsNotFound(offer.status())) Avoid(server, absl::OkStatus());
     return nullptr;
@@ -158,7 +159,7 @@ bool DirectPath::IsAvoided(const Server& server) {
   return avoided_ == server.target && Clock::Real().Now() < avoid_until_;
 }
 
-// `why`: OK where there is nothing to tell.
+// `why`: OK if there is nothing to log.
 void DirectPath::Avoid(const Server& server, const absl::Status& why) {
   MutexLock lock(mutex_);
   avoided_ = server.target;

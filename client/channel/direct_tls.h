@@ -1,4 +1,4 @@
-// TLS of the direct path, by what the gRPC channel beside it has.
+// TLS for the direct path, with the same settings as the gRPC channel.
 #ifndef CLIENT_CHANNEL_DIRECT_TLS_H_
 #define CLIENT_CHANNEL_DIRECT_TLS_H_
 
@@ -14,19 +14,19 @@
 
 namespace routing_replay::client {
 
-// Of one server. Thread-safe.
+// For one server. Thread-safe.
 class DirectTls {
  public:
-  // `target`: that of the channel, which is encrypted.
+  // `target`: the target of the channel, which must be encrypted.
   DirectTls(std::shared_ptr<const ClientSecurity> security, const ServerTarget& target)
       : security_(std::move(security)), judged_(target.judged()), host_(HostOf(target.target)) {}
 
-  // What a new connection is made with.
+  // The TLS context and the expected name for a new connection.
   struct Ends {
     TlsContext own;
     std::string server_name;
   };
-  // By the files as they are now. Errors of ClientSecurity::KeysFor and of ClientTlsContext.
+  // Reads the files now. Fails with the errors of ClientSecurity::KeysFor and of ClientTlsContext.
   absl::StatusOr<Ends> Look();
 
  private:
@@ -34,7 +34,7 @@ class DirectTls {
   const std::string judged_, host_;
   Mutex mutex_;
   ChannelKeys keys_ ABSL_GUARDED_BY(mutex_);
-  TlsContext context_ ABSL_GUARDED_BY(mutex_);  // With keys_; null: none yet.
+  TlsContext context_ ABSL_GUARDED_BY(mutex_);  // Made from keys_; null: not made yet.
 };
 
 }  // namespace routing_replay::client

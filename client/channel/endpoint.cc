@@ -48,7 +48,7 @@ bool IsHostByte(char c) {
   return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '_';
 }
 
-// The scope of a link-local address ("%eth0") is not part of what inet_pton reads.
+// inet_pton does not accept the scope of a link-local address ("%eth0").
 bool IsV6(absl::string_view address) {
   in6_addr parsed;
   return inet_pton(AF_INET6, std::string(address.substr(0, address.find('%'))).c_str(), &parsed) == 1;
@@ -76,7 +76,7 @@ absl::StatusOr<std::string> V6Target(absl::string_view endpoint) {
   return absl::StrCat("dns:///%5B", escaped, "%5D:", port);
 }
 
-// The first line of the file; empty if there is none.
+// Returns the first line of the file; empty if there is none.
 std::string FirstLine(const std::string& path) {
   std::ifstream file(path);
   std::string line;
@@ -125,7 +125,7 @@ absl::StatusOr<std::string> GrpcTarget(absl::string_view endpoint) {
   if (host.empty() || !std::all_of(host.begin(), host.end(), IsHostByte))
     return InvalidEndpoint(endpoint, "has no host name");
   if (!IsPort(endpoint.substr(colon + 1))) return InvalidEndpoint(endpoint, "has no port of 1 to 65535");
-  // With an explicit scheme, a host named like a scheme ("unix") stays a host.
+  // The explicit scheme is needed because a host may have the name of a scheme ("unix").
   return absl::StrCat("dns:///", endpoint);
 }
 

@@ -1,4 +1,4 @@
-// Endpoints as users write them.
+// Parses endpoints as users write them, and chooses a server of an endpoint.
 #ifndef CLIENT_CHANNEL_ENDPOINT_H_
 #define CLIENT_CHANNEL_ENDPOINT_H_
 
@@ -16,30 +16,31 @@ namespace routing_replay::client {
 // The environment variable that is used when no endpoint is given.
 inline constexpr char kEndpointVariable[] = "ROUTING_REPLAY_ENDPOINT";
 
-// `endpoint`, or the environment's where it is empty. INVALID_ARGUMENT if that is empty too.
+// Returns `endpoint`, or the value of the environment variable if it is empty. INVALID_ARGUMENT if both are empty.
 absl::StatusOr<std::string> EndpointOrEnvironment(absl::string_view endpoint);
 
-// "host:port", "[v6]:port" or "unix:PATH" as a gRPC target. INVALID_ARGUMENT (kField) saying what is wrong. Does not
-// resolve names.
+// Converts "host:port", "[v6]:port" or "unix:PATH" to a gRPC target. INVALID_ARGUMENT (kField) with the reason. Does
+// not resolve names.
 absl::StatusOr<std::string> GrpcTarget(absl::string_view endpoint);
 
-// The host of a target that is no Unix socket's: a name, or an address without brackets.
+// Returns the host of a target that is not a Unix socket: a name, or an address without brackets.
 std::string HostOf(absl::string_view target);
 
 // What a channel connects to.
 struct ServerTarget {
   std::string target;
-  // Every address of the target's name is a server; calls go to them in turn, skipping those that are away.
+  // Every address of the name is a server; calls go to them in turn, skipping those that cannot be reached.
   bool round_robin = false;
-  // For members on this machine, in a list with members elsewhere: one of those, because the client may move on to it.
+  // For a server on this machine in a list that also has servers elsewhere: one of the latter, because the client may
+  // move on to it.
   std::string elsewhere = {};
 
-  // The target that decides about encryption and tokens, the same for all servers of the endpoint.
+  // The target by which encryption and the use of tokens are decided, the same for all servers of the endpoint.
   const std::string& judged() const { return elsewhere.empty() ? target : elsewhere; }
   friend bool operator==(const ServerTarget&, const ServerTarget&) = default;
 };
 
-// Where an endpoint leads: one target, or several, any of which serves any sample.
+// Resolves an endpoint to one target, or to several, any of which serves any sample.
 //   host:port, [v6]:port, unix:PATH        one server
 //   host:port,host:port,...                 several; each as above, none unix:, none twice
 //   dns:///host:port                       every address of the name
@@ -57,19 +58,19 @@ class ServerChoice {
   // A random number, for `begin`.
   static uint64_t AnyBegin();
 
-  // The endpoint as for ResolveEndpoint. `begin`, modulo their number, says which member comes first.
+  // `endpoint` as for ResolveEndpoint. The first server is number `begin` modulo the number of servers.
   ServerChoice(std::string endpoint, uint64_t begin) : endpoint_(std::move(endpoint)), begin_(begin) {}
 
-  // The present server. While that is unknown, this resolves the endpoint, with the errors and the waiting of
-  // ResolveEndpoint, which affect only this call.
+  // Returns the current server. If it is not known yet, resolves the endpoint first, and may wait or fail like
+  // ResolveEndpoint; a later call tries again.
   absl::StatusOr<ServerTarget> Wait(std::chrono::milliseconds timeout);
-  // True if there may be another server when the present one is away. False while nothing is known.
+  // Returns true if the client may move on to another server. False while the endpoint is not resolved.
   bool HasOthers() const;
-  // A call to `target` found no server: moves on to the next, unless another call has done so already. For "file:PATH"
-  // it first reads the file again.
+  // Reports that a call to `target` found no server. Moves on to the next server, unless another call has done so
+  // already. For "file:PATH", first reads the file again.
   void OnUnavailable(absl::string_view target);
-  // Reads that file again: a restarted server may have another port. If the file is empty (there is no server) or
-  // unchanged, nothing changes.
+  // Reads the file of a "file:PATH" again, because a restarted server may have another port. An empty file (there is no
+  // server) or an unchanged one has no effect.
   void LookAgain();
 
  private:
@@ -78,7 +79,7 @@ class ServerChoice {
   const std::string endpoint_;
   const uint64_t begin_;
   mutable Mutex mutex_;
-  std::vector<ServerTarget> targets_ ABSL_GUARDED_BY(mutex_);  // Empty: not known yet.
+  std::vector<ServerTarget> targets_ ABSL_GUARDED_BY(mutex_);  // Empty: not resolved yet.
   size_t at_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -25,7 +25,7 @@ absl::StatusOr<ServerConnection> Link::Connect() {
   MutexLock lock(mutex_);
   if (!channel_.ok() || *channel_ == nullptr) Follow();
   if (!channel_.ok()) return channel_.status();
-  // What gRPC leads through a proxy, or to one of several, the direct path would not.
+  // Reasons not to use the direct path: it would bypass the proxy, or might reach another server than gRPC does.
   const char* why_not = use_http_proxy_       ? "calls may go through an HTTP proxy"
                         : target_.round_robin ? "the endpoint is a name of several servers"
                                               : "";
@@ -91,7 +91,7 @@ void Link::Follow() {
   const bool is_there = *target == target_ && channel_.ok() && *channel_ != nullptr;
   target_ = *target;
   if (!keys.ok()) {
-    // If the files cannot be read for a moment, an existing channel stays.
+    // If files cannot be read now, keep using the existing channel.
     if (!is_there) channel_ = keys.status();
     return;
   }

@@ -1,4 +1,4 @@
-// Channels to the servers of an endpoint.
+// The connection to the servers of an endpoint: a gRPC channel to the current one, and its direct path.
 #ifndef CLIENT_CHANNEL_LINK_H_
 #define CLIENT_CHANNEL_LINK_H_
 
@@ -21,49 +21,50 @@
 
 namespace routing_replay::client {
 
-// A channel, and the metadata of calls on it.
+// A channel, and the metadata for calls on it.
 struct ServerConnection {
   std::shared_ptr<grpc::Channel> channel;
   std::string authorization;
-  std::string direct_target = {};  // Of the channel, where its server may be asked for a direct path; else …
-  const char* why_not = "";        // … why it is not.
-  std::shared_ptr<DirectTls> direct_tls = {};  // Where the channel is encrypted.
+  // The target of the channel, if its server may be asked for a direct path; else empty.
+  std::string direct_target = {};
+  const char* why_not = "";                    // Why there is no direct path.
+  std::shared_ptr<DirectTls> direct_tls = {};  // Set if the channel is encrypted.
 
   DirectPath::Server ForDirect() const { return {channel, authorization, direct_target, direct_tls}; }
-  // Call it before the call begins.
+  // Adds the metadata; call this before the RPC begins.
   void Authorize(grpc::ClientContext& context) const {
     if (!authorization.empty()) context.AddMetadata(kAuthorizationKey, authorization);
   }
 };
 
-// Thread-safe. Around a fork there is no channel; each side makes its own again.
+// Thread-safe. There is no channel during a fork; afterwards parent and child each make their own.
 class Link final : private ForkPart {
  public:
-  // The endpoint as for ResolveEndpoint, with its errors, and the settings with those of ClientSecurity. Does not wait:
+  // Checks the endpoint and the settings; fails with the errors of ResolveEndpoint and ClientSecurity. Does not wait:
   // the file of a "file:PATH" may be written later. `timeout` is used by Connect.
   static absl::StatusOr<std::shared_ptr<Link>> Open(absl::string_view endpoint, bool use_http_proxy,
                                                     const SecuritySettings& security,
                                                     std::chrono::milliseconds timeout);
 
-  // The connection to the present server, for one call, which stays on it. Waits for the file of a "file:PATH" if that
-  // was empty so far: DEADLINE_EXCEEDED. Errors of ClientSecurity.
+  // Returns the connection to the current server for one call, which stays on this server. Waits for the file of a
+  // "file:PATH" that is still empty, at most until DEADLINE_EXCEEDED. Can also fail with the errors of ClientSecurity.
   absl::StatusOr<ServerConnection> Connect();
-  // A call of `method` on the server of `connection` over its direct path; null: it is to be made over gRPC. As of
+  // Begins a call of `method` over the direct path to the server of `connection`; null: make the call over gRPC. See
   // DirectPath::Begin.
   std::unique_ptr<DirectConnection> BeginDirect(const ServerConnection& connection, const std::string& method,
                                                 Clock::Time deadline);
-  // As DirectPath::Look.
+  // See DirectPath::Look.
   absl::StatusOr<std::string> LookForDirect(const ServerConnection& connection);
-  // Of all calls that were asked for by BeginDirect.
+  // Counts of all calls for which BeginDirect was called.
   ClientMetrics metrics() const;
-  // It ended with `status`.
+  // Reports that a call over the direct path ended with `status`.
   void EndDirect(const ServerConnection& connection, std::unique_ptr<DirectConnection> direct,
                  const absl::Status& status);
-  // As those of ServerChoice.
+  // See ServerChoice.
   bool HasOthers() const { return choice_.HasOthers(); }
   void LookAgain();
-  // The end of a call on `connection`: after UNAVAILABLE the next calls go to another server, if there is one, or use
-  // new certificates. Returns ClientSecurity::Judge of `status`.
+  // Reports the end of a call on `connection`. After UNAVAILABLE, the next calls go to another server, if there is one,
+  // or use changed certificates. Returns ClientSecurity::Judge of `status`.
   absl::Status OnEnd(const ServerConnection& connection, const absl::Status& status);
 
  private:
@@ -74,7 +75,7 @@ class Link final : private ForkPart {
         security_(std::move(security)),
         choice_(std::move(endpoint), ServerChoice::AnyBegin()) {}
   void Rest() override;
-  // Makes a channel to the present server, if the server or the keys have changed.
+  // Makes a channel to the current server, if the server or the certificates have changed.
   void Follow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const bool use_http_proxy_;
@@ -86,8 +87,8 @@ class Link final : private ForkPart {
   ClientMetrics metrics_ ABSL_GUARDED_BY(mutex_);
   ServerTarget target_ ABSL_GUARDED_BY(mutex_);
   ChannelKeys keys_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<DirectTls> direct_tls_ ABSL_GUARDED_BY(mutex_);  // Null: keys_ are none.
-  // To target_ with keys_, or the error; null: not made yet.
+  std::shared_ptr<DirectTls> direct_tls_ ABSL_GUARDED_BY(mutex_);  // Null: no encryption.
+  // The channel to target_ with keys_, or the error; null: not made yet.
   absl::StatusOr<std::shared_ptr<grpc::Channel>> channel_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 

@@ -45,7 +45,7 @@ class Exporter {
   }
 
   absl::StatusOr<ExportOutcome> Export() {
-    // With a previous export, lists all groups: a sample that has moved to another group was not released.
+    // With a previous export, list all groups, to tell a sample that was released from one that moved to another group.
     RR_ASSIGN_OR_RETURN(auto samples,
                         run_.List(options_.previous.empty() ? options_.groups : std::nullopt, options_.producer));
     RR_RETURN_IF_ERROR(TakeOver(std::move(samples)));
@@ -71,7 +71,7 @@ class Exporter {
     if (options_.on_progress) options_.on_progress(progress_);
   }
 
-  // Takes over what need not be read: samples with the same content, and those that the run has released since.
+  // Takes samples from the previous export: unchanged ones, and those that the run has released since.
   absl::Status TakeOver(std::vector<SampleState> samples) {
     std::unordered_set<std::string> in_run;
     for (SampleState& state : samples) {
@@ -123,7 +123,7 @@ class Exporter {
     return absl::OkStatus();
   }
 
-  // `state`: as listed.
+  // `state`: the state of the sample in the list.
   absl::Status OnSample(const SampleState& state, const SamplePlanes& read) {
     const SampleRecord& record = read.record;
     if (record.status == SampleStatus::kLost) {
@@ -137,7 +137,8 @@ class Exporter {
     if (there && same) return Write(state, read);
     --progress_.total;
     outcome_.unsealed +=
-        record.status != SampleStatus::kNotFound;  // Released, or truncated and filled again meanwhile.
+        // The sample was released meanwhile, or truncated and appended to again.
+        record.status != SampleStatus::kNotFound;
     return absl::OkStatus();
   }
 
@@ -158,7 +159,7 @@ class Exporter {
     return absl::OkStatus();
   }
 
-  // The planes of a sample as rows: [layers][rows][K] → [rows][layers][K].
+  // Reorders the planes of a sample to rows: [layers][rows][K] → [rows][layers][K].
   std::vector<uint8_t> RowMajor(const SamplePlanes& read) const {
     const Geometry& geometry = run_.geometry();
     const auto layers = static_cast<size_t>(geometry.num_moe_layers());
@@ -180,7 +181,7 @@ class Exporter {
   const ExportedRun previous_;
   std::unordered_map<std::string, const ExportedSample*> by_name_;  // Points into previous_.
   std::vector<SampleState> to_read_;
-  absl::Status left_out_;  // Why a sample is missing although all others were exported.
+  absl::Status left_out_;  // The first sample that was lost; all other samples are exported.
   CheckpointProgress progress_;
   ExportOutcome outcome_;
 };

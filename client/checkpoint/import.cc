@@ -20,7 +20,7 @@
 namespace routing_replay::client {
 namespace {
 
-// Bytes of ids in one append, unless one row has more.
+// Limit for the bytes of ids in one append, unless a single row is larger.
 constexpr int64_t kAppendBytes = int64_t{16} << 20;
 constexpr char kEngine[] = "import";
 
@@ -76,7 +76,7 @@ std::vector<ImportAppend> ImportAppends(const Geometry& geometry, Producer produ
   for (const TokenCheck& known : sample.token_checks) {
     if (known.rows == all) check = known.crc32c;
   }
-  // The last row, whose token sets the check, is appended alone, so that the rows before it have no tokens.
+  // Append the last row separately, because only its append has tokens (to set the token check).
   const int64_t plain_end = check && !rows.empty() && rows.end == all ? all - 1 : rows.end;
   int64_t step = std::max<int64_t>(kAppendBytes / row_bytes, 1);
   if (step > kDefaultBlockRows) step -= step % kDefaultBlockRows;
@@ -107,7 +107,7 @@ absl::Status Conflict(const std::string& sample, absl::string_view what) {
                    {.reason = Reason::kConflictingRows, .sample = sample});
 }
 
-// Keeps the first append that failed.
+// Keeps the error of the first append that failed.
 class FirstFailure {
  public:
   void On(const AppendOutcome& outcome) {
@@ -198,7 +198,7 @@ class Importer {
       }
       return absl::OkStatus();
     };
-    // The server compares the rows that it has. Nothing more is appended if they differ.
+    // The server compares the rows that it already has; if they differ, nothing is appended.
     if (there.committed_rows > 0 || there.sealed()) {
       absl::Status status = append({0, there.committed_rows}, std::nullopt);
       if (status.ok()) status = appender_->Flush(kFlushTimeout);
@@ -216,7 +216,8 @@ class Importer {
   FirstFailure failure_;
   CheckpointProgress progress_;
   ImportOutcome outcome_;
-  std::unique_ptr<Appender> appender_;  // Destroyed before the object to which it reports outcomes.
+  // Declared last, so that it is destroyed before the object to which it reports outcomes.
+  std::unique_ptr<Appender> appender_;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Makes the appends of an imported sample; import.cc runs them for all samples. Knows no gRPC.
+// Makes the appends for an imported sample; import.cc sends them for all samples. Independent of gRPC.
 #ifndef CLIENT_CHECKPOINT_IMPORT_H_
 #define CLIENT_CHECKPOINT_IMPORT_H_
 
@@ -14,22 +14,22 @@ namespace routing_replay::client {
 
 // One append of an import. Points to the sample's ids.
 struct ImportAppend {
-  AppendOptions options;  // Without the token ids …
+  AppendOptions options;  // Without the token ids, which are in `tokens`.
   std::vector<uint32_t> tokens;
   TensorDescription tensor;
   absl::Span<const uint8_t> ids;
 
-  // … which are these.
+  // Returns `options` with the token ids.
   AppendOptions Options() const;
 };
 
-// The appends for these rows of the sample, in order, at most some MB each; one without rows if there are no rows.
-// `ids`: those of its file (ExportedIds).
+// Makes the appends for these rows of the sample, in order, each of some MB at most. If there are no rows, makes one
+// append without rows. `ids`: the ids in the sample's file (ExportedIds).
 std::vector<ImportAppend> ImportAppends(const Geometry& geometry, Producer producer, const ExportedSample& sample,
                                         absl::Span<const uint8_t> ids, RowRange rows, int64_t revision);
 
-// Token ids for `rows` positions whose token check at the end is `check`: zeros, then one token that produces the
-// check. rows > 0.
+// Makes token ids for `rows` positions (rows > 0) whose token check at the end is `check`: zeros, followed by one token
+// that gives the CRC this value.
 std::vector<uint32_t> TokensWithCheck(int64_t rows, uint32_t check);
 
 }  // namespace routing_replay::client

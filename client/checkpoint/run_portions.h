@@ -1,4 +1,4 @@
-// What export, import and verify share: how many samples are read in one call, and whether the run still exists.
+// Shared by export, import and verify: splits samples into portions, and checks whether the run still exists.
 #ifndef CLIENT_CHECKPOINT_RUN_PORTIONS_H_
 #define CLIENT_CHECKPOINT_RUN_PORTIONS_H_
 
@@ -13,8 +13,8 @@
 
 namespace routing_replay::client {
 
-// How many of the first of `count` samples make a portion: some tens of MB, or a single larger one. `bytes_of(i)`
-// returns the size of one.
+// Returns how many of the first samples form a portion: some tens of MB, or a single larger sample. `bytes_of(i)`
+// returns the size of sample i.
 template <typename BytesOf>
 size_t PortionOf(size_t count, const BytesOf& bytes_of) {
   constexpr int64_t kPortionBytes = int64_t{32} << 20;
@@ -30,8 +30,8 @@ inline bool InGroups(const std::optional<std::pair<int64_t, int64_t>>& groups, i
   return !groups || (group >= groups->first && group < groups->second);
 }
 
-// Call after all samples of a list were processed. If it returns OK, the missing ones were released meanwhile;
-// otherwise it returns the error of Run::List: a server lost the run.
+// Call this after all samples of a list were processed and some were missing. OK: they were released meanwhile.
+// Otherwise a server has lost the run, and the error is that of Run::List.
 inline absl::Status CheckSameRun(Run& run, Producer producer) {
   constexpr std::pair<int64_t, int64_t> kNone{0, 0};
   return run.List(kNone, producer).status();

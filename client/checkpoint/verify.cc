@@ -28,8 +28,8 @@ class CountingSink final : public ReadSink {
     return absl::OkStatus();
   }
 
-  std::vector<SampleRecord> records;  // One per requested sample …
-  std::vector<int64_t> rows;          // … and the number of rows received.
+  std::vector<SampleRecord> records;  // The record of each requested sample,
+  std::vector<int64_t> rows;          // and the number of rows received of each.
   int64_t bytes = 0;
 };
 
@@ -66,7 +66,7 @@ class Verifier {
       if (whole > samples.size()) return status;
       for (size_t i = 0; i < whole; ++i) Judge(samples[i], sink, i);
       if (status.ok()) return absl::OkStatus();
-      // The read ended at this sample; those behind it were not read.
+      // The read ended at this sample; later samples were not read.
       const ErrorDetail detail = *GetErrorDetail(status);
       ++outcome_.samples;
       outcome_.damaged.push_back({samples[whole].sample, detail.row, detail.layer, std::string(status.message())});
@@ -86,7 +86,7 @@ class Verifier {
 
   void Judge(const SampleState& state, const CountingSink& sink, size_t index) {
     const SampleRecord& record = sink.records[index];
-    if (record.status == SampleStatus::kNotFound) return;  // Released meanwhile.
+    if (record.status == SampleStatus::kNotFound) return;  // The sample was released meanwhile.
     ++outcome_.samples;
     outcome_.rows += sink.rows[index];
     if (record.status == SampleStatus::kLost)

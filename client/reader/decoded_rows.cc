@@ -27,7 +27,7 @@ std::vector<int32_t> PlaneCollector::LayerIds() const {
 }
 
 absl::Status PlaneCollector::OnRecord(const SampleRecord& record) {
-  // The second record of a sample cancels the first.
+  // A second record of a sample replaces the first.
   if (!samples_.empty() && samples_.back().record.index == record.index) samples_.pop_back();
   SamplePlanes& sample = samples_.emplace_back();
   sample.record = record;

@@ -1,4 +1,4 @@
-// A sink that decodes into one array per sample, which the Python client passes to numpy.
+// A sink that decodes a read into one array per sample, which the Python client passes to numpy.
 #ifndef CLIENT_READER_DECODED_ROWS_H_
 #define CLIENT_READER_DECODED_ROWS_H_
 
@@ -13,11 +13,11 @@ namespace routing_replay::client {
 // A decoded sample: ids [layers][rows][top_k], little-endian, `id_bytes` each.
 struct SamplePlanes {
   SampleRecord record;
-  std::vector<RowRange> rows;  // The recorded rows read, normal list.
-  Buffer ids;                  // Empty if they went into the caller's memory.
+  std::vector<RowRange> rows;  // The recorded rows that were read; a normal list.
+  Buffer ids;                  // Empty if the ids were written to the caller's memory.
 };
 
-// Accepts records and pieces in the order of ReadChecker, which has checked them.
+// Takes records and pieces that ReadChecker has checked, in its order.
 class PlaneCollector final : public ReadSink {
  public:
   // `ordinals` are those of the request's layers. `out`: one buffer per sample for its ids; empty: own buffers. Both
@@ -36,9 +36,9 @@ class PlaneCollector final : public ReadSink {
   int32_t id_bytes() const { return id_bytes_; }
   std::vector<int32_t> LayerIds() const;
   std::vector<SamplePlanes>& samples() { return samples_; }
-  // The samples as Run::ReadRows returns them. Not for ids in the caller's memory.
+  // Returns the samples in the form of Run::ReadRows. Not for ids in the caller's memory.
   std::vector<SampleRows> ToRows() const;
-  // Bytes of the ids of `rows` rows.
+  // Size of the ids of `rows` rows in bytes.
   int64_t BytesOf(int64_t rows) const { return layers() * rows * top_k_ * id_bytes_; }
 
  private:
@@ -52,9 +52,9 @@ class PlaneCollector final : public ReadSink {
   int64_t top_k_ = 0;
   int32_t id_bytes_ = 1;
   std::vector<SamplePlanes> samples_;
-  uint8_t* into_ = nullptr;  // Where the ids of the last sample go.
-  int64_t filled_ = 0;       // Rows of the last sample that have begun to arrive …
-  int64_t row_ = 0;          // … and the first row of the present run of rows.
+  uint8_t* into_ = nullptr;  // Where the ids of the current sample are written.
+  int64_t filled_ = 0;       // Number of rows of the current sample that have begun to arrive,
+  int64_t row_ = 0;          // and the first row of the current run of rows.
 };
 
 }  // namespace routing_replay::client

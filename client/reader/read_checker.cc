@@ -99,7 +99,7 @@ absl::Status ReadChecker::OnRecord(SampleRecord record) {
 }
 
 absl::Status ReadChecker::OnPiece(const Piece& piece, int32_t sample, absl::Span<const uint8_t> bytes) {
-  // The message may still have pieces of a sample that was cancelled.
+  // The message may still contain pieces of a sample that a second record has replaced.
   if (sample == sample_ && !expects_pieces_) return absl::OkStatus();
   absl::Status status = CheckPlace(piece, sample);
   if (status.ok()) status = CheckBytes(piece, bytes);

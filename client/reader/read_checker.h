@@ -1,5 +1,5 @@
-// Checks each message of a Read before the caller sees it, and computes what to ask the next server for when one went
-// away. Knows no gRPC.
+// Checks each message of a Read before the caller sees it. If a server fails, computes what to request from the next
+// one. Independent of gRPC.
 //
 //   while (const ReadRequest* part = checker->part()) {
 //     ask a server for *part; OnBytes for each message; then OnEnd, or OnBreak and another server
@@ -23,25 +23,26 @@ namespace routing_replay::client {
 
 // Passes records and pieces to a sink after checking that they match the request: samples in order, the pieces of a
 // sample by rows and then by layers, every length as the geometry says, every cut with a matching CRC, and no row
-// missing at the end of an OK sample. After a break, the sample that was half read begins again, with a record that
-// cancels its earlier part. Not thread-safe.
+// missing at the end of an OK sample. After a break, a sample that was partly read starts again, with a second record
+// that replaces its earlier part. Not thread-safe.
 class ReadChecker {
  public:
   // INVALID_ARGUMENT naming a layer without routes. `geometry`, `request` and `sink` must outlive the checker.
   static absl::StatusOr<std::unique_ptr<ReadChecker>> Create(const Geometry& geometry, const ReadRequest& request,
                                                              ReadSink& sink);
 
-  // The request to send now: at first all of it, after a break the samples that are incomplete. Null once the read is
-  // complete. Valid until OnEnd or OnBreak.
+  // The request to send now: at first the whole read, after a break the samples that are incomplete. Null when the read
+  // is complete. Valid until OnEnd or OnBreak.
   const ReadRequest* part() const { return complete_ ? nullptr : &part_; }
-  // A message of the answer. DATA_LOSS (kChecksum) naming sample, layer and row if bytes are damaged; INTERNAL if the
-  // server breaks the protocol; else the sink's own error. An error stays: all later calls return it.
+  // Processes a message of the answer. DATA_LOSS (kChecksum) naming sample, layer and row if bytes are damaged;
+  // INTERNAL if the server violates the protocol; or the sink's own error. After an error, all later calls return the
+  // same error.
   absl::Status OnMessage(const ReadResponse& message);
-  // The same for an encoded message; INTERNAL if it cannot be parsed.
+  // As OnMessage, for an encoded message; INTERNAL if it cannot be parsed.
   absl::Status OnBytes(const ByteChain& bytes);
-  // The answer ended normally: DATA_LOSS if something is missing.
+  // Reports that the answer ended normally. DATA_LOSS if something is missing.
   absl::Status OnEnd();
-  // The answer broke off.
+  // Reports that the answer broke off.
   void OnBreak();
 
  private:
@@ -50,12 +51,12 @@ class ReadChecker {
 
   absl::Status Take(const ReadResponse& message);
   absl::Status OnRecord(SampleRecord record);
-  // The next bytes in one piece: in the sink's staging, or valid only briefly.
+  // Returns the next bytes as one contiguous piece: in the sink's staging buffer, else valid only until the next call.
   absl::Span<const uint8_t> Gather(ChainCursor& payload, size_t bytes);
   absl::Status OnPiece(const Piece& piece, int32_t sample, absl::Span<const uint8_t> bytes);
   absl::Status CheckPlace(const Piece& piece, int32_t sample);
   absl::Status CheckBytes(const Piece& piece, absl::Span<const uint8_t> bytes) const;
-  // Checks that nothing of the present sample is missing.
+  // Checks that the current sample is complete.
   absl::Status EndSample() const;
   absl::Status Error(absl::StatusCode code, Reason reason, absl::string_view what) const;
   std::string SampleName() const;
@@ -69,19 +70,20 @@ class ReadChecker {
   int32_t first_ = 0;  // Index in the request of part_'s first sample.
   bool complete_ = false;
 
-  int32_t sample_ = -1;            // The sample of the last record.
-  bool expects_pieces_ = false;    // Its status is OK and it was not cancelled.
-  std::vector<RowRange> missing_;  // Its recorded rows that have not begun to arrive, ascending …
-  size_t next_missing_ = 0;        // … from here on.
-  RowRange open_rows_;             // Rows of which only layers [0, next_layer_) have arrived.
-  int32_t next_layer_ = 0;         // 0: none open.
-  Buffer scratch_;                 // For a piece that lies in several spans.
+  int32_t sample_ = -1;            // The index of the sample of the last record.
+  bool expects_pieces_ = false;    // Its status is OK, and it was not replaced.
+  std::vector<RowRange> missing_;  // Its recorded rows, ascending; those that have not begun to arrive
+  size_t next_missing_ = 0;        // start here.
+  RowRange open_rows_;             // Rows whose layers [0, next_layer_) have arrived, but not the others.
+  int32_t next_layer_ = 0;         // 0: there are no such rows.
+  Buffer scratch_;                 // Joins a piece that lies in several spans.
 };
 
-// The rows that the server must send after an OK record: the requested rows that are recorded. Normal list.
+// Returns the rows that the server must send after an OK record: the requested rows that are recorded. A normal list.
 std::vector<RowRange> PromisedRows(const SampleRead& asked, const SampleRecord& record);
 
-// The ordinals of `layers`, or of all MoE layers if it is empty. INVALID_ARGUMENT naming a layer without routes.
+// Returns the ordinals of `layers`, or of all MoE layers if `layers` is empty. INVALID_ARGUMENT naming a layer without
+// routes.
 absl::StatusOr<std::vector<int32_t>> LayerOrdinals(const Geometry& geometry, absl::Span<const int32_t> layers);
 
 }  // namespace routing_replay::client

@@ -31,8 +31,8 @@ namespace {
 
 constexpr char kMethod[] = "/routing_replay.v1.RoutingReplay/Read";
 
-// Receives on a thread of its own, so that the next messages arrive while the present one is processed. At most kWindow
-// messages wait; then nothing more is received. Next is for one thread.
+// Receives on its own thread, so that the next messages arrive while the current one is processed. When kWindow
+// messages wait, nothing more is received. Next may be called by one thread.
 class ReadStream {
  public:
   static constexpr size_t kWindow = 2;
@@ -42,7 +42,8 @@ class ReadStream {
   // Cancels the call if it is still open.
   ~ReadStream();
 
-  // The next message; nothing at the normal end of the stream; else the call's error. Waits at most until the deadline.
+  // Returns the next message, nothing at the normal end of the stream, or the call's error. Waits until the deadline at
+  // most.
   absl::StatusOr<std::optional<ReceivedBytes>> Next();
 
  private:
@@ -109,7 +110,7 @@ void ReadStream::OnEvent(Tag tag, bool ok) {
     queue_.Shutdown();
     return;
   }
-  // If the request could not be sent, the status comes after the server's messages.
+  // If the request could not be sent, the status is available only after the server's messages were read.
   if (!ok && tag != kSent) {
     call_->Finish(&grpc_status_, QueueTag(kFinished));
     return;
@@ -155,12 +156,12 @@ absl::StatusOr<std::optional<ReceivedBytes>> ReadStream::Next() {
 // The result of asking one server for what is missing.
 struct Answer {
   absl::Status status;
-  bool broke = false;       // The server went away, or rejected a token that was replaced meanwhile.
-  bool brought = false;     // Some of it arrived.
-  bool ended_well = false;  // The call, whatever it brought.
+  bool broke = false;       // The server failed, or rejected a token that was replaced meanwhile: retry.
+  bool brought = false;     // Part of the answer arrived.
+  bool ended_well = false;  // The RPC ended well, even if its answer was rejected here.
 };
 
-// The next message over the direct path, of a read that ends at `deadline`; nothing at its good end.
+// Returns the next message of a read over the direct path, with this deadline; nothing at the normal end.
 absl::StatusOr<std::optional<ReceivedFrame>> NextFrame(DirectConnection& direct, Clock::Time deadline) {
   auto frame = direct.Receive(deadline);
   RR_RETURN_IF_ERROR(CheckCall());
@@ -172,7 +173,7 @@ absl::StatusOr<std::optional<ReceivedFrame>> NextFrame(DirectConnection& direct,
   return std::optional<ReceivedFrame>();
 }
 
-// On this thread alone: what the system has received meanwhile is as good as a second thread.
+// No second thread is needed here, because the kernel receives the next bytes meanwhile.
 Answer AskDirect(Link& link, const ServerConnection& connection, DirectConnection& direct, ReadChecker& read,
                  Clock::Time deadline) {
   const OnCancel on_cancel([&] { direct.Break(); });
@@ -221,7 +222,7 @@ absl::Status ReadInto(Link& link, const Geometry& geometry, const ReadRequest& r
     const Answer answer = AskOnce(link, *read, deadline);
     if (answer.status.ok()) continue;
     if (!answer.broke) return answer.status;
-    // The caller cancelled it: the server is fine.
+    // The caller cancelled the call, so the server is not at fault.
     RR_RETURN_IF_ERROR(CheckCall());
     if (answer.brought) schedule = from_now();
     const auto wait = schedule.WaitAfter(answer.status, Clock::Real().Now());

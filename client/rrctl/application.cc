@@ -85,7 +85,7 @@ class Formatter final : public CLI::Formatter {
   }
 };
 
-// Fields of the command line, named as in ClientOptions or as flags. No server uses these names.
+// Fields of errors about the command line, named as in ClientOptions or as flags. Servers do not use these names.
 bool IsOfTheCommandLine(absl::string_view field) {
   constexpr absl::string_view kSettings[] = {"endpoint", "cacert", "cert", "key", "token_file"};
   return absl::StartsWith(field, "--") ||
@@ -291,7 +291,7 @@ absl::Status UsageError(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* command = &app;
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
   const std::string wrong = WhatIsWrong(app, *command, error);
-  // A flag of the program is in no command's help.
+  // Flags of the program are not in the help of a command.
   const bool program = command == &app || app.get_option_no_throw(wrong.substr(0, wrong.find(':'))) != nullptr;
   const std::string help = absl::StrCat(app.get_name(), program ? "" : " " + command->get_name(), " --help");
   return absl::InvalidArgumentError(absl::StrCat(wrong, " (see ", help, ")"));

@@ -38,7 +38,7 @@ struct ExitMeaning {
 };
 absl::Span<const ExitMeaning> ExitMeanings();
 
-// `failed`: the exit code of failures that have none of their own. A command for which kExitFailed is an answer passes
+// `failed`: the exit code for all other failures. A command that uses kExitFailed as an answer (diff, doctor) passes
 // kExitUndecided.
 ExitCode ExitCodeFor(const absl::Status& status, ExitCode failed = kExitFailed);
 
@@ -49,7 +49,7 @@ std::string FailureText(const absl::Status& status);
 // Advice about a failure with exit code `code`, to be appended to its line; empty if the text contains it.
 std::string HintFor(const absl::Status& status, ExitCode code);
 
-// What a command works with.
+// What a command uses to ask the server and to print.
 class Session {
  public:
   using Question = std::function<absl::StatusOr<Document>(Client&)>;
@@ -64,11 +64,12 @@ class Session {
   absl::Status Show(const absl::StatusOr<Document>& answer, Layout layout = Layout::kRecords);
   // Asks the server, and prints the answer.
   absl::Status Ask(const Question& question, Layout layout = Layout::kRecords);
-  // Asks a question that takes long, and shows progress meanwhile.
+  // For a question that takes long: asks the server, and shows progress meanwhile.
   absl::StatusOr<Document> AskLong(
       const std::function<absl::StatusOr<Document>(Client&, const ShowProgress&)>& question);
 
-  // For a command that answers yes or no with its exit code: a failure must not look like a no.
+  // For a command whose exit code is the answer yes or no: other failures get another code, so that they do not look
+  // like a no.
   void ExitCodeIsTheAnswer() { failed_ = kExitUndecided; }
   void AnswerNo() { verdict_ = kExitFailed; }
   ExitCode CodeFor(const absl::Status& status) const { return status.ok() ? verdict_ : ExitCodeFor(status, failed_); }
@@ -76,8 +77,8 @@ class Session {
  private:
   const ClientOptions options_;
   Output output_;
-  ExitCode verdict_ = kExitOk;     // For a command that has printed its whole answer.
-  ExitCode failed_ = kExitFailed;  // For a command that failed.
+  ExitCode verdict_ = kExitOk;     // Ends a command that has printed its whole answer.
+  ExitCode failed_ = kExitFailed;  // Ends a command that failed.
 };
 
 // Uses the process's standard streams, so there is one per process, and one call of Main.
@@ -85,7 +86,7 @@ class Application {
  public:
   using Command = std::function<absl::Status(Session&)>;
 
-  // With the commands of this folder.
+  // Makes the program with the commands of this folder.
   Application();
   Application(const Application&) = delete;
   Application& operator=(const Application&) = delete;
@@ -105,14 +106,14 @@ class Application {
   ClientOptions options_;
   int timeout_s_ = 10;
   Format format_;
-  Command command_;  // The command that was named.
+  Command command_;  // The command that the user named.
 };
 
-// INVALID_ARGUMENT in one line: the wrong word, the nearest valid words of its kind, and the --help that lists them
-// all. `error` is what app.parse() threw.
+// Makes a one-line INVALID_ARGUMENT: the wrong word, the nearest valid words of its kind, and the --help command that
+// lists them all. `error` is the exception of app.parse().
 absl::Status UsageError(const CLI::App& app, const CLI::ParseError& error);
 
-// The value, or CLI11's error for the option's word.
+// Returns the value, or throws CLI11's error for this option.
 template <typename T>
 T OrUsageError(const absl::StatusOr<T>& value, const std::string& option) {
   if (!value.ok()) throw CLI::ValidationError(option, std::string(value.status().message()));

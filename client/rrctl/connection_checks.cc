@@ -77,17 +77,17 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(const ServerAddress& server) 
   return addresses;
 }
 
-// The result of a handshake. Includes what the server shows even if it is not trusted.
+// The result of a TLS handshake. Includes the server's certificate even if it is not trusted.
 struct TlsProbe {
   std::string version;    // "TLSv1.3"
-  std::string subject;    // Of the server's certificate, …
-  std::string names;      // … its alternative names, "DNS:a, IP Address:127.0.0.1",
-  std::string issuer;     // and who signed it.
+  std::string subject;    // Subject of the server's certificate,
+  std::string names;      // its alternative names ("DNS:a, IP Address:127.0.0.1"),
+  std::string issuer;     // and its issuer.
   std::string not_after;  // RFC 3339.
   int64_t seconds_left = 0;
   bool http2 = false;    // The server agreed to speak HTTP/2.
-  std::string distrust;  // Why the certificate is not accepted; empty: it is.
-  std::string ended;     // How the server closed the connection after the handshake; empty: it did not.
+  std::string distrust;  // Why the certificate is not accepted; empty: it is accepted.
+  std::string ended;     // How the server closed the connection after the handshake; empty: it stayed open.
 };
 
 using Context = std::unique_ptr<SSL_CTX, OpenSslFree<SSL_CTX_free>>;
@@ -138,9 +138,9 @@ void Describe(SSL* connection, TlsProbe& probe) {
   probe.http2 = std::string(reinterpret_cast<const char*>(protocol), size) == "h2";
 }
 
-// UNAVAILABLE: the server does not speak TLS, or ends the handshake. A server that requires a (different) client
-// certificate may say so in the handshake or close the connection after it. INVALID_ARGUMENT: authorities, certificate
-// or key are not PEM.
+// UNAVAILABLE if the server does not speak TLS or ends the handshake. A server that requires a (different) client
+// certificate may say so in the handshake, or close the connection after it. INVALID_ARGUMENT if authorities,
+// certificate or key are not PEM.
 absl::StatusOr<TlsProbe> ProbeTls(const Socket& socket, const ChannelKeys& keys) {
   ERR_clear_error();
   const Context context(SSL_CTX_new(TLS_client_method()));
@@ -156,7 +156,8 @@ absl::StatusOr<TlsProbe> ProbeTls(const Socket& socket, const ChannelKeys& keys)
     return absl::UnavailableError(TakeTlsReason("no answer, or the connection was closed"));
   TlsProbe probe{.version = SSL_get_version(connection.get())};
   Describe(connection.get(), probe);
-  // With TLS 1.3, a server that rejects the client's certificate says so only now, when others send their settings.
+  // With TLS 1.3, a server that rejects the client's certificate says so only after the handshake; other servers send
+  // their HTTP/2 settings at this point.
   char byte;
   if (const int read = SSL_read(connection.get(), &byte, 1); read <= 0) {
     const bool closed = SSL_get_error(connection.get(), read) == SSL_ERROR_ZERO_RETURN;

@@ -37,7 +37,7 @@ class Cursor {
   int64_t slot_ = 0;
 };
 
-// A run and a sample of it.
+// A sample and its run.
 using SampleName = std::pair<std::string, std::string>;
 
 absl::StatusOr<SampleName> ParseName(const DiffOptions& options, const std::string& name) {
@@ -126,7 +126,7 @@ Document Summarize(const Side& a, const Side& b, const RouteComparison& compared
           {"layers", std::move(layers)}};
 }
 
-// The rows of one portion that this side has.
+// The rows of one portion that this side of the comparison has.
 absl::StatusOr<SampleRows> RowsOf(const Side& side, RowRange portion) {
   const RowRange there = Intersect(portion, {0, side.state.committed_rows});
   if (!there.empty()) {

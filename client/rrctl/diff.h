@@ -1,5 +1,5 @@
-// Compares two records of the same rows, and the command that prints the result. A *choice* is what one row chose in
-// one layer: K expert ids.
+// Compares two records of the same rows, and has the command that prints the result. A *choice* is the K expert ids of
+// one row in one layer.
 #ifndef CLIENT_RRCTL_DIFF_H_
 #define CLIENT_RRCTL_DIFF_H_
 
@@ -18,7 +18,7 @@ namespace routing_replay::client {
 
 void AddDiff(Application& application);
 
-// How many experts two choices share. Each expert occurs once in a choice.
+// Returns the number of experts that two choices share. Each expert occurs once in a choice.
 int32_t SharedExperts(absl::Span<const uint16_t> a, absl::Span<const uint16_t> b);
 
 // Decoded rows of every MoE layer: layers[ordinal] is [TotalRows(rows)][K]. Points to memory that must outlive it.
@@ -28,10 +28,10 @@ struct DecodedRows {
 };
 
 struct LayerDifferences {
-  int64_t choices = 0;       // Compared choices; those of them with …
-  int64_t order = 0;         // … the same experts in another order,
-  int64_t set = 0;           // … other experts,
-  int64_t disjoint = 0;      // … among those: no expert in common.
+  int64_t choices = 0;       // Choices that were compared; of these, choices with
+  int64_t order = 0;         // the same experts in another order,
+  int64_t set = 0;           // different experts,
+  int64_t disjoint = 0;      // and among the latter, no expert in common.
   int64_t replaced_ids = 0;  // Ids of the first record that the second does not have.
   int64_t differing() const { return order + set; }
 };
@@ -51,7 +51,7 @@ class RouteComparison {
   // `geometry` must outlive it.
   explicit RouteComparison(const Geometry& geometry) : geometry_(geometry), layers_(geometry.num_moe_layers()) {}
 
-  // Compares the rows that both have; the portions of a sample must ascend.
+  // Compares the rows that both have; pass the portions of a sample in ascending order.
   void Add(const DecodedRows& a, const DecodedRows& b);
 
   int64_t rows() const { return rows_; }                      // Rows compared.
@@ -73,10 +73,10 @@ class RouteComparison {
 };
 
 struct DiffOptions {
-  std::string run;  // For both; empty: A and B are each "RUN:SAMPLE", where RUN has no colon.
+  std::string run;  // The run of both; empty: A and B are each "RUN:SAMPLE", where RUN has no colon.
   std::string a;
   std::string b;  // Empty: compares what the trainer recorded of A (R2) with what the rollout engine did (R3).
-  Producer producer = Producer::kRollout;  // Of both, if B is given.
+  Producer producer = Producer::kRollout;  // The producer of both, if B is given.
 };
 
 // An object:
