@@ -65,7 +65,7 @@ grpc::ByteBuffer PutMessage(const std::string& run, const AppendPiece& piece) {
   return builder.Build();
 }
 
-// True if asking for fewer samples at a time would help.
+// Returns true if a smaller request (fewer samples) could succeed.
 bool IsTooLong(const absl::Status& status) {
   const auto detail = GetErrorDetail(status);
   return absl::IsResourceExhausted(status) && detail && detail->reason == Reason::kLength;
@@ -128,7 +128,7 @@ class RunImpl final : public Run {
   template <typename Method, typename Request>
   absl::StatusOr<SampleState> Change(Method method, Request request, absl::string_view sample, Producer producer,
                                      Repeat repeat) const;
-  // StatMany at one server.
+  // StatMany on one server.
   absl::StatusOr<std::vector<SampleState>> StatAt(size_t place, absl::Span<const std::string> names,
                                                   Producer producer) const;
   absl::StatusOr<std::vector<SampleState>> ListAt(size_t place, v1::ListRequest request) const;
@@ -143,7 +143,8 @@ class RunImpl final : public Run {
   const BlockOptions blocks_;
 };
 
-// Sequence numbers are congruent to the place, so that the numbers of all servers are unique in one appender.
+// A sequence number modulo the number of servers is the place of the server, so that numbers are unique in a sharded
+// appender.
 AppenderRun RunImpl::RunAt(size_t place) const {
   const size_t step = servers_->size();
   return {.link = servers_->at(place).link(),
@@ -212,12 +213,12 @@ absl::StatusOr<SampleState> RunImpl::Truncate(absl::string_view sample, Producer
   v1::TruncateRequest request;
   request.set_rows(rows);
   if (expected_revision) request.set_expected_revision(*expected_revision);
-  // kNever: each call begins a new revision of the sample.
+  // Not repeatable, because each call begins a new revision of the sample.
   return Change(&Stub::Truncate, std::move(request), sample, producer, Repeat::kNever);
 }
 
 absl::StatusOr<std::vector<SampleState>> RunImpl::StatMany(absl::Span<const std::string> samples, Producer producer) {
-  // By place, without duplicates, because servers answer each name once.
+  // Names by place, without duplicates, because servers answer once per name.
   std::map<size_t, std::vector<std::string>> asked;
   std::unordered_set<std::string> seen;
   for (const std::string& sample : samples) {
@@ -297,7 +298,7 @@ absl::StatusOr<ReleaseOutcome> RunImpl::ReleaseAt(size_t place, v1::ReleaseReque
 }
 
 absl::StatusOr<ReleaseOutcome> RunImpl::Release(absl::Span<const std::string> samples, const ReleaseOptions& options) {
-  std::vector<std::vector<v1::ReleaseRequest>> requests(servers_->size());  // By place.
+  std::vector<std::vector<v1::ReleaseRequest>> requests(servers_->size());  // The runs on the servers, by place.
   const auto request_at = [&](size_t place) -> v1::ReleaseRequest& {
     std::vector<v1::ReleaseRequest>& made = requests[place];
     const bool is_full = made.empty() || static_cast<size_t>(made.back().samples_size() + made.back().handles_size()) ==

@@ -1,4 +1,4 @@
-// A run over the servers of a client.
+// Implements Run over the servers of a client.
 #ifndef CLIENT_RUN_H_
 #define CLIENT_RUN_H_
 
@@ -10,7 +10,7 @@
 
 namespace routing_replay::client {
 
-// What OpenRun returned: one geometry and one set of limits for all servers.
+// The answer of OpenRun: geometry and limits, the same for all servers.
 struct OpenedRun {
   Geometry geometry;
   RunSettings settings;

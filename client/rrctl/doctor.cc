@@ -30,9 +30,9 @@ using Stub = v1::RoutingReplay::Stub;
 constexpr int kLatencyCalls = 20;
 constexpr double kSlowMs = 50;
 constexpr double kFullShare = 0.85;
-// With a skew of this much, tokens and certificates expire at the wrong time, and log lines are out of order …
+// From this clock skew on, tokens and certificates expire at the wrong time, and log lines are out of order.
 constexpr double kSkewWarnSeconds = 2;
-// … and with this much, servers over Redis no longer remove anything.
+// From this clock skew on, servers over Redis no longer remove anything.
 constexpr double kSkewFailSeconds = 60;
 
 double Milliseconds(Clock::Duration duration) { return std::chrono::duration<double, std::milli>(duration).count(); }
@@ -54,7 +54,7 @@ std::string FixOf(const absl::Status& status) {
   }
 }
 
-// True if the call is allowed: the run does not exist, so an allowed call returns NOT_FOUND.
+// Returns true if the call is allowed. The run does not exist, so an allowed call returns NOT_FOUND.
 absl::StatusOr<std::optional<bool>> Allowed(const absl::Status& end) {
   if (absl::IsPermissionDenied(end)) return std::optional<bool>(false);
   if (absl::IsNotFound(end)) return std::optional<bool>();
@@ -71,7 +71,7 @@ absl::StatusOr<Answer> AskServer(const Caller& caller) {
   return Answer{.info = std::move(info), .round_trip = took, .middle = begin_of_day + half};
 }
 
-// Sends requests that are invalid and so change nothing.
+// Finds out by requests that are invalid on purpose, so that they change nothing.
 absl::StatusOr<Access> ProbeAccess(const Caller& caller, const std::string& scratch) {
   v1::DropRunRequest drop;
   drop.set_run(scratch);
@@ -86,7 +86,8 @@ absl::StatusOr<Access> ProbeAccess(const Caller& caller, const std::string& scra
   RR_ASSIGN_OR_RETURN(const auto read, Allowed(caller.Call(&Stub::List, list).status()));
   RR_ASSIGN_OR_RETURN(const auto put, Allowed(caller.Call(&Stub::Seal, seal).status()));
   Access access{.put = put, .read = read, .admin = admin};
-  // A rejected call shows that the token covers the run: then calls that are not rejected are allowed.
+  // PERMISSION_DENIED for one call shows that the token covers the run; then the calls that were not denied are
+  // allowed.
   if (!access.put && !access.read && !access.admin) return access;
   for (std::optional<bool>* scope : {&access.put, &access.read, &access.admin}) *scope = scope->value_or(true);
   return access;
@@ -96,7 +97,7 @@ bool Has(const std::vector<Finding>& findings, Verdict verdict) {
   return std::any_of(findings.begin(), findings.end(), [&](const Finding& f) { return f.verdict == verdict; });
 }
 
-// The parts of a target as GrpcTarget makes it.
+// Splits a target from GrpcTarget into its parts.
 ServerAddress AddressOf(const ServerTarget& target) {
   absl::string_view rest = target.target;
   ServerAddress address;
@@ -113,7 +114,7 @@ ServerAddress AddressOf(const ServerTarget& target) {
   return address;
 }
 
-// The checks of one server, up to the first failure.
+// Makes the checks of one server, up to the first failure.
 class ServerExaminer {
  public:
   ServerExaminer(const ServerAddress& server, const ClientOptions& client, std::vector<Finding>& findings)
@@ -121,7 +122,7 @@ class ServerExaminer {
     client_.endpoint = server.endpoint;
   }
 
-  // True if the service answers there.
+  // Returns true if the service answers.
   bool Examine() {
     std::vector<SocketAddress> addresses, reached;
     Add(CheckName(server_, addresses));
@@ -139,7 +140,7 @@ class ServerExaminer {
   }
 
  private:
-  // False if the check failed.
+  // Returns false if the check failed.
   bool Add(Finding finding) {
     finding.server = server_.endpoint;
     findings_.push_back(std::move(finding));

@@ -30,30 +30,31 @@ enum class Verdict { kOk, kWarn, kFail, kSkip };
 const char* VerdictName(Verdict verdict);
 
 struct Finding {
-  std::string server;  // The member of the endpoint, set by Examine; empty: the whole endpoint.
+  std::string server;  // The server of the endpoint that was checked; empty: the whole endpoint.
   std::string check;
   Verdict verdict = Verdict::kOk;
-  std::string what;                     // In words.
+  std::string what;                     // The finding in words.
   std::string fix;                      // How to fix it; empty if there is nothing to fix.
-  Document facts = Document::object();  // The same as numbers.
+  Document facts = Document::object();  // The finding as numbers.
 };
 
 // {"verdict": the worst, "checks": [{"server", "check", "verdict", "what", "fix", "facts"}]}
 Document ToDocument(const std::vector<Finding>& findings);
-// The same as columns for people, without the numbers, and without the server's name if there is only one.
+// The findings as columns for people, without the numbers, and without the server's name if there is only one server.
 Document FindingTable(const std::vector<Finding>& findings);
 bool AnyFailed(const std::vector<Finding>& findings);
 
 // One of the servers that an endpoint names.
 struct ServerAddress {
-  std::string endpoint;  // As a client takes it.
+  std::string endpoint;  // The address in the form that a client takes.
   std::string host;      // A name, or an address without brackets.
   std::string port;
-  std::string unix_path;  // Not empty: a socket of this machine instead of host and port.
+  std::string unix_path;  // Not empty: the path of a Unix socket, instead of host and port.
 };
 
-// The servers of every kind of endpoint that a client accepts; if empty, of the environment's. INVALID_ARGUMENT (field
-// endpoint) for a malformed endpoint, DEADLINE_EXCEEDED if the file of a "file:PATH" stays empty for `timeout`.
+// Returns the servers of an endpoint of any kind that a client accepts; if it is empty, of the environment variable's.
+// INVALID_ARGUMENT (field endpoint) for a malformed endpoint, DEADLINE_EXCEEDED if the file of a "file:PATH" stays
+// empty for `timeout`.
 absl::StatusOr<std::vector<ServerAddress>> ServersOf(absl::string_view endpoint, std::chrono::milliseconds timeout);
 
 // Checks below gRPC, which would only report that it has no connection: name, connection, and a TLS handshake, each
@@ -80,8 +81,8 @@ class Socket {
   int descriptor_;
 };
 
-// A connected, blocking socket whose reads and writes end after `timeout`. UNAVAILABLE: refused or no route;
-// DEADLINE_EXCEEDED: no answer, as from a firewall that drops packets.
+// Returns a connected, blocking socket whose reads and writes end after `timeout`. UNAVAILABLE: refused or no route.
+// DEADLINE_EXCEEDED: no answer, for example because a firewall drops packets.
 absl::StatusOr<Socket> ConnectTo(const SocketAddress& address, std::chrono::milliseconds timeout);
 
 // Fills `addresses`.
@@ -96,29 +97,29 @@ Finding CheckConnect(const std::vector<SocketAddress>& addresses, std::chrono::m
 Finding CheckTls(const ServerAddress& server, const SocketAddress& address, std::chrono::milliseconds timeout,
                  const ChannelKeys& keys);
 
-// Checks that need an answer of the server.
+// Checks that need an answer from the server.
 
-// One GetServerInfo, with the times around it.
+// The answer of one GetServerInfo, with the times before and after it.
 struct Answer {
   v1::ServerInfo info;
   Clock::Duration round_trip{};
-  std::chrono::system_clock::time_point middle;  // By this machine's clock.
+  std::chrono::system_clock::time_point middle;  // Times of this machine's clock.
 };
 
-// The checks of one server, in order. Pure: they get the observations as arguments.
+// The checks of one server, in order. They are pure functions of the observations in their arguments.
 Finding CheckFirstAnswer(const absl::StatusOr<Answer>& answer);
 Finding CheckVersion(const v1::ServerInfo& info);
 Finding CheckLimits(const v1::ServerInfo& info);
 Finding CheckLatency(std::vector<Clock::Duration> round_trips);
-// The fastest of several answers is the most exact.
+// Uses the fastest of several answers, which is the most exact.
 Finding CheckClock(const Answer& fastest);
 
-// `way`: of Link::LookForDirect.
+// `way`: the result of Link::LookForDirect.
 Finding CheckTransport(const absl::StatusOr<std::string>& way);
 
 // What the token allows on runs like `scratch`, a name that no run has.
 struct Access {
-  // Nothing if unknown: the server does not say for runs that the token does not cover.
+  // Not set if unknown, because the server does not say it for runs that the token does not cover.
   std::optional<bool> put, read, admin;
 };
 Finding CheckAccess(const absl::StatusOr<Access>& access, const std::string& scratch);

@@ -83,7 +83,7 @@ Document Describe(const RunSummary& run) {
           {"stored_bytes", run.stored_bytes}};
 }
 
-// An object with the server's counters.
+// Makes an object with the server's counters.
 absl::StatusOr<Document> DescribeServer(Client& client) {
   RR_ASSIGN_OR_RETURN(const auto info, client.GetServerInfo());
   Document server = Describe(info);
@@ -92,7 +92,7 @@ absl::StatusOr<Document> DescribeServer(Client& client) {
   return server;
 }
 
-// An array with one entry per server of a list, including those that cannot be reached.
+// Makes an array with one entry per server of a list, including those that cannot be reached.
 absl::StatusOr<Document> DescribeMembers(const Servers& servers) {
   const std::vector<Document> rows = FanOut(servers.size(), [&](size_t place) -> Document {
     const auto info = CallServerInfo(servers.at(place));
@@ -160,7 +160,7 @@ absl::StatusOr<Document> Remove(Client& client, const RemoveOptions& options) {
   return Document{{"run", options.run}, {"samples", outcome.samples}, {"freed_bytes", outcome.bytes}};
 }
 
-// What Remove would remove, of both producers; changes nothing.
+// Returns what Remove would remove, of both producers; changes nothing.
 absl::StatusOr<Document> DescribeRemoval(Client& client, const RemoveOptions& options) {
   RR_ASSIGN_OR_RETURN(const auto joined, client.JoinRun(options.run));
   Document all = {{"run", options.run}, {"samples", 0}, {"stored_bytes", 0}, {"removed", false}};
@@ -175,7 +175,7 @@ absl::StatusOr<Document> DescribeRemoval(Client& client, const RemoveOptions& op
   return all;
 }
 
-// On a terminal, drops a run only after the answer yes. ABORTED for another answer.
+// On a terminal, asks before a run is dropped. ABORTED for any answer but yes.
 absl::StatusOr<Document> AskAndRemove(Client& client, const RemoveOptions& options) {
   const bool asks = options.all && !options.yes && IsTerminal(STDIN_FILENO);
   if (options.dry_run || asks) {

@@ -17,7 +17,7 @@
 namespace routing_replay::client {
 namespace {
 
-// Bytes of the UTF-8 character at the start of `text`, which is not empty; 0 if there is no valid one.
+// Returns the number of bytes of the UTF-8 character at the start of `text` (not empty); 0 if it is not valid UTF-8.
 size_t CharacterBytes(absl::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const size_t bytes = byte(0) < 0x80 ? 1 : byte(0) < 0xC2 ? 0 : byte(0) < 0xE0 ? 2 : byte(0) < 0xF0 ? 3 : 4;
@@ -29,13 +29,13 @@ size_t CharacterBytes(absl::string_view text) {
   return overlong ? 0 : bytes;
 }
 
-// C0, DEL, and C1 (U+0080 … U+009F), which some terminals obey too.
+// Control characters: C0, DEL, and C1 (U+0080 … U+009F), which some terminals also interpret.
 bool IsControl(absl::string_view character) {
   const auto first = static_cast<unsigned char>(character[0]);
   return absl::ascii_iscntrl(first) || (first == 0xC2 && static_cast<unsigned char>(character[1]) < 0xA0);
 }
 
-// Columns that UTF-8 text takes, one per code point.
+// Width of UTF-8 text in columns, one per code point.
 size_t DisplayWidth(absl::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
@@ -48,13 +48,13 @@ std::string Padded(std::string text, size_t width) {
   return text;
 }
 
-// The key as a table shows it.
+// Returns the key in the form that a table shows.
 std::string Title(absl::string_view key) {
   if (!absl::ConsumeSuffix(&key, "_bytes")) absl::ConsumeSuffix(&key, "_ms");
   return Printable(key);
 }
 
-// A record's objects become lines of their own, which have no value.
+// In a record, a nested object gets its own heading line, which has no value.
 struct Line {
   std::string key;
   const Document* value = nullptr;
@@ -68,7 +68,7 @@ void Flatten(const Document& object, int depth, std::vector<Line>& lines) {
   }
 }
 
-// A line per key. Objects inside follow as lines of their own, below their key.
+// Prints one line per key. Nested objects follow below their key.
 void PrintRecord(const Document& object, std::ostream& out, const Style& style) {
   std::vector<Line> lines;
   Flatten(object, 0, lines);
@@ -86,7 +86,7 @@ void PrintRecord(const Document& object, std::ostream& out, const Style& style) 
   }
 }
 
-// A value inside another.
+// Formats a value inside another value.
 std::string InnerCell(absl::string_view key, const Document& value) {
   if (value.is_array() && value.size() == 2) return absl::StrCat(Cell(key, value[0]), ":", Cell(key, value[1]));
   return Cell(key, value);

@@ -23,18 +23,18 @@ using Document = nlohmann::ordered_json;
 
 enum class Format { kTable, kJson };
 
-// How a document is shown to people.
+// The layout in which a document is shown to people.
 enum class Layout {
-  kColumns,  // An array of objects, a line each.
-  kRecords,  // An object, or an array of them, a line per key.
+  kColumns,  // An array of objects, one line each.
+  kRecords,  // An object or an array of objects, one line per key.
 };
 
 bool IsTerminal(int file_descriptor);
 
-// `text` with every control character shown as "\xNN", newlines too: text from a server must not control the terminal.
+// Replaces every control character, newlines too, by "\xNN", because text from a server must not control the terminal.
 std::string Printable(absl::string_view text);
 
-// Emphasis as ANSI sequences, or as nothing. Bytes that control a terminal must not be in the text.
+// Emphasises text with ANSI sequences, or not at all. The text must not contain control characters.
 class Style {
  public:
   explicit Style(bool colour) : colour_(colour) {}
@@ -55,14 +55,14 @@ Document OrNull(const std::optional<T>& value) {
   return value ? Document(*value) : Document();
 }
 
-// A value as in a table.
+// Formats a value as a table does.
 std::string Cell(absl::string_view key, const Document& value);
 
 // JSON on one line. Never fails: bytes that are not UTF-8 are replaced.
 std::string ToJsonLine(const Document& document);
 
-// One line per row below a line of keys, in columns. Rows may come in portions: columns never get narrower, and are
-// those of the first row; a row without a key has an empty cell there.
+// Prints a line of keys and then one line per row, in columns. The columns are the keys of the first row; a row that
+// lacks a key has an empty cell. Rows may come in portions: a column never becomes narrower.
 class TableWriter {
  public:
   TableWriter(std::ostream& out, Style style) : out_(out), style_(style) {}
@@ -87,15 +87,14 @@ class Output {
   const Style& style() const { return style_; }
 
   void Print(const Document& document, Layout layout);
-  // For people a record, and below it its array `key` as columns; if `counted`, the record shows the array's size
-  // instead. For programs the whole document.
+  // For people, prints a record and below it its array `key` as columns; if `counted`, the record also shows the size
+  // of the array. For programs, prints the whole document.
   void PrintWithTable(const Document& document, const std::string& key, bool counted);
-  // One array that arrives in portions, of which only one is held: a line per element.
+  // Prints an array that arrives in portions, one line per element, and keeps only one portion in memory.
   class Stream;
-  // Text as it is.
+  // Prints text unchanged.
   void Write(absl::string_view text) { out_ << text; }
-  // Writes out what is buffered. DATA_LOSS if anything written so far was not accepted (a full disk, a reader that went
-  // away).
+  // Writes out what is buffered. DATA_LOSS if any output so far was lost (disk full, or the reader closed the pipe).
   absl::Status Flush();
 
  private:
@@ -109,7 +108,8 @@ class Output::Stream {
   explicit Stream(Output& output) : output_(output), table_(output.out_, output.style_) {}
   // `rows` is an array of objects. DATA_LOSS as in Flush.
   absl::Status Add(const Document& rows);
-  // Without this call a JSON array stays open, so that a reader sees that something is missing.
+  // Closes a JSON array. If a command fails, do not call this: the array stays open, so that a reader sees that data is
+  // missing.
   absl::Status End();
 
  private:
@@ -120,7 +120,7 @@ class Output::Stream {
 
 // The progress of a long command.
 struct Progress {
-  int64_t done = 0;  // Units, of …
+  int64_t done = 0;  // Units done,
   int64_t total = 0;
   int64_t bytes = 0;  // Moved so far.
   const char* unit = "samples";

@@ -37,17 +37,17 @@ Document Balance(absl::Span<const int64_t> counts) {
   return {{"max_to_mean", OrNull(balance.max_to_mean)}, {"entropy", OrNull(balance.entropy)}};
 }
 
-// The expected share of a row's experts that another randomly drawn row of the run has, too.
+// Expected share of common experts of two randomly drawn rows of the run.
 Document ExpectedShare(absl::Span<const int64_t> counts, int64_t rows, int32_t top_k) {
   if (rows < 2) return nullptr;
-  double pairs = 0;  // Pairs of different rows with an expert in common.
+  double pairs = 0;  // The number of (pair of different rows, common expert).
   for (const int64_t count : counts) pairs += static_cast<double>(count) * static_cast<double>(count - 1);
   return pairs / (static_cast<double>(rows) * static_cast<double>(rows - 1) * top_k);
 }
 
 bool EndsTheReport(const absl::Status& status) { return ExitCodeFor(status) == kExitUnreachable; }
 
-// A sample whose rows are read: for neighbours and versions, for the comparison with the trainer, or both.
+// A sample whose rows are read: for neighbours and weight versions, for the comparison with the trainer, or for both.
 struct ReadSample {
   const SampleState* rollout = nullptr;
   const SampleState* trainer = nullptr;  // Null: not compared.
@@ -171,7 +171,7 @@ class Gatherer {
     }
   }
 
-  // The bins in which the rows of a sample are counted: those of its versions, and its group.
+  // Returns the bins in which the rows of a sample are counted: those of its weight versions and that of its group.
   std::vector<BinnedRows> BinsOf(const SampleState& sample) const {
     std::vector<BinnedRows> bins = versions_->BinsOf(sample);
     bins.push_back({{0, sample.committed_rows}, versions_->size() + RangeOf(ranges_, sample.group)});
@@ -232,9 +232,10 @@ class Gatherer {
   std::vector<SampleState> rollout_, trainer_;
   std::vector<const SampleState*> scanned_;  // Points into rollout_.
   std::optional<VersionBins> versions_;
-  std::vector<std::pair<int64_t, int64_t>> ranges_;  // Of groups.
-  std::optional<RouteScan> scan_;                    // Bins of the versions, then of the ranges.
-  std::vector<std::vector<int64_t>> load_;           // [ordinal][expert]
+  std::vector<std::pair<int64_t, int64_t>> ranges_;  // Ranges of groups.
+  // First the bins of the weight versions, then those of the ranges of groups.
+  std::optional<RouteScan> scan_;
+  std::vector<std::vector<int64_t>> load_;  // [ordinal][expert]
   int64_t load_rows_ = 0;
   std::optional<RouteComparison> compared_;
   int64_t compared_samples_ = 0;
@@ -242,7 +243,7 @@ class Gatherer {
   Document damaged_ = Document::array();
 };
 
-// Called before a run is read for the file.
+// Checks the file before the run is read.
 absl::Status MayWrite(const FileOptions& options) {
   const std::string& file = options.path;
   std::error_code ignored;
@@ -309,7 +310,7 @@ std::string RenderReport(const Document& report, const std::string& made) {
 }
 
 absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
-  // A random name, so that another user who may write into the directory cannot put a link there first.
+  // A random name, so that another user with write access to the directory cannot place a link with this name first.
   const std::string part = absl::StrCat(path, ".", absl::Hex(std::random_device()(), absl::kZeroPad8), ".part");
   const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd < 0) return absl::InvalidArgumentError(absl::StrCat("cannot write ", part, ": ", std::strerror(errno)));

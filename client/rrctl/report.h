@@ -24,11 +24,11 @@ void AddReport(Application& application);
 
 struct ReportOptions {
   std::string run;
-  int64_t samples = 64;  // Limit of samples whose rows are read.
-  uint64_t seed = 1;     // For choosing them.
+  int64_t samples = 64;  // Limit for the samples whose rows are read.
+  uint64_t seed = 1;     // Seed for the random choice of these samples.
 };
 
-// Of the rollout's rows; exact, except what is of the samples that were read:
+// The figures about the rollout's rows. They are exact, except those that cover only the samples that were read:
 //   "run"      as `rrctl stat RUN`
 //   "load"     [{"layer", "rows", "experts", "unused", "busiest", "busiest_count", "max_to_mean", "entropy", "counts"}]
 //              of the read samples, a layer each
@@ -46,24 +46,24 @@ struct ReportOptions {
 //   "mismatch" null where the trainer recorded nothing, else {"samples", "rows", "layers": [{"layer", "choices",
 //              "order_only", "other_experts", "no_common_expert", "replaced_ids"}]} of samples chosen likewise among
 //              those that both producers have.
-// Memory: what `rrctl ls` needs, and that of a portion. NOT_FOUND (kNoRun). Samples that cannot be read are listed and
-// do not end it.
+// Needs the memory of `rrctl ls` plus that of one portion. NOT_FOUND (kNoRun). Samples that cannot be read are listed
+// in "damaged" and do not end the report.
 absl::StatusOr<Document> GatherReport(Client& client, const ReportOptions& options, const ShowProgress& progress);
 
-// The report as one HTML file that needs nothing else: no network, no other file. `made` is the time, as text. The page
-// (report.html) draws itself from the JSON in it.
-extern const char kReportTemplate[];  // report.html as it was when this was built.
+// Returns the report as one self-contained HTML file, which needs no network and no other file. `made` is the time, as
+// text. The page (report.html) draws itself from the embedded JSON.
+extern const char kReportTemplate[];  // The contents of report.html at build time.
 std::string RenderReport(const Document& report, const std::string& made);
 
-// Writes the whole file or nothing: an existing file is replaced once the new one is complete. INVALID_ARGUMENT if it
-// cannot be written, DATA_LOSS if the disk fails.
+// Writes the whole file or nothing: an existing file is replaced when the new one is complete. INVALID_ARGUMENT if the
+// path cannot be written, DATA_LOSS if the disk fails.
 absl::Status WriteFile(const std::string& path, absl::string_view bytes);
 
-// The figures (report_figures.cc): from samples' states their lengths and missing rows, from their rows the load of
-// experts and how alike neighbouring rows are; and ranges that combine many values, so that they fit into a chart.
+// Computes the figures (report_figures.cc): lengths and missing rows from the states of samples; expert load and the
+// similarity of neighbouring rows from their rows; and ranges that combine many values to fit a chart.
 
-// Positions, ascending, of `count` of `all` samples (all, if there are no more). Random, but the same for the same
-// seed, and those for a smaller count are among them.
+// Chooses `count` of `all` samples at random and returns their positions, ascending. The choice depends only on the
+// seed, and a larger count includes the choice of a smaller one.
 std::vector<size_t> ChooseSamples(size_t all, size_t count, uint64_t seed);
 
 // Divides `count` items in order into at most `max_bins` runs of equal length (the last may be shorter): half-open
@@ -79,13 +79,14 @@ struct Histogram {
 // With at most `max_bins` ranges. `values` are not negative; without any there are no ranges.
 Histogram MakeHistogram(const std::vector<int64_t>& values, size_t max_bins);
 
-// How evenly the choices of one layer spread over its experts.
+// How evenly the choices of one layer are spread over its experts.
 struct LoadBalance {
   int64_t choices = 0;
   int64_t unused = 0;  // Experts that no row chose.
   int64_t busiest = 0;
   int64_t busiest_count = 0;
-  std::optional<double> max_to_mean;  // 1 if all are equal, at most the number of experts. Nothing without choices.
+  // Largest count divided by the mean: 1 if all are equal, at most the number of experts. Not set without choices.
+  std::optional<double> max_to_mean;
   // Shannon entropy, divided by that of an even load: 1 for an even load, 0 if one expert has everything. Nothing
   // without choices; 1 for a layer of one expert.
   std::optional<double> entropy;
@@ -96,18 +97,18 @@ LoadBalance BalanceOf(absl::Span<const int64_t> counts);
 
 // "lengths" and "missing" of a report.
 Document LengthTable(const std::vector<SampleState>& samples);
-// The samples with the most missing rows, and the number of samples that miss any.
+// The samples with the most missing rows, and the number of samples with any missing row.
 Document MissingTable(const std::vector<SampleState>& samples, int64_t& missing_samples);
 
-// Half-open ranges that hold all groups of the samples: one per group, or several neighbours together if there are
-// many.
+// Half-open ranges that cover all groups of the samples: one range per group, or, if there are many groups, one for
+// several neighbouring groups.
 std::vector<std::pair<int64_t, int64_t>> GroupRanges(const std::vector<SampleState>& samples);
-// The index of the range with `group`; one must have it.
+// Returns the index of the range that contains `group`; there must be one.
 size_t RangeOf(const std::vector<std::pair<int64_t, int64_t>>& ranges, int64_t group);
 // {"begin", "end", "samples", "rows", "unrecorded_rows", "lost_rows"} for each range.
 Document GroupTable(const std::vector<SampleState>& samples, const std::vector<std::pair<int64_t, int64_t>>& ranges);
 
-// Rows whose load is counted in bin `bin`.
+// The number of rows that were counted in this bin.
 struct BinnedRows {
   RowRange rows;
   size_t bin = 0;
@@ -118,7 +119,7 @@ class RouteScan {
  public:
   struct Neighbours {
     int64_t pairs = 0;       // Pairs of rows r and r + 1 of a sample, both recorded.
-    int64_t shared_ids = 0;  // Experts that both rows chose, over all pairs.
+    int64_t shared_ids = 0;  // Sum over all pairs of the experts that both rows chose.
   };
 
   // `geometry` must outlive it.
@@ -141,12 +142,12 @@ class RouteScan {
   std::vector<Neighbours> neighbours_;
   std::vector<int64_t> bin_rows_;
   std::vector<std::vector<std::vector<int64_t>>> counts_;  // [bin][ordinal][expert]
-  std::optional<int64_t> last_row_;                        // Last row of the sample so far, …
-  std::vector<std::vector<uint16_t>> last_;                // … and its choices.
+  std::optional<int64_t> last_row_;                        // The last row of the current sample so far,
+  std::vector<std::vector<uint16_t>> last_;                // and its choices.
 };
 
-// The weight versions of samples, in order: by number, those without a number last by their label; neighbours together
-// if there are many.
+// The weight versions of samples: sorted by number, then those without a number by label. If there are many, neighbours
+// share a bin.
 class VersionBins {
  public:
   explicit VersionBins(const std::vector<const SampleState*>& samples);
@@ -154,7 +155,7 @@ class VersionBins {
   size_t size() const { return labels_.size(); }
   // "17", "17 – 19", the engine's label, or "unknown".
   const std::string& label(size_t bin) const { return labels_[bin]; }
-  // The bins in which the rows of one of its samples are counted.
+  // Returns the bins in which the rows of a sample are counted.
   std::vector<BinnedRows> BinsOf(const SampleState& sample) const;
 
  private:

@@ -16,7 +16,7 @@ constexpr size_t kGroupBins = 64;
 constexpr size_t kMissingSamples = 20;
 
 struct Missing {
-  int64_t rows = 0;  // Committed and lost.
+  int64_t rows = 0;  // Committed rows and lost rows.
   int64_t unrecorded = 0;
   int64_t lost = 0;
   int64_t missing() const { return unrecorded + lost; }
@@ -29,7 +29,7 @@ Missing MissingOf(const SampleState& state) {
 
 int64_t LengthOf(const SampleState& state) { return state.num_tokens.value_or(state.committed_rows); }
 
-// For every bin, a count of each expert is kept.
+// Limit for bins, because each has a counter per expert.
 constexpr size_t kVersionBins = 32;
 
 }  // namespace
@@ -91,7 +91,7 @@ Document LengthTable(const std::vector<SampleState>& samples) {
   for (const SampleState& state : samples) lengths.push_back(LengthOf(state));
   std::sort(lengths.begin(), lengths.end());
   const Histogram histogram = MakeHistogram(lengths, kLengthBins);
-  // The nearest rank, so that the result is a real length.
+  // Percentile by nearest rank, so that the result is the length of a real sample.
   const auto quantile = [&](double fraction) -> Document {
     if (lengths.empty()) return nullptr;
     const auto rank = static_cast<size_t>(fraction * static_cast<double>(lengths.size() - 1) + 0.5);

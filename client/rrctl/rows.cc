@@ -50,7 +50,7 @@ absl::Status CheckRecord(const SampleRecord& record, const std::string& sample, 
 
 constexpr std::chrono::seconds kReadTimeout(60);  // For one portion.
 
-// `portion` of `sample`, which has its recorded rows and the requested layers.
+// Converts `portion` to the answer; `sample` has the portion's recorded rows and the requested layers.
 Document ToDocument(const Geometry& geometry, const std::vector<int32_t>& layers, RowRange portion,
                     const SampleRows& sample) {
   Document rows = Document::array();
@@ -95,15 +95,15 @@ struct PutOptions {
   std::string tensor;  // Name of the tensor in a safetensors file; empty: the only one that can be rows.
   // For a recorded trace: JSON whose seq_lens say where its sequences end. Each becomes a sample "<sample>/<number>".
   std::string index;
-  int32_t num_experts = 0;           // Makes the run if it does not exist; otherwise 0.
-  std::optional<int32_t> top_k;      // With num_experts; absent: the file's K.
-  std::vector<int32_t> moe_layers;   // With num_experts; empty: the file's layer axis is layers 0, 1, ….
+  int32_t num_experts = 0;           // E of the run, which is created if it does not exist. 0: the run must exist.
+  std::optional<int32_t> top_k;      // K of a new run; absent: that of the file.
+  std::vector<int32_t> moe_layers;   // MoE layers of a new run; empty: layers 0, 1, … as the file has.
   std::optional<int64_t> row_start;  // Absent: after the committed rows.
   std::optional<int64_t> group;
   bool seal = false;
 };
 
-// Geometry from the options and the file's shape; nothing if the run must exist.
+// Returns a geometry made from the options and the file's shape; nothing if the run must exist.
 absl::StatusOr<std::optional<Geometry>> GeometryFor(const PutOptions& options, const std::vector<int64_t>& shape) {
   if (options.num_experts == 0) return std::nullopt;
   if (shape[1] < 1 || shape[1] > kMaxLayers || shape[2] > kMaxTopK) {
@@ -124,7 +124,7 @@ absl::StatusOr<std::optional<Geometry>> GeometryFor(const PutOptions& options, c
                            .top_k = {options.top_k.value_or(static_cast<int32_t>(shape[2]))}});
 }
 
-// Joins the run, or makes it. Rows that do not match make no run, because its geometry is permanent.
+// Joins or creates the run. Checks the rows first, because the geometry of a run cannot be changed later.
 absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions& options, const RowsFile& rows) {
   RR_ASSIGN_OR_RETURN(const auto geometry, GeometryFor(options, rows.tensor.shape));
   if (!geometry) return client.JoinRun(options.run);

@@ -1,5 +1,5 @@
-// Reads the rows of one sample in portions, so that a sample of any size needs the memory of one portion; and the
-// commands get, which shows rows, and put, which appends those of a file.
+// Reads the rows of one sample in portions, so that a sample of any size needs the memory of only one portion. Also has
+// the commands get, which shows rows, and put, which appends the rows of a file.
 #ifndef CLIENT_RRCTL_ROWS_H_
 #define CLIENT_RRCTL_ROWS_H_
 
@@ -16,29 +16,30 @@
 
 namespace routing_replay::client {
 
-// What to read of one sample, all of one revision: ABORTED (kOldRevision) if the server has another revision than
-// `state`.
+// What to read of one sample. All rows are of the revision in `state`: ABORTED (kOldRevision) if the server has another
+// revision.
 struct PortionRead {
   SampleState state;
   std::vector<int32_t> layers;  // From LayersOf.
-  RowRange rows;                // May include unrecorded ones.
+  RowRange rows;                // The rows; some may be unrecorded.
 };
 
-// `asked` in the order of a read, without duplicates; all MoE layers if it is empty.
+// Returns `asked` sorted and without duplicates; all MoE layers if it is empty.
 std::vector<int32_t> LayersOf(const Geometry& geometry, std::vector<int32_t> asked = {});
 
-// Rows of a portion: some MB decoded.
+// Number of rows in a portion, which has some MB when it is decoded.
 int64_t PortionRows(const Geometry& geometry);
 
-// The rows of one portion. FAILED_PRECONDITION, NOT_FOUND, DATA_LOSS or OUT_OF_RANGE with the sample's status if it
-// cannot be read.
+// Reads the rows of one portion. FAILED_PRECONDITION, NOT_FOUND, DATA_LOSS or OUT_OF_RANGE, naming the sample's status,
+// if the sample cannot be read.
 absl::StatusOr<SampleRows> ReadPortion(Run& run, const PortionRead& read, RowRange portion);
 
 // Reads all portions in order and passes each to `take`, whose first error ends it.
 absl::Status ReadPortions(Run& run, const PortionRead& read,
                           const std::function<absl::Status(RowRange portion, const SampleRows& rows)>& take);
 
-// All committed rows and all MoE layers of a sample, in memory. Errors of ReadPortion and of Run::Stat.
+// Reads all committed rows and all MoE layers of a sample into memory. Fails with the errors of ReadPortion and
+// Run::Stat.
 absl::StatusOr<SampleRows> ReadSample(Run& run, const std::string& sample, Producer producer);
 
 void AddGet(Application& application);

@@ -63,7 +63,7 @@ absl::Status WriteSecret(const std::string& path, const std::string& token) {
   return written ? absl::OkStatus() : absl::ErrnoToStatus(errno, path);
 }
 
-// "" if the file does not exist yet.
+// Returns the content of the file; "" if it does not exist yet.
 absl::StatusOr<std::string> ReadEntries(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return errno == ENOENT ? absl::StatusOr<std::string>("") : absl::ErrnoToStatus(errno, path);
@@ -75,7 +75,7 @@ absl::StatusOr<std::string> ReadEntries(const std::string& path) {
   return text;
 }
 
-// Locks the directory against other editors of its files; the lock is released when the descriptor is closed.
+// Locks the directory, so that two commands do not change its files at once. Closing the descriptor releases the lock.
 absl::StatusOr<int> LockFolderOf(const std::filesystem::path& path) {
   const std::string folder = path.has_parent_path() ? path.parent_path().string() : ".";
   const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -86,9 +86,9 @@ absl::StatusOr<int> LockFolderOf(const std::filesystem::path& path) {
   return failed;
 }
 
-// A server that reads the file meanwhile sees either all of it or the old version; half an entry may grant more. The
-// file keeps its owner and mode, because otherwise the server could no longer read it, and its place at the end of
-// symbolic links.
+// Replaces the file by a rename, so that a server that reads it sees the old or the new version, but never part of an
+// entry, which might grant more. The file keeps its owner and mode, so that the server can still read it, and symbolic
+// links keep pointing to it.
 absl::Status AppendEntry(const std::string& named, const std::string& entry) {
   std::error_code ignored;
   const std::string path = std::filesystem::weakly_canonical(named, ignored).string();
@@ -116,7 +116,7 @@ absl::Status AppendEntry(const std::string& named, const std::string& entry) {
   return absl::PermissionDeniedError(absl::StrCat(path, ": a new file cannot get its owner; run this as the owner"));
 }
 
-// "" is every run. Any other prefix that no run name can have would grant nothing.
+// "" covers every run. Any other prefix must be possible in a run name, or it would grant nothing.
 absl::Status CheckGrant(const TokenOptions& options) {
   for (const std::string& prefix : options.run_prefixes) {
     if (prefix.empty()) continue;
@@ -125,7 +125,7 @@ absl::Status CheckGrant(const TokenOptions& options) {
   return absl::OkStatus();
 }
 
-// Checks the entry as the server will; its keys are nearly the same as our flags.
+// Checks the entry with the server's rules, and names our flags in errors instead of its keys.
 absl::Status CheckEntry(const std::string& entry) {
   const auto grants = ParseTokenFile(entry + "\n");
   if (grants.ok()) return absl::OkStatus();
@@ -150,7 +150,8 @@ absl::StatusOr<Document> MakeToken(const TokenOptions& options) {
   }
   if (options.append.empty()) return made;
   if (absl::Status status = AppendEntry(options.append, entry); !status.ok()) {
-    if (!options.file.empty()) unlink(options.file.c_str());  // The token is not valid yet.
+    // The token only becomes valid when its entry is in the server's file.
+    if (!options.file.empty()) unlink(options.file.c_str());
     return status;
   }
   return made;

@@ -28,7 +28,8 @@ struct TokenOptions {
 // token file whose owner would change, and other errors that name a file. An error leaves all files unchanged.
 absl::StatusOr<Document> MakeToken(const TokenOptions& options);
 
-// For people: which other runs a prefix without a separator at its end covers; "" if all have one.
+// Returns a note for people about which other runs a prefix covers if it does not end in a separator; "" if all
+// prefixes do.
 std::string PrefixHint(const TokenOptions& options);
 
 }  // namespace routing_replay::client

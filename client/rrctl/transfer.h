@@ -27,9 +27,10 @@ absl::StatusOr<Document> ImportFromDirectory(Client& client, const TransferOptio
 // {"run", "samples", "rows", "read_bytes", "damaged": [{"sample", "row", "layer", "what"}]}; row and layer are null if
 // unknown.
 absl::StatusOr<Document> Verify(Client& client, const TransferOptions& options, const ShowProgress& progress);
-// The same of `options.directory`, without a server.
+// As Verify, for `options.directory`, without a server.
 absl::StatusOr<Document> VerifyDirectory(const TransferOptions& options, const ShowProgress& progress);
-// The result of Verify as an error: DATA_LOSS (kChecksum) with the first damaged sample, OK if there is none.
+// Converts the result of Verify to a status: DATA_LOSS (kChecksum) naming the first damaged sample, OK if there is
+// none.
 absl::Status DamageOf(const Document& verified);
 
 }  // namespace routing_replay::client

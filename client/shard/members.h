@@ -1,7 +1,8 @@
-// The servers of an endpoint "shard:a:7400,b:7400", and which of them has a sample. Knows no gRPC.
+// The servers (members) of an endpoint "shard:a:7400,b:7400", and the rule which member stores a sample. Independent of
+// gRPC.
 //
-// The servers do not know each other: the client's list is the list of members. Every client of a run must state the
-// same list, in any order; each server checks its fingerprint.
+// The servers do not know of each other; only the clients have the list of members. Every client of a run must state
+// the same list, in any order; each server checks its fingerprint.
 //
 // The server of a sample is a function of its id alone. The key of an id is the part before its first ':' (its place
 // tag), or the whole id without a ':'. If the key is the host of exactly one member, the sample is there:
@@ -25,30 +26,32 @@ namespace routing_replay::client {
 // Immutable.
 class ShardMembers {
  public:
-  // A place, counted from 1, is the highest byte of a handle (HandleOf), whose sign bit stays clear.
+  // The highest byte of a handle (HandleOf) is the place + 1, and the sign bit stays clear, hence this limit.
   static constexpr size_t kMaxMembers = 127;
 
-  // True for "shard:…"; every other endpoint stands for one store.
+  // Returns true for "shard:…"; every other endpoint leads to a single store.
   static bool IsShardEndpoint(absl::string_view endpoint);
   // INVALID_ARGUMENT (kField) for a member that is not an endpoint ("host:port", "[v6]:port", "unix:PATH" or
   // "file:PATH") or occurs twice, and for too many members.
   static absl::StatusOr<ShardMembers> Parse(absl::string_view endpoint);
 
-  // Ascending by their bytes; a place is an index into this list.
+  // The members in ascending byte order; a place is an index into this list.
   const std::vector<std::string>& endpoints() const { return endpoints_; }
   size_t size() const { return endpoints_.size(); }
-  // XXH64, seed 0, of the members in ascending order, each followed by a line feed. Never 0.
+  // The fingerprint of the list: XXH64 with seed 0 of the members in ascending order, each followed by a line feed.
+  // Never 0.
   uint64_t fingerprint() const { return fingerprint_; }
 
   size_t PlaceOf(absl::string_view sample) const;
-  // The tag that names a member ("node-3:"). Empty: none does, as another one has the same host, or an IPv6 address.
+  // The place tag of a member ("node-3:"). Empty if there is none: another member has the same host, or it is an IPv6
+  // address.
   std::string TagOf(size_t place) const;
-  // The handle of a sample for a batch's column: SampleHandle of its id, with its place + 1 in the highest byte.
+  // The handle of a sample: SampleHandle of its id, with its place + 1 in the highest byte.
   int64_t HandleOf(absl::string_view sample) const;
   // The place in a handle from HandleOf. INVALID_ARGUMENT (kField) if it names no member of this list.
   absl::StatusOr<size_t> PlaceOfHandle(int64_t handle) const;
-  // Forks share rows only within one server. INVALID_ARGUMENT (kField, "prefix") if the fork would be on another server
-  // than its parent; names the tag with which its id must begin.
+  // Checks that a fork is on the server of its parent, because rows can be shared only within a server.
+  // INVALID_ARGUMENT (kField, "prefix") if it is not; the message names the tag with which the fork's id must begin.
   absl::Status CheckFork(absl::string_view fork, absl::string_view parent) const;
 
  private:

@@ -1,4 +1,4 @@
-// The servers of a client, and calls to all of them at a time.
+// The servers of a client, and calls to all of them at once.
 #ifndef CLIENT_SHARD_SERVERS_H_
 #define CLIENT_SHARD_SERVERS_H_
 
@@ -20,7 +20,8 @@
 
 namespace routing_replay::client {
 
-// Says which member is on this machine, by its host, where neither its address nor the machine's name does.
+// The environment variable that names the host of the member on this machine, if neither an address nor the machine's
+// name tells.
 inline constexpr char kPlaceVariable[] = "ROUTING_REPLAY_PLACE";
 
 // NOT_FOUND (kNoRun).
@@ -28,8 +29,8 @@ bool IsNoRun(const absl::Status& status);
 
 absl::StatusOr<ServerSummary> CallServerInfo(const Caller& caller);
 
-// Runs call(0), … call(count - 1), each on a thread of its own, as part of this thread's call. Returns their results in
-// this order.
+// Runs call(0), … call(count - 1) in parallel, each on its own thread, as parts of this thread's call. Returns the
+// results in this order.
 template <typename Call>
 auto FanOut(size_t count, const Call& call) {
   using Result = decltype(call(size_t{}));
@@ -48,33 +49,34 @@ auto FanOut(size_t count, const Call& call) {
   return results;
 }
 
-// Which servers must answer a call to all.
+// Which servers must answer a call to all servers.
 enum class Needed {
-  kThoseThatAnswer,  // At least one. Samples on a server that is away cannot be read now anyway.
-  kThoseWithTheRun,  // Servers without the run have nothing to do.
-  kAll,              // All: a server that lost the run has lost a part of the answer.
+  kThoseThatAnswer,  // At least one. Samples on an unreachable server cannot be read now anyway.
+  kThoseWithTheRun,  // All, but it is fine if a server does not have the run.
+  kAll,              // All, and each must have the run: one that lost the run has lost a part of the answer.
 };
 
-// The servers by place: the members of a list "shard:…", over which samples are spread, or a single one at place 0 for
-// any other endpoint. Their callers remember which of them are away (Caller). Thread-safe.
+// The servers by place: the members of a "shard:…" list, over which samples are spread, or for any other endpoint a
+// single one at place 0. Each Caller remembers whether its server could be reached. Thread-safe.
 class Servers {
  public:
-  // For options.endpoint, which must not be empty. Errors of Client::Connect.
+  // Makes the servers of options.endpoint, which must not be empty. Fails with the errors of Client::Connect.
   static absl::StatusOr<std::shared_ptr<const Servers>> Connect(const ClientOptions& options);
-  // `given`, which `options` led to; or, where that is a server that advertises a list, all of its members. Asks it.
+  // Returns `given`, which was made from `options`. But if it is a single server that advertises a list, returns all
+  // members of this list. Asks the server.
   static absl::StatusOr<std::shared_ptr<const Servers>> All(std::shared_ptr<const Servers> given,
                                                             ClientOptions options);
 
   size_t size() const { return callers_.size(); }
   const Caller& at(size_t place) const { return *callers_[place]; }
-  // The members of the list; null without a list.
+  // The members of a "shard:" list; null for other endpoints.
   const ShardMembers* members() const { return members_ ? &*members_ : nullptr; }
 
   size_t PlaceOf(absl::string_view sample) const { return members_ ? members_->PlaceOf(sample) : 0; }
   // Run::place and Run::places.
   const std::string& tag_here() const { return tag_here_; }
   const std::vector<std::string>& tags() const { return tags_; }
-  // Run::Handle, and its inverse: the place, and the handle that the server there knows.
+  // Run::Handle, and its inverse: the place, and the handle that the server at this place knows.
   int64_t HandleOf(absl::string_view sample) const;
   absl::StatusOr<std::pair<size_t, int64_t>> FindHandle(int64_t handle) const;
   // Checks that a fork has the same place as `parent` (if that is not empty); the error also names the fork.
@@ -82,9 +84,9 @@ class Servers {
   // `status` with the server's name in front of its message, if there is a list. OK stays OK.
   absl::Status Named(size_t place, const absl::Status& status) const;
 
-  // Runs call(place) on all servers; each returns an absl::StatusOr<T>. Returns the answers of the servers that have
-  // the run, if those that `needed` requires have answered. NOT_FOUND (kNoRun) if no server has the run; DATA_LOSS
-  // (kNoRun) if a required one lost it; else the error of a required one, with the server's name.
+  // Runs call(place), which returns an absl::StatusOr<T>, for all servers. If all servers that `needed` requires have
+  // answered, returns the answers of the servers that have the run. Otherwise NOT_FOUND (kNoRun) if no server has the
+  // run, DATA_LOSS (kNoRun) if a required server lost it, else the error of a required server, with its name.
   template <typename Call>
   auto OfAll(Needed needed, const Call& call) const {
     using Answer = decltype(call(size_t{}));

@@ -1,4 +1,4 @@
-// The parts of a run that differ if its samples are spread over several servers.
+// Appends and reads of a run whose samples are spread over several servers.
 #ifndef CLIENT_SHARD_SHARDED_H_
 #define CLIENT_SHARD_SHARDED_H_
 
@@ -13,13 +13,13 @@
 
 namespace routing_replay::client {
 
-// An appender over all servers. `runs`: the run by place, with sequence numbers that are congruent to the place modulo
-// the number of servers.
+// Makes an appender over all servers. `runs`: the run on each server, by place; their sequence numbers modulo the
+// number of servers must be the place.
 std::unique_ptr<Appender> MakeShardedAppender(std::shared_ptr<const Servers> servers, std::vector<AppenderRun> runs,
                                               AppenderOptions options);
 
-// Run::Read of client.h, with request.run filled in. The servers send at the same time, each to a thread that passes
-// its samples to the sink when it is their turn. Samples of a server that is away get the status UNAVAILABLE.
+// Run::Read of client.h, with request.run filled in. All servers send at the same time, each to its own thread, which
+// passes samples to the sink in the order of the request. Samples of an unreachable server get the status UNAVAILABLE.
 absl::Status ReadSharded(const Servers& servers, const Geometry& geometry, const ReadRequest& request, ReadSink& sink,
                          Clock::Time deadline);
 

@@ -19,8 +19,8 @@ void AddTo(const AppenderMetrics& part, AppenderMetrics& total) {
   for (const auto& [reason, count] : part.rejected_by_reason) total.rejected_by_reason[reason] += count;
 }
 
-// One appender per member in use, each with an equal share of the queue: a member that does not answer fills only its
-// own share. A sequence number modulo the number of members is the member's place.
+// One appender per member in use, each with an equal share of the queue, so that a member that does not answer fills
+// only its own share. A sequence number modulo the number of members is the member's place.
 class ShardedAppender final : public PlanAppender {
  public:
   ShardedAppender(std::shared_ptr<const Servers> servers, std::vector<AppenderRun> runs, AppenderOptions options)
@@ -30,7 +30,7 @@ class ShardedAppender final : public PlanAppender {
         options_(std::move(options)),
         parts_(runs_.size()) {
     options_.max_queued_bytes = std::max<int64_t>(1, options_.max_queued_bytes / static_cast<int64_t>(runs_.size()));
-    // Calls on_outcome one at a time, whichever part it comes from.
+    // Serialises the calls of on_outcome that come from several parts.
     if (options_.on_outcome) {
       options_.on_outcome = [this, tell = std::move(options_.on_outcome)](const AppendOutcome& outcome) {
         MutexLock lock(telling_);
@@ -118,7 +118,7 @@ class ShardedAppender final : public PlanAppender {
     return first;
   }
 
-  // The part of a member; made at its first use.
+  // Returns the appender of a member, which is made at its first use.
   absl::StatusOr<PlanAppender*> PartOf(size_t place) {
     MutexLock lock(mutex_);
     if (closed_) return absl::CancelledError("the appender is closed");

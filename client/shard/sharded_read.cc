@@ -17,11 +17,11 @@ namespace {
 // Passes samples to a sink in order, from the threads of the members that have them.
 class Turns {
  public:
-  // `call`: the call of all members, which is cancelled at the first error.
+  // `call`: the call in which all members are read; cancelled at the first error.
   Turns(ReadSink& sink, Cancellation& call) : sink_(sink), call_(call) {}
 
   ReadSink& sink() { return sink_; }
-  // Waits until all samples before this one have passed. Returns the error of the read if it failed.
+  // Waits until all samples before this one were passed on. Returns the error of the read if it has failed.
   absl::Status Await(int32_t index) {
     MutexLock lock(mutex_);
     while (turn_ < index && status_.ok()) changed_.Wait(mutex_);
@@ -59,8 +59,8 @@ class Turns {
 
 // The request to one member.
 struct Part {
-  ReadRequest request;           // Its samples, by id or by bare handle, …
-  std::vector<int32_t> indices;  // … and their indices in the whole read, ascending.
+  ReadRequest request;           // The samples of this member, by id or by the handle without the place,
+  std::vector<int32_t> indices;  // and their indices in the whole read, ascending.
 };
 
 // Maps a member's samples to those of the whole read.
@@ -80,7 +80,7 @@ class PartSink final : public ReadSink {
     SampleRecord whole = record;
     whole.index = part_.indices[at_];
     absl::Status status = turns_.Note(turns_.sink().OnRecord(whole));
-    // A cancelled sample may still get bytes, which the checker gathers in the sink's staging.
+    // Even a sample that was passed on may get more bytes (for a second record), which go to the sink's staging buffer.
     if (is_new && left_ == 0) Pass();
     return status;
   }
@@ -96,7 +96,7 @@ class PartSink final : public ReadSink {
 
   std::vector<uint8_t>* staging() override { return turns_.sink().staging(); }
 
-  // The member's answer has ended, so no more of it will come. `named`: `end` with the server's name.
+  // Reports that the member's answer has ended. `named`: `end` with the server's name.
   void End(const absl::Status& end, const absl::Status& named) {
     absl::Status status = absl::IsCancelled(end) ? end : named;
     if (absl::IsUnavailable(end) || IsNoRun(end)) {
@@ -113,7 +113,7 @@ class PartSink final : public ReadSink {
   }
 
  private:
-  // The present sample is complete: lets the next one pass.
+  // Reports that the current sample is complete, so that the next one may be passed on.
   void Pass() {
     if (at_ >= 0 && !std::exchange(has_passed_, true)) turns_.Pass(part_.indices[at_]);
   }
@@ -121,8 +121,8 @@ class PartSink final : public ReadSink {
   const Part& part_;
   const int64_t layers_;
   Turns& turns_;
-  int32_t at_ = -1;   // Index in the part of the sample whose record came last, …
-  int64_t left_ = 0;  // … and the number of its rows x layers still to come.
+  int32_t at_ = -1;   // Index, in this member's part, of the sample whose record came last,
+  int64_t left_ = 0;  // and how many of its (row, layer) are still to come.
   bool has_passed_ = false;
 };
 

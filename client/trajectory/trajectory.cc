@@ -66,7 +66,7 @@ absl::StatusOr<TurnDecision> Trajectory::Decide(const Turn& turn) const {
   }
   decision.num_tokens = history.num_tokens;
   if (history.changed) decision.retokenised_at = history.same;
-  // A wrong turn must not cost rows: it is checked before anything is taken back.
+  // Check the turn before any row is removed, so that a wrong turn does not lose rows.
   absl::Status status = replace_ ? absl::OkStatus() : DecideRows(turn, history.keep, decision);
   if (status.ok() && !replace_) status = DecideSeal(turn, decision);
   if (!status.ok()) return status;
@@ -123,16 +123,16 @@ int64_t Trajectory::Shareable(const Turn& turn) const {
 absl::Status Trajectory::DecideRows(const Turn& turn, int64_t held, TurnDecision& decision) const {
   const int64_t last_row = std::max<int64_t>(0, decision.num_tokens - 1);
   if (parent_ && (turn.rows || turn.seal)) {
-    // Rows that the engine may still give are not taken from another sample.
+    // Rows that the engine may still deliver are not shared from the parent.
     held = std::min({Shareable(turn), last_row, turn.rows ? turn.rows->end : last_row});
     if (held > 0) decision.prefix = PrefixReference{parent_->sample, held, parent_->revision};
   }
   decision.gap = decision.fresh = {held, held};
   if (!turn.rows) return absl::OkStatus();
   RowRange given = *turn.rows;
-  // A row for the last token, which was never fed to the model: some engines return one when a stop token is met. But
-  // rows 1 … T − 1 may also be rows 0 … T − 2 of an engine that ignored the requested start; accepting those would
-  // shift all rows silently.
+  // Some engines return a row for the last token, which was never fed to the model, when they meet a stop token. But
+  // the same number of rows may also be rows 0 … T − 2 of an engine that ignored the requested start. Accepting these
+  // as rows 1 … T − 1 would silently shift all rows.
   decision.surplus_rows = !given.empty() && given.end == decision.num_tokens && given.begin != 1 ? 1 : 0;
   given.end -= decision.surplus_rows;
   const bool complete = given.end == last_row;

@@ -1,5 +1,6 @@
 // The rows of one sample that grows turn by turn. Decides which rows of an engine's answer are new, which stored rows
-// must be taken back, and what is wrong. No I/O, no payload bytes: turn_plan.h makes appends from the decisions.
+// must be removed, and what is wrong with the answer. Does no I/O and handles no payload bytes: turn_plan.h makes
+// appends from the decisions.
 //
 //   rows     0   1   2   3   4   5   6   7   8           a history of T tokens has rows 0 … T − 2
 //   turn 1   ├───────────────┤                           T = 6: rows 0 … 4
@@ -15,7 +16,8 @@
 //   - The last token was never fed to the model: a row for it is left out (SurplusRows).
 //   - A fork shares the rows of its parent up to the first token or route that differs, and only acknowledged ones.
 //
-// The sample must have one writer. After a failed append it is unknown what was stored: the next decision asks.
+// A sample must have only one writer. After a failed append it is unknown what was stored, so the next decision is to
+// ask the server.
 #ifndef CLIENT_TRAJECTORY_TRAJECTORY_H_
 #define CLIENT_TRAJECTORY_TRAJECTORY_H_
 
@@ -36,80 +38,83 @@
 
 namespace routing_replay::client {
 
-// How the engine ended a request. Only a finished one must give all rows.
+// How the engine ended a request. Only a finished request must deliver all rows.
 enum class TurnOutcome : uint8_t { kFinished, kAborted, kPreempted };
 
 // One answer of the engine, or a change of the history without an answer.
 struct Turn {
-  // The history becomes its first `tokens_start` tokens followed by these. Absent: it does not change.
+  // The new history is the first `tokens_start` tokens of the old one, followed by these. Absent: no change.
   std::optional<absl::Span<const uint32_t>> tokens;
   int64_t tokens_start = 0;
-  // Absolute rows that the engine gave, including −1 rows. Absent: none.
+  // Absolute rows that the engine delivered, including rows of −1. Absent: none.
   std::optional<RowRange> rows;
   TurnOutcome outcome = TurnOutcome::kFinished;
-  // Version of the rows outside all spans of `weights`. `weights`: ascending, disjoint, absolute rows among `rows`.
+  // weight_version: for the rows that are in no span of `weights`. `weights`: spans of absolute rows among `rows`,
+  // ascending and disjoint.
   int64_t weight_version = kUnknownWeightVersion;
   std::string weight_label;
   std::vector<WeightSpan> weights;
-  // True: rows that were not given, before `rows` or before the seal, become unrecorded. False: they are an error.
+  // What to do with missing rows before `rows` or before the seal. True: they become unrecorded. False: they are an
+  // error.
   bool missing_is_unrecorded = false;
   bool seal = false;
-  bool cut = false;  // The history is cut on purpose: a sealed sample is opened again.
+  bool cut = false;  // The caller cuts the history: a sealed sample becomes open again.
 };
 
 // What to do for a turn.
 struct TurnDecision {
   enum class Step : uint8_t {
-    kAsk,       // The server's state is uncertain. Call Stat, pass the result to OnState, decide again.
-    kTruncate,  // Truncate the sample to `truncate_rows` under `expected_revision`, call OnTruncated, decide again.
-    kAppend,    // Append as described here; perhaps nothing.
+    // The state of the sample on the server is unknown: call Stat, pass the result to OnState, then Decide again.
+    kAsk,
+    kTruncate,  // Truncate the sample to `truncate_rows` with `expected_revision`, call OnTruncated, then Decide again.
+    kAppend,    // Make the appends described below; there may be none.
   };
   Step step = Step::kAppend;
   int64_t truncate_rows = 0;
   int64_t expected_revision = 0;
 
   // The fields below are for kAppend.
-  std::optional<PrefixReference> prefix;  // For the first append.
-  RowRange compare;                       // Rows of the turn that the sample has already: Refine compares them.
+  std::optional<PrefixReference> prefix;  // The options of the first append.
+  RowRange compare;                       // Rows of the turn that the sample already has; Refine compares them.
   RowRange gap;                           // Unrecorded rows to append first.
   RowRange fresh;                         // Rows of the turn to append.
   RowRange tail;                          // Unrecorded rows to append last.
   std::optional<int64_t> seal_num_tokens;
 
-  int64_t num_tokens = 0;  // Length of the history with this turn.
-  // First position at which the turn's tokens differ from the earlier ones, or at which they end.
+  int64_t num_tokens = 0;  // Length of the history after this turn.
+  // First position at which the turn's tokens differ from the old history, or at which they end before it.
   std::optional<int64_t> retokenised_at;
-  int64_t surplus_rows = 0;      // Rows given for the last token, and left out.
-  int64_t conflicting_rows = 0;  // Rows that have another route already, which stays.
-  int64_t late_rows = 0;         // Rows that are unrecorded already, and stay so.
-  int64_t uncompared_rows = 0;   // Rows that the sample has from another writer.
+  int64_t surplus_rows = 0;      // Rows of the last token, which are left out.
+  int64_t conflicting_rows = 0;  // Rows that already have another route, which stays.
+  int64_t late_rows = 0;         // Rows that are already unrecorded, and stay so.
+  int64_t uncompared_rows = 0;   // Rows that another writer has appended, so that they cannot be compared.
 };
 
 // Counts since the trajectory was made.
 struct TrajectoryCounters {
   int64_t turns = 0, aborted_turns = 0, preempted_turns = 0;
   int64_t appended_rows = 0;       // Recorded rows.
-  int64_t unrecorded_rows = 0;     // Appended as unrecorded: given as −1, declared missing, or dropped.
-  int64_t unrecorded_samples = 0;  // Sealed without a recorded row.
-  int64_t repeated_rows = 0;       // Rows given again, and not sent again.
-  int64_t shared_rows = 0;         // Rows taken over from another sample.
-  int64_t shared_by_tokens = 0;    // Shared rows that were not given again: only their tokens were compared.
-  int64_t surplus_rows = 0;        // Four counts as in TurnDecision.
-  int64_t conflicting_rows = 0;    // Includes those that the server found.
+  int64_t unrecorded_rows = 0;     // Appended as unrecorded: delivered as −1, declared missing, or dropped.
+  int64_t unrecorded_samples = 0;  // Samples sealed without a recorded row.
+  int64_t repeated_rows = 0;       // Rows delivered again, which were not sent again.
+  int64_t shared_rows = 0;         // Rows shared from the parent.
+  int64_t shared_by_tokens = 0;    // Shared rows that the turn did not deliver: only their tokens were compared.
+  int64_t surplus_rows = 0;        // The next four counts are as in TurnDecision.
+  int64_t conflicting_rows = 0;    // Includes conflicts that the server found.
   int64_t late_rows = 0;
   int64_t uncompared_rows = 0;
   int64_t retokenised = 0;     // Turns that changed the history.
-  int64_t truncated_rows = 0;  // Taken back together with their tokens.
+  int64_t truncated_rows = 0;  // Rows removed together with their tokens.
   int64_t lost_rows = 0;       // Appended, but not stored.
   int64_t failed_appends = 0;
 };
 
-// What is remembered of one row of a sample.
+// What the trajectory remembers about one row.
 struct RowMark {
   enum class Kind : uint8_t {
     kRecorded,
     kUnrecorded,
-    kUnknown,  // Committed by another writer: nothing to compare with.
+    kUnknown,  // Committed by another writer: there is nothing to compare with.
   };
   Kind kind = Kind::kUnrecorded;
   // Digest of the ids of all MoE layers, in order. Two different rows of one geometry have equal digests with a
@@ -123,7 +128,7 @@ inline bool SameRoute(const RowMark& a, const RowMark& b) {
   return a.kind == RowMark::Kind::kRecorded && b.kind == RowMark::Kind::kRecorded && a.digest == b.digest;
 }
 
-// One mark per row of rows.rows. Equal ids give equal marks whatever the codec and the cut into blocks. Thread-safe.
+// Makes one mark per row of rows.rows. Equal ids give equal marks, whatever the codec and the block size. Thread-safe.
 std::vector<RowMark> MarkRows(const Geometry& geometry, const DecodedRows& rows);
 
 // Thread-compatible.
@@ -131,17 +136,17 @@ class Trajectory {
  public:
   enum class Existing : uint8_t {
     kNone,     // The sample is new: the server is not asked.
-    kResume,   // The sample may exist: continue after its rows, if they belong to the same tokens.
-    kReplace,  // The sample may exist: take all of its rows back.
+    kResume,   // The sample may exist: continue after its rows if these belong to the same tokens.
+    kReplace,  // The sample may exist: remove all of its rows.
   };
   struct Options {
     std::string sample;
-    bool strict = false;  // As in the run: conflicting rows are an error.
+    bool strict = false;  // As in the run's settings: conflicting rows are an error.
     Existing existing = Existing::kNone;
   };
   explicit Trajectory(Options options);
-  // A new sample that begins as this one. Later changes of the parent do not affect it. Its first turn must give the
-  // whole history.
+  // Makes a new sample that begins like this one. Later changes of the parent do not affect it. Its first turn must
+  // have the whole history.
   Trajectory Fork(std::string sample) const;
 
   // Decides what to do for the turn. Errors, with committed_rows = rows():
@@ -153,34 +158,35 @@ class Trajectory {
   // Call after Decide, with the marks of decision.compare: counts differences, or makes a fork share less.
   // ALREADY_EXISTS kConflictingRows in a strict run; FAILED_PRECONDITION as in Decide, for a fork that shares less.
   absl::Status Refine(const Turn& turn, absl::Span<const RowMark> marks, TurnDecision& decision) const;
-  // The appends of the decision are being sent. `marks`: those of decision.fresh.
+  // Reports that the appends of the decision are being sent. `marks`: the marks of decision.fresh.
   void Commit(const Turn& turn, const TurnDecision& decision, absl::Span<const RowMark> marks);
 
-  // The outcome of an append; any order. For kAsk and kTruncate all outcomes must have been reported.
+  // Reports the outcome of an append, in any order. Before kAsk and kTruncate are carried out, all outcomes must have
+  // been reported.
   void OnOutcome(const AppendOutcome& outcome);
-  // An append was dropped by its queue: its rows, if any arrive, are unrecorded.
+  // Reports that an append was dropped by its queue: its rows become unrecorded, if they arrive at all.
   void OnDropped(RowRange rows);
-  // The answer to kAsk; nothing if the sample does not exist. ALREADY_EXISTS kOtherTokens if it has rows of tokens
-  // other than those given here.
+  // Reports the answer to kAsk; nothing if the sample does not exist. ALREADY_EXISTS kOtherTokens if the sample has
+  // rows of other tokens than the history.
   absl::Status OnState(const std::optional<SampleState>& state);
   void OnTruncated(const SampleState& state);
-  // It is unknown whether the sample was truncated.
+  // Reports that it is unknown whether the sample was truncated.
   void OnTruncateFailed() { in_doubt_ = true; }
 
-  // The first row that a request with this context must return: the start to ask the engine for.
+  // Returns the first row that the engine must return for a request with this context.
   int64_t NextRow(absl::Span<const uint32_t> tokens) const;
 
   const std::string& sample() const { return options_.sample; }
   absl::Span<const uint32_t> tokens() const { return tokens_; }
   int64_t num_tokens() const { return static_cast<int64_t>(tokens_.size()); }
-  int64_t rows() const { return static_cast<int64_t>(marks_.size()); }  // Sent or stored.
+  int64_t rows() const { return static_cast<int64_t>(marks_.size()); }  // Number of rows that are sent or stored.
   int64_t acknowledged_rows() const { return acknowledged_; }
   int64_t revision() const { return revision_; }
   bool sealed() const { return sealed_num_tokens_.has_value(); }
   const TrajectoryCounters& counters() const { return counters_; }
 
  private:
-  // The parent's state that a fork may share.
+  // What a fork needs of its parent to share rows.
   struct Parent {
     std::string sample;
     int64_t revision = 0;
@@ -188,12 +194,12 @@ class Trajectory {
     std::vector<RowMark> marks;
   };
 
-  // The history with the turn, compared with the previous one.
+  // The new history, compared with the old one.
   struct NewHistory {
     int64_t num_tokens = 0;
     int64_t same = 0;      // Length of the common prefix.
     int64_t keep = 0;      // Rows that are kept.
-    bool changed = false;  // Changed otherwise than by appending tokens.
+    bool changed = false;  // True if the history changed other than by appending tokens.
   };
   absl::StatusOr<NewHistory> Read(const Turn& turn) const;
   absl::StatusOr<NewHistory> ReadResumed(const Turn& turn) const;
@@ -201,21 +207,22 @@ class Trajectory {
   absl::Status DecideRows(const Turn& turn, int64_t held, TurnDecision& decision) const;
   absl::Status RefinePrefix(const Turn& turn, absl::Span<const RowMark> marks, TurnDecision& decision) const;
   absl::Status DecideSeal(const Turn& turn, TurnDecision& decision) const;
-  // How many rows of the parent match the history with the turn.
+  // Returns how many rows of the parent match the new history.
   int64_t Shareable(const Turn& turn) const;
-  // An error that names this sample and its rows.
+  // Makes an error that names this sample and its number of rows.
   absl::Status Error(absl::StatusCode code, ErrorDetail detail, absl::string_view what) const;
 
   Options options_;
   std::vector<uint32_t> tokens_;
   std::vector<RowMark> marks_;    // One per row; fewer than tokens_, except in a resumed sample.
-  std::optional<Parent> parent_;  // Until the sample is opened.
+  std::optional<Parent> parent_;  // Set until the sample is created.
   int64_t acknowledged_ = 0;
   int64_t revision_ = 0;
   std::optional<int64_t> sealed_num_tokens_;
   bool in_doubt_ = false;
-  bool replace_ = false;                     // Rows of another incarnation must be taken back.
-  std::optional<TokenCheck> resumed_check_;  // Check of the rows found at the start, until tokens are given.
+  bool replace_ = false;  // Rows of another incarnation must be removed.
+  // Token check of the rows that were found at the start, until the first turn brings tokens.
+  std::optional<TokenCheck> resumed_check_;
   TrajectoryCounters counters_;
 };
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kTruncateAttempts = 3;
 
-// True if a truncation may or may not have happened.
+// Returns true if it is unknown whether the truncation happened.
 bool IsUncertain(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsFailedPrecondition(status) ||
          absl::IsOutOfRange(status);
@@ -80,7 +80,7 @@ absl::StatusOr<TurnResult> TrajectoryWriter::Add(const Turn& turn, const TurnRow
 
 absl::StatusOr<TurnResult> TrajectoryWriter::Do(const Turn& turn, const TurnRows* rows, const AppendOptions& common) {
   int64_t truncated_rows = 0;
-  std::optional<int64_t> rows_before;  // The first attempt to take rows back.
+  std::optional<int64_t> rows_before;  // The first attempt to remove rows.
   int attempts = 0;
   while (true) {
     RR_ASSIGN_OR_RETURN(auto plan, Plan(turn, rows, common));
@@ -159,7 +159,7 @@ absl::StatusOr<TurnResult> TrajectoryWriter::Queue(TurnPlan plan) {
     append.note = [mailbox = mailbox_](const AppendOutcome& outcome) { mailbox->Put(outcome); };
     const auto queued = appender().Enqueue(append, /*may_wait=*/true);
     MutexLock lock(mutex_);
-    if (!queued.ok()) {  // The next turn will ask for what is missing now.
+    if (!queued.ok()) {  // The next turn asks the server what is missing.
       trajectory_.OnOutcome({.sample = sample_, .status = queued.status()});
       return queued.status();
     }
@@ -182,7 +182,7 @@ absl::StatusOr<std::unique_ptr<TrajectoryWriter>> TrajectoryWriter::Fork(const s
     Drain();
     if (trajectory_.rows() != trajectory_.acknowledged_rows()) last = last_sequence_;
   }
-  // If they are not acknowledged in time, fewer are shared.
+  // If rows are not acknowledged in time, fewer rows are shared.
   if (wait.count() > 0 && last > 0) {
     const absl::Status settled = appender().SettleUpTo(last, wait);
     if (absl::Status call = CheckCall(); absl::IsCancelled(settled) && !call.ok()) return call;

@@ -22,19 +22,20 @@ namespace routing_replay::client {
 
 // The result of a turn.
 struct TurnResult {
-  int64_t num_tokens = 0;          // Length of the history with it.
-  std::vector<RowRange> appended;  // Absolute rows that were queued, one range per append …
-  int64_t unrecorded_rows = 0;     // … those of them without a route …
-  int64_t dropped_rows = 0;        // … and rows that did not fit into the full queue; they become unrecorded.
+  int64_t num_tokens = 0;          // Length of the history after the turn.
+  std::vector<RowRange> appended;  // Absolute rows that were queued, one range per append;
+  int64_t unrecorded_rows = 0;     // the number of those without a route;
+  int64_t dropped_rows = 0;        // and of rows for which the queue had no room, which become unrecorded.
   std::optional<int64_t> retokenised_at;
-  int64_t truncated_rows = 0;  // Rows taken back for this turn.
-  int64_t repeated_rows = 0;   // Rows given before; of these …
+  int64_t truncated_rows = 0;  // Rows removed because of this turn.
+  int64_t repeated_rows = 0;   // Rows that existed already; of these, the following:
   int64_t conflicting_rows = 0, late_rows = 0, uncompared_rows = 0;
   int64_t shared_rows = 0;  // Rows shared with the parent.
   int64_t surplus_rows = 0;
 };
 
-// Thread-safe; turns run one after the other. Waits belong to the call of their thread (client/call/cancellation.h).
+// Thread-safe; turns are processed one after the other. Waits end with the call of their thread
+// (client/call/cancellation.h).
 class TrajectoryWriter {
  public:
   using Place = std::shared_ptr<const CallOrder::Place>;
@@ -53,22 +54,22 @@ class TrajectoryWriter {
   static absl::StatusOr<std::unique_ptr<TrajectoryWriter>> New(std::shared_ptr<Run> run,
                                                                std::shared_ptr<Appender> appender, Options options);
 
-  // Queues the new rows of a turn, as PlanTurn decides; `rows` null: none. `engine` not empty: used instead of the
-  // options'. Waits for the server if rows must be taken back, or if an append failed and the server must be asked for
-  // its state; and for room, as the appender does. On an error nothing has changed, except that rows may have been
-  // taken back. INVALID_ARGUMENT counts as a rejected append, unless the turn is a cut. `place`: one of order();
-  // absent: any order.
+  // Queues the new rows of a turn, as PlanTurn decides. `rows` null: no rows. `engine`, if not empty, replaces that of
+  // the options. Waits for the server if rows must be removed, or if an append failed and the sample's state must be
+  // asked for; and for room in the queue, as the appender does. After an error nothing has changed, except that rows
+  // may have been removed. INVALID_ARGUMENT counts as a rejected append, unless the turn is a cut. `place`: a place in
+  // order(); absent: no order is kept.
   absl::StatusOr<TurnResult> Add(const Turn& turn, const TurnRows* rows, absl::string_view engine = "",
                                  Place place = nullptr);
-  // A new sample that begins as this one. Only acknowledged rows can be shared; waits for acknowledgements at most
-  // `wait`.
+  // Makes a new sample that begins like this one. Only acknowledged rows can be shared; waits for acknowledgements for
+  // at most `wait`.
   absl::StatusOr<std::unique_ptr<TrajectoryWriter>> Fork(const std::string& sample, std::chrono::milliseconds wait,
                                                          Place place = nullptr);
-  // The first row that a request with this context must return.
+  // Returns the first row that the engine must return for a request with this context.
   int64_t NextRow(absl::Span<const uint32_t> tokens);
   State state();
   const std::string& sample() const { return sample_; }
-  // Order of turns and forks.
+  // The order of turns and forks.
   CallOrder& order() { return order_; }
 
  private:
@@ -86,7 +87,7 @@ class TrajectoryWriter {
   // Returns OK even if it is unknown whether the truncation happened, except for the last attempt.
   absl::Status Truncate(const TurnDecision& decision, int attempt);
   absl::StatusOr<TurnResult> Queue(TurnPlan plan);
-  // Passes the outcomes so far to the trajectory. Returns true if an append failed.
+  // Passes the outcomes that have arrived to the trajectory. Returns true if an append failed.
   bool Drain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<Run> run_;
@@ -99,7 +100,7 @@ class TrajectoryWriter {
 
   Mutex mutex_;
   Trajectory trajectory_ ABSL_GUARDED_BY(mutex_);
-  uint64_t last_sequence_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the last queued append.
+  uint64_t last_sequence_ ABSL_GUARDED_BY(mutex_) = 0;  // Sequence number of the last queued append.
 };
 
 }  // namespace routing_replay::client

@@ -15,19 +15,20 @@
 
 namespace routing_replay::client {
 
-// Rows in the engine's form.
+// Rows in the form in which the engine delivered them.
 struct TurnRows {
   TensorDescription tensor;
   absl::Span<const uint8_t> payload;
   bool ids_and_weights = false;  // As in AppendOptions.
   std::optional<RowRange> take;  // Slots of the tensor's first axis to use; absent: all.
   int64_t row_start = 0;         // Absolute row of the first row.
-  int64_t missing_rows = 0;      // Rows from row_start on that the engine did not give; the slots follow them.
+  // Number of rows, from row_start on, that the engine did not deliver; the slots follow them.
+  int64_t missing_rows = 0;
 };
 
 struct TurnPlan {
   TurnDecision decision;
-  // For kAppend: queue them in this order. At most one each for the gap, the fresh rows and the tail.
+  // For kAppend: queue these in this order. At most one append each for the gap, the fresh rows and the tail.
   std::vector<AppendPlan> appends;
 };
 
