@@ -80,7 +80,8 @@ class PartSink final : public ReadSink {
     SampleRecord whole = record;
     whole.index = part_.indices[at_];
     absl::Status status = turns_.Note(turns_.sink().OnRecord(whole));
-    // Even a sample that was passed on may get more bytes (for a second record), which go to the sink's staging buffer.
+    // After a second record the member keeps its turn: the replaced sample may still get bytes, which the checker puts
+    // into the sink's staging buffer.
     if (is_new && left_ == 0) Pass();
     return status;
   }

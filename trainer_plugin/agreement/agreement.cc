@@ -12,10 +12,11 @@
 namespace routing_replay::trainer {
 namespace {
 
-// Raised when words of a round change their meaning. The number of words in the first round never changes.
+// Version of the protocol; raised when words change their meaning. The number of words in the first round never
+// changes.
 constexpr int64_t kVersion = 1;
 
-// The smallest possible word: the word of a rank that has no value.
+// The smallest possible word; a rank without a value sends it.
 constexpr int64_t kNothing = std::numeric_limits<int64_t>::min();
 
 struct Extremes {
@@ -23,12 +24,12 @@ struct Extremes {
   int64_t greatest = 0;
 };
 
-// Each call appends the words of one fact.
+// Writes facts; each call appends the words of one fact.
 class WordWriter {
  public:
-  // The greatest of the ranks' values.
+  // Finds the greatest of the ranks' values.
   void Greatest(std::optional<int64_t> value) { words_.push_back(value.value_or(kNothing)); }
-  // The smallest: ~ reverses the order and, unlike a minus, works for every number.
+  // Finds the smallest of the ranks' values: ~ reverses the order and, unlike a minus sign, works for every number.
   void Least(std::optional<int64_t> value) { words_.push_back(value ? ~*value : kNothing); }
   void Both(std::optional<int64_t> value) {
     Greatest(value);
@@ -40,7 +41,7 @@ class WordWriter {
   std::vector<int64_t> words_;
 };
 
-// Reads the maxima with the same calls in the same order. Nothing if no rank had a value.
+// Reads the facts from the maxima, with the same calls in the same order. A value is not set if no rank had one.
 class WordReader {
  public:
   explicit WordReader(absl::Span<const int64_t> words) : words_(words) {}
@@ -55,7 +56,7 @@ class WordReader {
     if (word == kNothing) return std::nullopt;
     return ~word;
   }
-  // For any numbers: a value that equals kNothing in one of the two words does not in the other.
+  // Works for all numbers: a value that equals kNothing in one of the two words does not in the other.
   std::optional<Extremes> Both() {
     const int64_t greatest = Next(), inverted = Next();
     if (greatest == kNothing && inverted == kNothing) return std::nullopt;
@@ -78,8 +79,8 @@ absl::Status Fail(Reason reason, absl::string_view field, absl::string_view what
                    {.reason = reason, .field = name, .sample = std::string(sample)});
 }
 
-// Orders statuses from good to bad. The order among bad ones does not matter as long as all ranks use the same; an
-// unknown status is the worst.
+// Ranks statuses from good to bad. Any order among the bad ones will do, as long as all ranks use the same; an unknown
+// status is the worst.
 constexpr int64_t kSourceFailed = 255;
 
 int64_t Badness(SampleStatus status) {
@@ -124,7 +125,7 @@ std::vector<int64_t> SampleWords(int32_t rank, const StepReport& step) {
   return out.Take();
 }
 
-// The combined reports of the ranks about a sample.
+// The reports of all ranks about a sample, combined.
 struct Combined {
   Extremes handle;
   SampleDecision decision;
@@ -147,8 +148,8 @@ Combined ReadSample(WordReader& in) {
   return said;
 }
 
-// Checks a fact of the step, or of one of its samples, on which all ranks that know it must agree. Facts are not
-// negative, or the bits of an unsigned number.
+// Checks a value of the step, or of one of its samples, that must be the same on all ranks that know it. Values are not
+// negative, or are the bits of an unsigned number.
 absl::Status CheckSame(std::optional<Extremes> values, Reason reason, absl::string_view field,
                        const SampleReport* report = nullptr) {
   if (!values || values->least == values->greatest) return absl::OkStatus();

@@ -1,4 +1,4 @@
-// C functions for fetches: options, cache, end, and realigning here or staging for a device.
+// C functions for fetches: options, cache, result, and realigning here or staging for a device.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -54,7 +54,7 @@ FetchSequence SequenceFrom(const rrt_sequence& given) {
   return sequence;
 }
 
-// The plan that realigns an ended fetch.
+// Makes the realign plan of a fetch that has ended.
 absl::StatusOr<RealignPlan> PlanRealignOf(const rrt_fetch& fetch) {
   if (!fetch.ended) return NotEnded();
   const StagedRows& staged = fetch.staged;
@@ -175,7 +175,7 @@ rr_error* rrt_fetch_give_up(rrt_fetch* fetch, rr_text why) {
     if (!fetch->ended) {
       StagingSink& sink = fetch->sink == nullptr ? fetch->NewSink() : *fetch->sink;
       status = sink.GiveUp(View(why));
-      // Done even if the policy rejects it: others wait for the rows of this fetch.
+      // Give the rows to the cache even if the policy rejects a sample, because other fetches wait for them.
       if (fetch->cached != nullptr) fetch->cached->Give(fetch->staged);
     }
     if (!status.ok()) return status;
@@ -273,7 +273,7 @@ rr_error* rrt_step_cache_next(rrt_fetch* fetch, int64_t timeout_ms, int32_t* rea
     fetch->ended = false;
     auto slices = cached->Next(DeadlineAfter(Clock::Real().Now(), std::chrono::milliseconds(timeout_ms)));
     if (!slices.ok()) {
-      // No read of this fetch is in progress; giving up takes what is there.
+      // No read of this fetch is in progress; giving up then takes the slices that exist.
       fetch->ended = true;
       return slices.status();
     }

@@ -29,29 +29,29 @@ struct rrt_plan final : routing_replay::c_api::Object {
 
   const routing_replay::trainer::DescribedPlan described;
   const routing_replay::trainer::BufferLayout layout;
-  // Used by every fetch of the plan.
+  // Shared by all fetches of the plan.
   const std::vector<routing_replay::trainer::LocalRow> row_map;
   const routing_replay::trainer::ShownRows shown;
   const std::vector<int64_t> last_rows;
 };
 
-// Its parts refer to each other, so it must not move.
+// The members refer to each other, so a fetch must not be moved.
 struct rrt_fetch final : routing_replay::c_api::Object {
   explicit rrt_fetch(const rrt_plan& of) : plan(of) {}
 
-  // Selects these slices of its plan for the next read; discards what it staged before.
+  // Selects the slices of the plan for the next read, and discards what was staged before.
   void Ask(std::vector<int32_t> next);
-  // A sink for the next read.
+  // Makes the sink for the next read.
   routing_replay::trainer::StagingSink& NewSink();
 
   const rrt_plan& plan;
   std::vector<routing_replay::trainer::FetchSequence> sequences;
   routing_replay::trainer::FetchOptions options;
   std::string run;
-  std::vector<int32_t> slices;                         // The slices that are being read …
-  routing_replay::trainer::FetchOptions read_options;  // … and the options of the read.
+  std::vector<int32_t> slices;                         // The slices that are being read,
+  routing_replay::trainer::FetchOptions read_options;  // and the options of the read.
   routing_replay::trainer::StagedRows staged;
-  std::unique_ptr<routing_replay::trainer::CachedFetch> cached;  // If a cache is in front of the source.
+  std::unique_ptr<routing_replay::trainer::CachedFetch> cached;  // Set if the fetch is attached to a cache.
   std::unique_ptr<routing_replay::trainer::StagingSink> sink;
   bool ended = false;
 };
@@ -61,13 +61,14 @@ namespace routing_replay::capi {
 using c_api::Result;
 using c_api::View;
 
-// The body of every function that can fail. Unlike those of c_api.h, these may be running while the process forks.
+// Runs the body of every function that can fail. Unlike those of c_api.h, these functions may run while the process
+// forks.
 template <typename Body>
 rr_error* Guard(Body&& body) noexcept {
   return c_api::NewError(c_api::WithoutExceptions([&]() -> c_api::CallEnd { return std::forward<Body>(body)(); }));
 }
 
-// A text as a result.
+// Makes a result that is a text.
 inline const rr_bytes* NewBytes(absl::string_view text) {
   Result<rr_bytes> bytes;
   *bytes = {bytes.Copy(absl::MakeConstSpan(text.data(), text.size())), text.size()};
@@ -78,13 +79,13 @@ inline absl::Span<const uint8_t> Bytes(const void* data, size_t size) {
   return {static_cast<const uint8_t*>(data), size};
 }
 
-// The options of a fetch or an inspection.
+// Converts the options of a fetch or an inspection.
 absl::StatusOr<trainer::FetchOptions> OptionsFrom(const rrt_fetch_options& options);
 std::vector<trainer::FetchSequence> SequencesFrom(const rrt_fetch_options& options);
-// The same, and those of the plan if `options` names none.
+// The same, but with the sequences of the plan if `options` names none.
 std::vector<trainer::FetchSequence> SequencesOf(const rrt_plan& plan, const rrt_fetch_options& options);
 absl::StatusOr<std::unique_ptr<rrt_fetch>> NewFetch(const rrt_plan& plan, const rrt_fetch_options& options);
-// What a fetch says about its samples, without counts of rows.
+// Converts a fetch's records of its samples, without counts of rows.
 rrt_records* NewRecords(const rrt_plan& plan, absl::Span<const trainer::FetchSequence> sequences,
                         const trainer::FetchedSamples& samples);
 void SetCounts(const trainer::RowCounts& counts, rrt_records& records);

@@ -1,4 +1,4 @@
-// Router replay and compare.
+// C functions for router replay and compare.
 #include "routing_replay/trainer/router.h"
 
 #include <initializer_list>
@@ -14,7 +14,7 @@ using namespace routing_replay::trainer;  // NOLINT(build/namespaces)
 
 namespace {
 
-// Calls `body` with a value of the dtype.
+// Calls `body` with a value whose type is the dtype.
 template <typename Body>
 absl::Status WithDtype(Dtype dtype, Body&& body) {
   switch (dtype) {

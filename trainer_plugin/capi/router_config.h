@@ -18,7 +18,7 @@ static_assert(RRT_FLOAT32 == static_cast<int>(trainer::Dtype::kFloat32) &&
               RRT_BFLOAT16 == static_cast<int>(trainer::Dtype::kBfloat16) &&
               RRT_FLOAT16 == static_cast<int>(trainer::Dtype::kFloat16));
 
-// A checked configuration, for this many rows. INVALID_ARGUMENT naming the field.
+// Converts and checks the configuration and the number of rows. INVALID_ARGUMENT naming the field.
 inline absl::StatusOr<trainer::RouterConfig> RouterConfigFrom(const rrt_router& router, int64_t rows) {
   if (router.score_function < 0 || router.score_function > static_cast<int>(trainer::ScoreFunction::kSqrtSoftplus)) {
     return Invalid(Reason::kField, "router.score_function", "must be softmax, sigmoid or sqrtsoftplus");
@@ -41,7 +41,7 @@ inline absl::StatusOr<trainer::RouterConfig> RouterConfigFrom(const rrt_router& 
   return config;
 }
 
-// INVALID_ARGUMENT unless it is one of RRT_FLOAT32 and so on.
+// INVALID_ARGUMENT unless `dtype` is one of RRT_FLOAT32, RRT_FLOAT64, RRT_BFLOAT16 and RRT_FLOAT16.
 inline absl::StatusOr<trainer::Dtype> RouterDtypeFrom(const rrt_router& router) {
   if (router.dtype >= RRT_FLOAT32 && router.dtype <= RRT_FLOAT16) return static_cast<trainer::Dtype>(router.dtype);
   return Invalid(Reason::kField, "router.dtype",

@@ -30,7 +30,7 @@ absl::Status Read(rrt_fetch& fetch, Run& run, std::chrono::milliseconds timeout)
   return absl::OkStatus();
 }
 
-// One of rrt_fetch_rows.
+// One fetch of a call of rrt_fetch_rows.
 struct RowFetch {
   absl::Status Bring(Run& run, Clock::Time deadline) {
     options.timeout = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::Real().Now());

@@ -1,4 +1,4 @@
-// C functions for sources without the service: the host's memory, and exported runs.
+// C functions for sources that need no service: host memory and exported runs.
 #include <memory>
 #include <optional>
 #include <string>

@@ -1,4 +1,4 @@
-// What the ranks of a model replica do with the samples of a step, agreed over NCCL.
+// Lets the ranks of a model replica agree over NCCL on what to do with the samples of a step.
 #include "agree_nccl.h"
 
 #include <utility>

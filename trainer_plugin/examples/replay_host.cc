@@ -54,7 +54,7 @@ MicroBatchLayout Pack(const std::vector<FetchSequence>& samples) {
   return layout;
 }
 
-// Index buffer and row states of a rank: what its routers replay.
+// The index buffer and the row states of a rank, from which its routers replay.
 struct Batch {
   BufferLayout layout;
   std::vector<uint8_t> indices;
@@ -82,7 +82,7 @@ absl::StatusOr<Batch> Fetch(const Rows& rows, const ReplayPlan& plan) {
   return batch;
 }
 
-// What the router of a layer of a model would do, forward and backward. On a GPU: LaunchRouterForward and
+// Does what the router of a layer in a model would do, forward and backward. On a GPU: LaunchRouterForward and
 // LaunchRouterBackward of routing_replay/trainer/replay_cuda.h.
 absl::Status RunRouter(const LayerRouting& layer, int32_t slot, const Batch& batch) {
   const RouterConfig config{.num_experts = layer.num_experts, .top_k = layer.top_k};

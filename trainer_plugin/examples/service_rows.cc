@@ -24,7 +24,8 @@ absl::StatusOr<Rows> ServiceRows(const std::string& endpoint, const std::string&
     rows.samples.push_back({.sample = sample, .num_tokens = state->num_tokens});
   }
   rows.fetch = [reader](const ReplayPlan& plan, const std::vector<FetchSequence>& fetched) {
-    // A program that lets samples fall back looks at StagedRows::fallback_sequences: this one wants them all.
+    // This example needs every sample. A program that lets samples fall back would check
+    // StagedRows::fallback_sequences.
     return FetchSlices(*reader, plan, fetched, {.missing = MissingPolicy::kStrict});
   };
   return rows;

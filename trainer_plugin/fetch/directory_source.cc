@@ -17,7 +17,7 @@ namespace routing_replay::trainer {
 struct DirectorySource::Contents {
   std::filesystem::path directory;
   ExportedRun run;
-  std::unordered_map<std::string, const ExportedSample*> by_name;  // Points into run.samples, as the next member.
+  std::unordered_map<std::string, const ExportedSample*> by_name;  // Points into run.samples, like the next member.
   std::unordered_map<int64_t, const ExportedSample*> by_handle;
 
   const ExportedSample* Find(const SampleRead& asked) const {

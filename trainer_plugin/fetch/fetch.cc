@@ -10,7 +10,7 @@
 namespace routing_replay::trainer {
 namespace {
 
-// True if the service is slow or gone, rather than rejecting.
+// Returns true if the service was too slow or unreachable, as opposed to a rejection.
 bool IsOutOfReach(const absl::Status& status) {
   return absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status);
 }

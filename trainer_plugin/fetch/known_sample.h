@@ -1,4 +1,4 @@
-// How sources whose rows are in memory or files (local, directory) answer for a sample and stage its rows.
+// Shared by the sources without a server (local, directory): answers a read of a sample, and stages its rows.
 #ifndef TRAINER_PLUGIN_FETCH_KNOWN_SAMPLE_H_
 #define TRAINER_PLUGIN_FETCH_KNOWN_SAMPLE_H_
 
@@ -18,20 +18,20 @@
 
 namespace routing_replay::trainer {
 
-// What a source without a server knows of a sample, and its answers.
+// What such a source knows about a sample.
 
 // Rows 0 … num_tokens − 2 of a sealed sample.
 struct KnownSample {
   int64_t num_tokens = 0;
   std::vector<RowRange> unrecorded;      // Normal list.
-  std::vector<uint32_t> token_ids;       // For all rows' positions, or empty.
-  std::vector<TokenCheck> token_checks;  // Given if there are no token ids.
+  std::vector<uint32_t> token_ids;       // One per row, or empty.
+  std::vector<TokenCheck> token_checks;  // Used if there are no token ids.
   int64_t revision = 0;
   uint64_t content_id = 0;
   std::vector<WeightSpan> weights;
 
-  // The record of a read, with index 0 and the status that a server would give. A token check that is unknown does not
-  // match.
+  // Returns the record that a server would return for this read, with index 0. A token check at an unknown position
+  // counts as a mismatch.
   SampleRecord Answer(const SampleRead& asked) const;
 
  private:
@@ -39,16 +39,16 @@ struct KnownSample {
   void Judge(const SampleRead& asked, SampleRecord& record) const;
 };
 
-// The record of a sample that does not exist.
+// Returns the record of a sample that does not exist.
 SampleRecord NoSuchSample(const SampleRead& asked);
 
-// ALREADY_EXISTS: a source also identifies samples by their handles.
+// Returns ALREADY_EXISTS. Two samples must not have the same handle, because handles also identify samples.
 absl::Status HandleCollision(const std::string& sample, const std::string& other);
 
-// Copies rows of blocks in memory into the staging buffer of a fetch.
+// Copies rows from blocks in memory into the staging buffer of a fetch.
 
-// Stages the requested rows of a sample's blocks, as far as they exist, with all layers of the plan, as pieces of the
-// read's sample number `index`. Checks planes against their CRCs.
+// Stages the requested rows that exist in a sample's blocks, for all layers of the plan, as pieces of the sample with
+// this index in the read. Checks planes against their CRCs.
 absl::Status StageBlocks(const Geometry& geometry, const ReplayPlan& plan, absl::Span<const Block> blocks,
                          absl::Span<const RowRange> rows, int32_t index, StagingSink& sink);
 

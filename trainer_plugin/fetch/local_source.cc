@@ -24,7 +24,7 @@ struct LocalSource::Entry {
 
 namespace {
 
-// The decoder names fields of an append; this replaces them by the names of LocalSource::Add.
+// Replaces the decoder's field names (those of an append) by those of LocalSource::Add.
 absl::Status InNamesOfAdd(const absl::Status& status, const std::string& sample) {
   auto detail = GetErrorDetail(status);
   if (!detail) return status;
@@ -38,7 +38,7 @@ absl::Status InNamesOfAdd(const absl::Status& status, const std::string& sample)
   return MakeError(status.code(), message, *detail);
 }
 
-// Differs for different rows, unrecorded ranges or lengths.
+// The content id: a hash of rows, unrecorded ranges and length.
 uint64_t HashOf(const DecodedRows& rows) {
   std::vector<int64_t> words = {rows.rows.begin, rows.rows.end};
   for (const Block& block : rows.blocks) {
@@ -68,10 +68,10 @@ absl::Status CheckRecorded(const Geometry& geometry, const BufferLayout& layout,
 
 constexpr int64_t kNowhere = -1;
 constexpr uint64_t kNoContentId = 0;
-// Servers limit the payload of a message; here the bytes are in memory already.
+// No limit is needed here, because the bytes are in memory already.
 constexpr int64_t kMaxPayloadBytes = int64_t{1} << 40;
 
-// For each row of the sequence, the local row that shows it.
+// Finds for each row of the sequence a local row that shows it.
 std::vector<int64_t> LocalRowsOf(absl::Span<const LocalRow> row_map, int32_t sequence, int64_t rows) {
   std::vector<int64_t> local(rows, kNowhere);
   for (size_t i = 0; i < row_map.size(); ++i) {

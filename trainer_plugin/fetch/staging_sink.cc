@@ -136,7 +136,7 @@ absl::Status StagingSink::OnRecord(const SampleRecord& record) {
   out_.records[slice] = record;
   out_.records[slice].index = slice;
   const bool readable = record.status == SampleStatus::kOk;
-  // It is still the sample that was agreed on, and has no tokens to compare with for any rank that names some.
+  // It is still the sample that was agreed on, but it has no tokens, so it falls back on every rank that passes tokens.
   const bool uncompared = record.status == SampleStatus::kTokensNotKnown && options_.missing != MissingPolicy::kStrict;
   if (named.content_id && !uncompared && (!readable || record.content_id != *named.content_id)) {
     return NotAsAgreed(sequence, named, record);
@@ -184,7 +184,7 @@ namespace {
 
 constexpr int64_t kNoRows = 0;
 
-// Rows that the sample must have, judging by what is expected of it.
+// Returns the number of rows that the sample must have, from what the caller expects.
 int64_t ExpectedRows(const FetchSequence& sequence) {
   if (sequence.num_tokens) return *sequence.num_tokens > 1 ? *sequence.num_tokens - 1 : kNoRows;
   int64_t rows = kNoRows;
@@ -192,10 +192,10 @@ int64_t ExpectedRows(const FetchSequence& sequence) {
   return rows;
 }
 
-// True if the sample may have no rows: it may have one token.
+// Returns true if the sample may have only one token, and so no rows.
 bool MayHaveNoRows(const FetchSequence& sequence) { return !sequence.num_tokens && ExpectedRows(sequence) == kNoRows; }
 
-// Nothing if the sample has no rows.
+// Returns nothing if the sample has no rows.
 std::vector<RowRange> RowToAsk(const FetchSequence& sequence) {
   if (MayHaveNoRows(sequence)) return {RowRange::OfSize(0, 1)};
   const int64_t rows = ExpectedRows(sequence);
@@ -229,12 +229,13 @@ InspectSink::InspectSink(absl::Span<const FetchSequence> sequences) : records_(s
 absl::Status InspectSink::OnRecord(const SampleRecord& record) {
   SampleRecord& kept = records_[record.index];
   kept = record;
-  // A row was requested only because a read must request something. A read of all rows of this sample succeeds.
+  // The sample has fewer rows than the one requested, which was requested only because a read needs at least one row. A
+  // read of all its rows would succeed, so this is OK.
   if (record.status == SampleStatus::kOutOfRange && record.num_tokens == 1 && may_have_no_rows_[record.index]) {
     kept.status = SampleStatus::kOk;
     kept.message.clear();
   }
-  // Ranks must later read what they agree on: an unsealed sample may grow, which changes its content id.
+  // An unsealed sample may grow, which changes its content id, so ranks could not read later what they agree on now.
   if (record.status == SampleStatus::kOk && !record.num_tokens) {
     kept.status = SampleStatus::kNotReady;
     kept.message = absl::StrCat("not sealed; ", record.committed_rows, " rows committed");

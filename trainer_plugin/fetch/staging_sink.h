@@ -1,4 +1,4 @@
-// Sinks for the answers of reads: staged rows and records for a fetch, only records for an inspection.
+// Sinks for reads: one stages rows and records for a fetch, the other keeps only records, for an inspection.
 #ifndef TRAINER_PLUGIN_FETCH_STAGING_SINK_H_
 #define TRAINER_PLUGIN_FETCH_STAGING_SINK_H_
 
@@ -17,7 +17,7 @@
 
 namespace routing_replay::trainer {
 
-// The reason of an error about a sample that cannot be replayed; kUnspecified if its status says enough.
+// Returns the Reason for an error about a sample with this status; kUnspecified if there is no special reason.
 Reason MissingReason(SampleStatus status);
 
 // INVALID_ARGUMENT (kField) if the plan reads a sequence that `sequences` lacks.
@@ -27,17 +27,19 @@ absl::Status CheckSequences(const ReplayPlan& plan, absl::Span<const FetchSequen
 // kGeometryMismatch naming a layer that has another E or K, or another ordinal.
 absl::Status CheckFetch(const Geometry& geometry, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences);
 
-// Positions in plan.slices of the slices to read: all except live sequences. Requires CheckFetch.
+// Returns the positions in plan.slices of the slices to read: all except those of live sequences. Requires that
+// CheckFetch returned OK.
 std::vector<int32_t> SlicesToRead(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences);
 
-// The request for these slices of the plan, in their order, without a run. Requires CheckFetch.
+// Makes the request for these slices of the plan, in this order, without a run. Requires that CheckFetch returned OK.
 ReadRequest MakeReadRequest(const ReplayPlan& plan, absl::Span<const int32_t> slices,
                             absl::Span<const FetchSequence> sequences, const FetchOptions& options);
 
-// Collects the answer to MakeReadRequest: pieces one after the other as they arrive, or, with `into`, moved where they
-// belong at once, their offsets as if they were staged; live sequences fall back. Under
-// kStrict FAILED_PRECONDITION naming the first sample that cannot be replayed; under every policy FAILED_PRECONDITION,
-// field content_id, naming one whose content is not what was agreed. All arguments must outlive the sink.
+// Collects the answer to MakeReadRequest. Pieces are staged one after the other as they arrive; with `into`, they are
+// moved to the index buffer at once instead, and get the offsets that they would have in a staging buffer. Live
+// sequences fall back. Under kStrict FAILED_PRECONDITION naming the first sample that cannot be replayed; under every
+// policy FAILED_PRECONDITION, field content_id, naming a sample whose content is not the agreed one. All arguments must
+// outlive the sink.
 class StagingSink final : public ReadSink {
  public:
   StagingSink(const ReplayPlan& plan, absl::Span<const int32_t> slices, absl::Span<const FetchSequence> sequences,
@@ -45,10 +47,10 @@ class StagingSink final : public ReadSink {
   absl::Status OnRecord(const SampleRecord& record) override;
   absl::Status OnPiece(const ReadPiece& piece) override;
   std::vector<uint8_t>* staging() override { return into_ == nullptr ? &out_.staging : nullptr; }
-  // With `into`: bytes of all pieces.
+  // With `into`: the size of all pieces so far.
   int64_t moved() const { return moved_; }
 
-  // Ends the answer here: samples that are not complete become kNotReady, with `why` as their message.
+  // Ends the fetch early: samples that are not complete become kNotReady, with `why` as their message.
   absl::Status GiveUp(absl::string_view why);
 
  private:
@@ -61,20 +63,22 @@ class StagingSink final : public ReadSink {
   StagedRows& out_;
   const IndexBuffer* const into_;
   int64_t moved_ = 0;
-  int32_t told_ = 0;          // Position in slices_ of the last record, …
-  size_t pieces_before_ = 0;  // … and the number of pieces before it.
+  int32_t told_ = 0;          // Position in slices_ of the last record,
+  size_t pieces_before_ = 0;  // and the number of pieces before it.
 };
 
-// For asking about samples before their rows are fetched, so that the ranks of a replica can agree on what to replay.
+// An inspection asks about samples before their rows are fetched, so that the ranks of a replica can agree on what to
+// replay.
 //
-// A request whose records equal those of a read of all rows, at the price of one row of one layer per sample. It
-// requests the last row, known from T or else from the token checks, so that it waits for all rows; the first row if
-// neither is given.
+// Makes a request whose records equal those of a read of all rows, but which reads only one row of one layer per
+// sample. It requests the last row (known from T, else from the token checks), so that the server waits for all rows;
+// if neither is given, the first row.
 ReadRequest MakeInspectRequest(const Geometry& geometry, absl::Span<const FetchSequence> sequences,
                                const FetchOptions& options);
 
-// Keeps the answer to MakeInspectRequest for these sequences. A sample of one token, which has no rows, is kOk although
-// its first row was requested; one that is not sealed yet is kNotReady, however many rows it has.
+// Collects the records that answer MakeInspectRequest for these sequences. A sample of one token, which has no rows,
+// becomes kOk although its first row was requested. A sample that is not sealed becomes kNotReady, however many rows it
+// has.
 class InspectSink final : public ReadSink {
  public:
   explicit InspectSink(absl::Span<const FetchSequence> sequences);

@@ -11,7 +11,7 @@
 namespace routing_replay::trainer {
 namespace {
 
-// In addition to its rows: the entry, its places in map and list, the record.
+// Estimated memory of an entry besides its rows: the entry itself, its places in map and list, the record.
 constexpr int64_t kEntryBytes = 1024;
 
 int64_t BytesOf(const StagedRows& rows, const std::string& key) {
@@ -19,14 +19,14 @@ int64_t BytesOf(const StagedRows& rows, const std::string& key) {
                                             rows.unrecorded[0].size() * sizeof(RowRange) + 2 * key.size());
 }
 
-// The pieces of each sequence, ascending in staging.
+// Groups the pieces by sequence, ascending by offset in the staging buffer.
 std::vector<std::vector<StagedPiece>> PiecesBySequence(const StagedRows& rows) {
   std::vector<std::vector<StagedPiece>> pieces(rows.unrecorded.size());
   for (const StagedPiece& piece : rows.pieces) pieces[piece.sequence].push_back(piece);
   return pieces;
 }
 
-// One slice of a read: its pieces follow each other, up to those of the next slice.
+// Cuts one slice out of a read. Its pieces are adjacent and end where those of the next slice begin.
 std::shared_ptr<const StagedRows> OneSlice(const StagedRows& read, int32_t slice, int32_t sequence,
                                            std::vector<StagedPiece> pieces) {
   auto one = std::make_shared<StagedRows>();
@@ -46,7 +46,7 @@ std::shared_ptr<const StagedRows> OneSlice(const StagedRows& read, int32_t slice
   return one;
 }
 
-// Passes the slice to a sink, as a read of sample `index` would.
+// Passes the slice to a sink, as a read of the sample with this index would.
 absl::Status Tell(const StagedRows& one, int32_t index, StagingSink& sink) {
   SampleRecord record = one.records[0];
   record.index = index;
@@ -92,10 +92,10 @@ struct StepCache::Entry {
 
   std::string key;
   State state = State::kReading;
-  std::shared_ptr<const StagedRows> rows;  // Set when kReady.
+  std::shared_ptr<const StagedRows> rows;  // Set in the state kReady.
   int64_t bytes = 0;                       // Of kept entries.
-  int64_t keep_until = 0;                  // The last step that has requested it.
-  bool awaited = false;                    // Read ahead and not used yet.
+  int64_t keep_until = 0;                  // The last step that has requested the slice.
+  bool awaited = false;                    // Prefetched, and not used yet.
   std::list<EntryPtr>::iterator place;     // Of kept entries.
   bool kept = false;
 };
@@ -149,7 +149,8 @@ void StepCache::Keep(const EntryPtr& entry) {
 }
 
 void StepCache::Drop(const EntryPtr& dropped) {
-  const EntryPtr entry = dropped;  // NOLINT(performance-unnecessary-copy-initialization): it may be the list's own.
+  // NOLINT(performance-unnecessary-copy-initialization): `key` may belong to the erased element.
+  const EntryPtr entry = dropped;
   if (entry->kept) {
     counters_.bytes -= entry->bytes;
     kept_.erase(entry->place);
@@ -168,13 +169,13 @@ void StepCache::DropBefore(int64_t step) {
 }
 
 struct CachedFetch::Slice {
-  int32_t index = 0;  // In plan.slices.
+  int32_t index = 0;  // Position in plan.slices.
   int32_t sequence = 0;
   std::string key;
   int64_t expected_bytes = 0;
   StepCache::EntryPtr own;                 // Set if this fetch reads it.
   StepCache::EntryPtr other;               // Set if another fetch reads it.
-  std::shared_ptr<const StagedRows> rows;  // Set if it is there; its record may say why it has no rows.
+  std::shared_ptr<const StagedRows> rows;  // Set if the slice is there; its record may say why there are no rows.
   bool settled = false;
 };
 
@@ -200,7 +201,7 @@ CachedFetch::~CachedFetch() {
     if (slice.own != nullptr) Close(slice, nullptr);
     slice.rows = nullptr;
   }
-  cache_->changed_.NotifyAll();  // Its entries may now be evicted.
+  cache_->changed_.NotifyAll();  // The entries of this fetch may now be evicted.
 }
 
 absl::StatusOr<std::vector<int32_t>> CachedFetch::Next(Clock::Time deadline) {
@@ -219,7 +220,7 @@ absl::StatusOr<std::vector<int32_t>> CachedFetch::Next(Clock::Time deadline) {
 std::vector<int32_t> CachedFetch::Claim() {
   using State = StepCache::Entry::State;
   std::vector<int32_t> claimed;
-  const bool late = time_ != FetchTime::kNow && keep_until_ < cache_->step_;  // Nobody needs it any more.
+  const bool late = time_ != FetchTime::kNow && keep_until_ < cache_->step_;  // No fetch needs this entry any more.
   for (Slice& slice : slices_) {
     slice.settled = slice.settled || late;
     if (slice.settled || slice.own != nullptr) continue;
@@ -254,14 +255,14 @@ void CachedFetch::Use(Slice& slice, const StepCache::EntryPtr& entry) {
   entry->awaited = false;
   if (entry->kept) cache_->kept_.splice(cache_->kept_.end(), cache_->kept_, entry->place);
   ++cache_->counters_.hits;
-  cache_->changed_.NotifyAll();  // A fetch ahead may be waiting for its room.
+  cache_->changed_.NotifyAll();  // A prefetch may be waiting for this room.
 }
 
 bool CachedFetch::Open(Slice& slice) {
   if (time_ == FetchTime::kNow) {
     ++cache_->counters_.misses;
   } else {
-    slice.settled = slice.expected_bytes > cache_->max_bytes_;  // Too large for this cache.
+    slice.settled = slice.expected_bytes > cache_->max_bytes_;  // The slice is larger than the whole cache.
     if (slice.settled || !cache_->MakeRoom(slice.expected_bytes)) return false;
     ++cache_->counters_.ahead;
     cache_->reserved_bytes_ += slice.expected_bytes;

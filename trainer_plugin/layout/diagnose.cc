@@ -29,7 +29,7 @@ absl::Status CheckRecorded(const Geometry& geometry, const RouteIds& ids, int32_
                               geometry.num_moe_layers(), "][", top_k, "]"));
 }
 
-// Ids of one row of one layer.
+// The ids of one row in one layer.
 absl::Span<const int32_t> SlotsOf(const RouteIds& ids, int64_t row, int32_t layer) {
   return absl::MakeConstSpan(ids.ids).subspan((row * ids.layers + layer) * ids.top_k, ids.top_k);
 }
@@ -55,7 +55,7 @@ absl::Status CheckIds(const Geometry& geometry, const MicroBatchLayout& layout, 
 
 constexpr double kDeviations = 4;
 
-// Number of common experts, and of compared slots, over pairs of a local row and a layer.
+// Sums of common experts and of compared slots over (local row, layer) pairs.
 struct Fit {
   int64_t pairs = 0;
   int64_t slots = 0;
@@ -82,7 +82,7 @@ class Comparison {
  public:
   explicit Comparison(const AlignmentInput& input) : input_(input) {}
 
-  // The fit of one local row and one slot, under a way.
+  // How well one local row fits in one slot, if rows or layers were assigned in this way.
   Fit Pair(const LocalRow& row, int64_t local_row, std::optional<int32_t> ordinal, int32_t slot) const {
     if (row.state != RowState::kReplayed || !ordinal) return {};
     const RouteIds& recorded = input_.recorded[row.sequence];
@@ -92,7 +92,7 @@ class Comparison {
     return slots == 0 ? Fit{} : Fit{.pairs = 1, .slots = slots, .common = CountCommon(theirs, live)};
   }
 
-  // Calls of(local row, slot, fit) for every pair.
+  // Calls `of`(local row, slot, fit) for every (local row, slot).
   template <typename Of>
   void ForEach(const RowWay& rows, const LayerWay& layers, Of of) const {
     for (size_t slot = 0; slot < layers.layers.size(); ++slot) {
@@ -110,8 +110,8 @@ class Comparison {
     return total;
   }
 
-  // What `own.common` of one slot would be by chance: each row compared with the other rows' records, computed from
-  // how often each expert is chosen.
+  // Returns what `own.common` of one slot would be by chance, if each row were compared with the records of the other
+  // rows; computed from the frequency of each expert.
   double ChanceOf(const RowWay& rows, int32_t layer_id, int32_t slot, const Fit& own) const {
     const std::optional<int32_t> ordinal = input_.geometry.FindOrdinal(layer_id);
     if (own.pairs < 2) return static_cast<double>(own.common);
@@ -138,7 +138,7 @@ class Comparison {
 
 double Kept(double share, double chance) { return chance >= 1 ? 1 : (share - chance) / (1 - chance); }
 
-// True if a part of the pairs keeps too little to be explained by drift.
+// Returns true if this part of the pairs keeps too few experts to be explained by drift.
 bool IsLost(const Fit& fit, double chance) {
   if (fit.pairs < kLeastPairs || chance >= 1) return false;
   const double pairs = static_cast<double>(fit.pairs), share = std::max(fit.share(), 1 / pairs);
@@ -146,7 +146,7 @@ bool IsLost(const Fit& fit, double chance) {
   return Kept(fit.share(), chance) + kDeviations * deviation < kLeastKept;
 }
 
-// The part that fits worst, among those with enough pairs.
+// Finds the part that fits worst, among parts with enough pairs.
 std::optional<size_t> Worst(const std::vector<Fit>& parts) {
   std::optional<size_t> worst;
   for (const int64_t least : {kLeastPairs, int64_t{1}}) {
@@ -158,7 +158,7 @@ std::optional<size_t> Worst(const std::vector<Fit>& parts) {
   return worst;
 }
 
-// The fit of the plan: in all, by sequence and by layer.
+// How well the plan fits: in total, by sequence and by layer.
 struct Planned {
   Fit total;
   std::vector<Fit> sequences, layers;
@@ -239,12 +239,12 @@ absl::StatusOr<Alignment> JudgeAlignment(const AlignmentInput& input) {
   alignment.layers = Explain(input, layer_ways.front(), planned.total);
   if (const auto worst = Worst(planned.sequences)) alignment.sequence = static_cast<int32_t>(*worst);
   if (const auto worst = Worst(planned.layers)) alignment.layer_id = layer_ways.front().layers[*worst];
-  // A way that fits hardly better than the plan does so by chance, and naming it would mislead.
+  // If another way fits hardly better than the plan, this is chance, and naming it would mislead.
   double best = alignment.kept + (input.replayed ? 0 : kLeastKept);
   for (const RowWay& rows : row_ways) {
     for (const LayerWay& layers : layer_ways) {
       const Fit fit = comparison.Total(rows, layers);
-      // Pairs that a way does not compare count as not explained.
+      // Pairs that this way does not cover count as not explained.
       const double slots = static_cast<double>(std::max(fit.slots, planned.total.slots));
       const double kept = slots == 0 ? 0 : Kept(static_cast<double>(fit.common) / slots, planned.chance);
       if (kept <= best) continue;

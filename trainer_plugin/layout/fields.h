@@ -1,5 +1,4 @@
-// What descriptions in JSON call the fields of the layout's structs, and what they may hold: the one place to add a
-// field.
+// The JSON names of the fields of the layout's structs, and their allowed values. To add a field, add it here only.
 //
 // Each struct has a function Fields(field, of), which calls
 //   field("name", of.member)            for a field of the member's type; an enum is one of its ChoicesOf
@@ -31,7 +30,7 @@ inline constexpr Bounds kRowBounds{1, kMaxStreamRows};
 template <typename Value>
 using Choices = std::vector<std::pair<const char*, Value>>;
 
-// A flag, for which frameworks take the name of a format, or a word for off, as well.
+// A flag for which frameworks also accept the name of a format or a word that means off.
 struct FlagOrFormat {};
 
 inline const Choices<TokenFormat>& ChoicesOf(TokenFormat) {
@@ -72,7 +71,7 @@ absl::string_view NameOf(Enum value) {
   return "";
 }
 
-// "split"; with its layers, which are the geometry's.
+// "split", together with the number of layers, which comes from the geometry.
 template <typename Field>
 void Fields(Field&& field, LayerSplit& of) {
   field("pipeline_size", of.pipeline_size);
@@ -86,14 +85,14 @@ void Fields(Field&& field, LayerSplit& of) {
   field("hybrid_pattern", of.hybrid);
 }
 
-// "rank.model", per chunk.
+// An entry of "rank.model", one per chunk.
 template <typename Field>
 void Fields(Field&& field, LiveChunk& of) {
   field("layer_numbers", of.layer_numbers);
   field("mtp_layer_numbers", of.mtp_layer_numbers);
 }
 
-// "rank", but for model.
+// "rank", except its field model.
 template <typename Field>
 void Fields(Field&& field, PlanRank& of) {
   field("pp", of.pp_rank);
@@ -103,7 +102,7 @@ void Fields(Field&& field, PlanRank& of) {
   field("positions", of.rows.positions);
 }
 
-// "micro_batch": what every layout has, then what one of its format has.
+// "micro_batch": the fields that every layout has, then those of its format.
 template <typename Field>
 void Fields(Field&& field, MicroBatchLayout& of) {
   field("format", of.format);
@@ -127,7 +126,7 @@ void ShapeFields(Field&& field, MicroBatchLayout& of) {
   }
 }
 
-// "micro_batch.sequences", but for sample, recorded_rows and pieces.
+// An entry of "micro_batch.sequences", except its fields sample, recorded_rows and pieces.
 template <typename Field>
 void Fields(Field&& field, SequenceShape& of) {
   field("tokens", of.tokens);
@@ -135,7 +134,7 @@ void Fields(Field&& field, SequenceShape& of) {
   field("live", of.live);
 }
 
-// "micro_batch.sequences[i].pieces", but for rows.
+// An entry of "micro_batch.sequences[i].pieces", except its field rows.
 template <typename Field>
 void Fields(Field&& field, SequencePiece& of) {
   field("sample", of.sample);
@@ -223,7 +222,7 @@ template <typename Field>
 void Fields(Field&& field, MsSwiftPadding& of) {
   using Release = MsSwiftPadding::Release;
   field("padding_free", of.padding_free);
-  // A misspelt name would silently mean that it is off.
+  // Reject unknown names, because a misspelt name would silently turn FP8 off.
   field("fp8_recipe", of.fp8_recipe,
         Choices<Fp8Recipe>{{"", Fp8Recipe::kNone},
                            {"blockwise", Fp8Recipe::kBlockwise},

@@ -22,15 +22,16 @@ struct StageCounts {
   MtpPlacement mtp;
 };
 
-// The functions below take a split with positive sizes, and return INVALID_ARGUMENT as LayerTable::Create.
+// The functions below require positive sizes, and return the INVALID_ARGUMENT errors of LayerTable::Create.
 
-// Without a layout MTP follows the last decoder layer: the last chunk of the last rank.
+// Without a layout, MTP follows the last decoder layer and so is in the last chunk of the last rank.
 MtpPlacement MtpBehindLastStage(const LayerSplit& split, int32_t virtual_stages) {
   return {.layers = split.mtp_num_layers, .pp_rank = split.pipeline_size - 1, .chunk = virtual_stages - 1};
 }
 
-// Layers of each pipeline rank: the first and the last as the split gives them, the rest of `layers` spread evenly over
-// the others. Nothing if that does not come out even, or if layers would be in two stages.
+// Returns the number of layers of each pipeline rank: the first and the last rank as given in the split, the other
+// layers spread evenly over the other ranks. Nothing if they cannot be spread evenly, or if layers would be in two
+// stages.
 std::optional<std::vector<int32_t>> SpreadLayers(const LayerSplit& split, int32_t layers) {
   const int64_t first = split.first_stage_layers.value_or(0), last = split.last_stage_layers.value_or(0);
   const int64_t others =
@@ -58,7 +59,7 @@ absl::Status CheckStages(const LayerSplit& split, size_t stages, absl::string_vi
   return absl::OkStatus();
 }
 
-// OK unless several stages are on one pipeline rank.
+// Rejects several stages on a pipeline of one rank.
 absl::Status CheckOneRank(const LayerSplit& split, size_t stages, absl::string_view field) {
   if (split.pipeline_size > 1 || stages == 1) return absl::OkStatus();
   return Invalid(field, absl::StrCat(stages,
@@ -66,9 +67,10 @@ absl::Status CheckOneRank(const LayerSplit& split, size_t stages, absl::string_v
                                      "virtual stages need at least two pipeline ranks"));
 }
 
-// Splits by sizes: even, with embedding and loss counted, with a given first or last stage (get_num_layers_to_build).
+// Splits without written-out stages: even, with embedding and loss counted, or with a given first or last stage
+// (get_num_layers_to_build).
 
-// Layers of each pipeline rank, all its chunks together.
+// Returns the number of layers of each pipeline rank, over all of its chunks.
 using RankLayers = std::vector<int32_t>;
 
 // The embedding and the loss count as one layer each if the split says so.
@@ -143,14 +145,14 @@ constexpr const char* kLayout = "split.layout";
 
 absl::Status InvalidLayout(absl::string_view what) { return Invalid(kLayout, what); }
 
-// One repeat: its `body`, how often, and where the text continues.
+// A repeat in the text: its `body`, the number of times, and where the text continues.
 struct Repeat {
   absl::string_view body;
   size_t times = 0;
   size_t end = 0;
 };
 
-// "*n" at `at`; a number above kMaxLayoutText is that.
+// Reads "*n" at `at`; a number above kMaxLayoutText becomes kMaxLayoutText.
 std::optional<Repeat> ReadTimes(absl::string_view text, size_t at, absl::string_view body) {
   if (at + 1 >= text.size() || text[at] != '*' || !absl::ascii_isdigit(text[at + 1])) return std::nullopt;
   Repeat repeat{.body = body, .end = at + 1};
@@ -160,7 +162,7 @@ std::optional<Repeat> ReadTimes(absl::string_view text, size_t at, absl::string_
   return repeat;
 }
 
-// "(…)*n": up to the first ")", and not empty.
+// Finds "(…)*n"; the group ends at the first ")" and must not be empty.
 std::optional<Repeat> GroupRepeat(absl::string_view text, size_t at) {
   if (text[at] != '(') return std::nullopt;
   const size_t close = text.find(')', at);
@@ -168,12 +170,13 @@ std::optional<Repeat> GroupRepeat(absl::string_view text, size_t at) {
   return ReadTimes(text, close + 1, text.substr(at + 1, close - at - 1));
 }
 
-// "x*n".
+// Finds "x*n".
 std::optional<Repeat> CharacterRepeat(absl::string_view text, size_t at) {
   return ReadTimes(text, at + 1, text.substr(at, 1));
 }
 
-// The text with every repeat that `find` finds written out, from left to right; the result is not searched again.
+// Returns the text with every repeat that `find` finds expanded, from left to right; expanded text is not searched
+// again.
 absl::StatusOr<std::string> WriteOut(absl::string_view text,
                                      std::optional<Repeat> (*find)(absl::string_view text, size_t at)) {
   std::string written;
@@ -218,7 +221,7 @@ absl::StatusOr<char> EntryOfName(absl::string_view name) {
 
 int64_t CountOf(absl::string_view stage, char entry) { return std::count(stage.begin(), stage.end(), entry); }
 
-// The model's ends, and how much of what lies between (validate_layer_layout).
+// Checks the first and last entry of the model, and the numbers of layers (validate_layer_layout).
 absl::Status CheckCounts(const LayerSplit& split) {
   const std::string all = absl::StrJoin(split.layout->stages, "");
   if (all.empty() || all.front() != kStageEmbedding || CountOf(all, kStageEmbedding) != 1) {
@@ -281,7 +284,7 @@ constexpr const char* kPattern = "split.hybrid_pattern";
 
 absl::Status InvalidPattern(absl::string_view what) { return Invalid(kPattern, what); }
 
-// Which layers carry routes, of the decoder or of one MTP depth: those of symbol E.
+// Returns the layers of the decoder, or of one MTP depth, that carry routes: those with the symbol E.
 absl::StatusOr<std::vector<bool>> CheckSymbols(absl::string_view symbols) {
   const bool latent = absl::StrContains(symbols, 'D') || absl::StrContains(symbols, '+');
   if (absl::StrContains(symbols, '*') && latent) {
@@ -312,7 +315,7 @@ absl::Status ReadMtp(const std::vector<std::string>& depths, HybridPattern& patt
   return CheckSymbols(pattern.mtp).status();
 }
 
-// As select_pipeline_segment without "|".
+// Splits a pattern that has no "|", as Megatron's select_pipeline_segment does.
 absl::StatusOr<std::vector<int32_t>> SpreadStages(const LayerSplit& split) {
   auto stages = SpreadLayers(split, split.num_layers);
   if (stages) return *std::move(stages);
@@ -335,7 +338,7 @@ absl::StatusOr<std::vector<int32_t>> StagesOf(const LayerSplit& split) {
     return SpreadStages(split);
   }
   absl::Status status = CheckStages(split, written.size(), kPattern);
-  // If V is given, a single rank builds all its chunks; otherwise it would build only the first.
+  // With V given, Megatron's single rank builds all its chunks; without V it would build only the first.
   if (!split.virtual_stages) status.Update(CheckOneRank(split, written.size(), kPattern));
   if (!status.ok()) return status;
   if (split.first_stage_layers || split.last_stage_layers) return SpreadStages(split);
@@ -377,7 +380,7 @@ absl::Status CheckSizes(const LayerSplit& split) {
   return status;
 }
 
-// If every stage is written out, sizes must not be given.
+// If all stages are written out, their sizes must not be given as well.
 absl::Status CheckBranches(const LayerSplit& split) {
   if (split.layout && split.hybrid) {
     return Invalid("split.layout", "a layout and a hybrid pattern both write the stages out: give one");
@@ -432,7 +435,7 @@ std::string LayerAt(const std::vector<int32_t>& ids, size_t i) {
   return absl::StrCat("decoder layer ", ids[i], " (layer_number ", ids[i] + 1, ")");
 }
 
-// Both ascend.
+// Both lists ascend.
 std::optional<std::string> DifferenceOfIds(const std::vector<int32_t>& model, const std::vector<int32_t>& split) {
   const auto at = std::mismatch(model.begin(), model.end(), split.begin(), split.end());
   if (at.first == model.end() && at.second == split.end()) return std::nullopt;

@@ -1,4 +1,4 @@
-// Reads "micro_batch" of a description: what the trainer passed and what a named policy predicts.
+// Reads "micro_batch" of a description: what the trainer passed, completed by what a named padding policy predicts.
 #include <utility>
 #include <variant>
 
@@ -37,7 +37,7 @@ class Reader {
   }
 
  private:
-  // Not object_.Find: a field that does not belong to the format stays unknown, so that it is rejected.
+  // object_.Find must not be used: a field that does not belong to the format must stay unknown and be rejected.
   bool Has(const char* key) const { return json_.is_object() && json_.contains(key); }
   bool packed() const { return layout_.format == TokenFormat::kThd; }
 
@@ -54,7 +54,7 @@ class Reader {
     object_.Read("last_row_filler", out_.last_row_filler);
   }
 
-  // The shape that the trainer passed. With a policy, the shape and the format may be left to the policy.
+  // Reads the shape that the trainer passed. With a policy, shape and format may be left out.
   void ReadShape() {
     const bool rectangle = Has("batch_size") || Has("padded_length");
     format_passed_ = Has("format");
@@ -66,7 +66,7 @@ class Reader {
     ShapeFields(FieldReader(object_), layout_);
   }
 
-  // If only the policy or only the micro-batch names a context-parallel size of this micro-batch, it applies to both.
+  // If only the policy or only the micro-batch has local_cp_size, it applies to both.
   absl::Status ReadPolicy() {
     if (policy_json_ != nullptr) {
       RR_ASSIGN_OR_RETURN(auto policy, PaddingPolicyFromJson(*policy_json_, "micro_batch.padding"));
@@ -138,7 +138,8 @@ class Reader {
     return absl::OkStatus();
   }
 
-  // Fills in what the trainer did not pass. Other padding, or failure of a policy that is not needed, is a warning.
+  // Completes what the trainer did not pass from the policy. If the padding differs, or the policy fails although it is
+  // not needed, adds a warning.
   absl::Status ApplyPolicy() {
     if (!policy_) return object_.status();
     const bool partition_passed = object_.Find("partition") != nullptr;
@@ -167,7 +168,7 @@ class Reader {
     return object_.status();
   }
 
-  // Takes from the prediction what the trainer did not state.
+  // Copies from the prediction what the trainer did not state.
   void TakeShape(const MicroBatchLayout& predicted) {
     const MicroBatchLayout given = layout_;
     layout_ = predicted;

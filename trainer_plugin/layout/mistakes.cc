@@ -12,7 +12,7 @@ namespace routing_replay::trainer {
 
 namespace {
 
-// True if both replay the same row, or neither replays any.
+// Returns true if both local rows replay the same row, or neither replays one.
 bool SameRow(const LocalRow& a, const LocalRow& b) {
   const bool replayed = a.state == RowState::kReplayed;
   return replayed == (b.state == RowState::kReplayed) && (!replayed || (a.sequence == b.sequence && a.row == b.row));
@@ -22,7 +22,8 @@ bool SameRows(const std::vector<LocalRow>& a, const std::vector<LocalRow>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), SameRow);
 }
 
-// Collects the mistakes that give other rows. The rows of a mistake are cut, or padded, to the number of local rows.
+// Collects the mistakes that lead to other rows than the correct ones. The rows of a mistake are cut or padded to the
+// number of local rows.
 class RowCatalogue {
  public:
   RowCatalogue(const MicroBatchLayout& layout, const RowRank& rank, std::vector<LocalRow> right)
@@ -31,7 +32,7 @@ class RowCatalogue {
     ways_.push_back({{"none"}, what, {"none", what}, std::move(right)});
   }
 
-  // Adds the rows of another layout or rank. If they cannot be built, nobody could have made that mistake.
+  // Adds the rows of another layout or rank. If this layout is invalid, nobody could have made the mistake.
   void Add(const std::string& mistake, const std::string& what, const Mistake& reversed,
            const std::function<void(MicroBatchLayout&, RowRank&)>& change) {
     MicroBatchLayout layout = layout_;
@@ -53,7 +54,7 @@ class RowCatalogue {
     }
   }
 
-  // Adds the correct rows shifted: each shows the row `by` further on.
+  // Adds the correct rows shifted: each local row shows the row that is `by` rows later.
   void AddShifted(const Mistake& mistake, const Mistake& reversed, int32_t by) {
     std::vector<LocalRow> rows = right();
     for (LocalRow& row : rows) {
@@ -144,7 +145,7 @@ void AddOrders(const MicroBatchLayout& layout, RowCatalogue& catalogue) {
   }
 }
 
-// Documents of other lengths than the padded ones; the rest is one document of padding.
+// Adds a layout with other document lengths than the padded ones; the rest of the stream is one padding document.
 void SetDocuments(MicroBatchLayout& layout, const std::function<int64_t(const SequenceShape&)>& rows_of) {
   layout.cu_seqlens_padded = {0};
   for (SequenceShape& sequence : layout.sequences) {
@@ -230,8 +231,8 @@ std::vector<int32_t> IdsOf(const std::vector<OwnedLayer>& owned) {
   return ids;
 }
 
-// Collects the mistakes that give other layers. The layers of a mistake are cut to the rank's number, or followed by
-// -1.
+// Collects the mistakes that lead to other layers than the correct ones. The layers of a mistake are cut to the rank's
+// number of layers, or filled up with -1.
 class LayerCatalogue {
  public:
   LayerCatalogue(const Geometry& geometry, const std::vector<OwnedLayer>& right) : geometry_(geometry) {
@@ -287,7 +288,7 @@ std::vector<int32_t> MoeLayersIn(const Geometry& geometry, LayerRange range) {
   return ids;
 }
 
-// The chunks of a rank taken for neighbours: p outer and v inner.
+// The split in which the chunks of a rank are adjacent: p outer and v inner.
 std::vector<int32_t> ChunksSideBySide(const Geometry& geometry, const LayerTable& table, int32_t pp_rank,
                                       std::optional<int32_t> chunk) {
   LayerRange range;

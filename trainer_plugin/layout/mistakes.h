@@ -1,4 +1,4 @@
-// The catalogue of known mistakes: what a rank's routers get if one is made.
+// The catalogue of known alignment mistakes: which rows or layers a rank's routers get if a mistake is made.
 #ifndef TRAINER_PLUGIN_LAYOUT_MISTAKES_H_
 #define TRAINER_PLUGIN_LAYOUT_MISTAKES_H_
 
@@ -17,32 +17,32 @@ namespace routing_replay::trainer {
 
 struct Mistake {
   std::string name;
-  std::string what;  // In a sentence.
+  std::string what;  // A description in one sentence.
 };
 
 struct RowWay {
-  std::vector<std::string> mistakes;  // All mistakes that give these rows here.
+  std::vector<std::string> mistakes;  // All mistakes that lead to these rows in this layout.
   std::string what;
-  // The reverse: what was done if these are the model's own rows and the correct way's rows were replayed there.
+  // The inverse: the mistake that was made if the model has these rows and the rows of the correct way were replayed.
   Mistake reversed;
   std::vector<LocalRow> rows;
 };
 
-// The correct way first, then each mistake that gives other rows in this layout, simple ones before composed ones.
-// INVALID_ARGUMENT as BuildRowMap.
+// Returns the correct way first, then each mistake that leads to other rows in this layout, simple mistakes before
+// combined ones. Fails with the errors of BuildRowMap.
 absl::StatusOr<std::vector<RowWay>> RowWays(const MicroBatchLayout& layout, const RowRank& rank);
 
 struct LayerWay {
   std::vector<std::string> mistakes;
   std::string what;
   Mistake reversed;
-  std::vector<int32_t> layers;  // Decoder ids; they may be dense or not exist.
+  std::vector<int32_t> layers;  // Decoder layer ids; a mistake may lead to dense layers or to ids that do not exist.
 };
 
-// The same for the layers of a rank, or of one of its chunks. INVALID_ARGUMENT as LayerTable and OwnedMoeLayers.
+// The same for the layers of a rank, or of one of its chunks. Fails with the errors of LayerTable and OwnedMoeLayers.
 absl::StatusOr<std::vector<LayerWay>> LayerWays(const Geometry& geometry, const LayerSplit& split,
                                                 const PlanRank& rank);
-// For layers of a rank whose split is unknown: only mistakes of numbering.
+// For a rank whose split is unknown: only mistakes in numbering layers.
 std::vector<LayerWay> LayerWays(const Geometry& geometry, const std::vector<OwnedLayer>& layers);
 
 }  // namespace routing_replay::trainer

@@ -1,4 +1,4 @@
-// Arithmetic of multiples that cannot overflow.
+// Arithmetic with multiples, which cannot overflow.
 #ifndef TRAINER_PLUGIN_LAYOUT_MULTIPLE_H_
 #define TRAINER_PLUGIN_LAYOUT_MULTIPLE_H_
 
@@ -8,10 +8,10 @@
 
 namespace routing_replay::trainer {
 
-// Far above what a stream may have: a layout with a result that reaches it is rejected.
+// The largest result, far above the rows of any stream: a layout that leads to this value is rejected.
 inline constexpr int64_t kMaxMultiple = int64_t{1} << 40;
 
-// Both in 1 … kMaxMultiple, and so is the result.
+// Arguments must be in 1 … kMaxMultiple, and so is the result.
 inline int64_t Times(int64_t a, int64_t b) { return a > kMaxMultiple / b ? kMaxMultiple : a * b; }
 inline int64_t LeastCommonMultiple(int64_t a, int64_t b) { return Times(a / std::gcd(a, b), b); }
 

@@ -19,9 +19,9 @@ namespace {
 
 using Prediction = absl::StatusOr<PaddingPrediction>;
 
-// What all rules share: checks, padded lengths, and the layout that they make.
+// Shared by all rules: checks, padded lengths, and the resulting layout.
 
-// How many recorded rows a framework takes for a sample of T tokens.
+// How many recorded rows a framework accepts for a sample of T tokens.
 enum class Recorded : uint8_t { kTokensLessOne, kTokensOrOneLess, kAtMostTokens };
 
 struct Framework {
@@ -48,7 +48,7 @@ const char* WordsOf(Recorded rule) {
   return rule == Recorded::kTokensLessOne ? "T - 1" : "T or T - 1";
 }
 
-// Options within their bounds.
+// Checks that options are within their bounds.
 template <typename Options>
 absl::Status CheckOptions(Options options) {
   absl::Status status;
@@ -102,7 +102,7 @@ int64_t LongestSample(const UnpaddedBatch& batch) {
   return longest;
 }
 
-// Each sample's tokens to a multiple: [B]. INVALID_ARGUMENT if the sum is above kMaxStreamRows.
+// Pads the tokens of each sample to a multiple: [B]. INVALID_ARGUMENT if the sum is above kMaxStreamRows.
 absl::StatusOr<std::vector<int64_t>> PadEach(const UnpaddedBatch& batch, int64_t multiple) {
   std::vector<int64_t> padded;
   int64_t total = 0;
@@ -119,7 +119,7 @@ absl::StatusOr<std::vector<int64_t>> PadEach(const UnpaddedBatch& batch, int64_t
 
 int64_t Sum(const std::vector<int64_t>& lengths) { return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); }
 
-// The unit that zigzag over CP and then SP divide.
+// The multiple that both zigzag over CP and SP can divide.
 int64_t SliceUnit(const UnpaddedBatch& batch) {
   return Times(ZigzagUnit(batch.cp_size), batch.sequence_parallel ? batch.tp_size : 1);
 }
@@ -132,7 +132,7 @@ MicroBatchLayout LayoutOf(const UnpaddedBatch& batch, Partition partition) {
           .sequence_parallel = batch.sequence_parallel};
 }
 
-// padded: [B]; tail: lengths of the padding documents behind the samples; lengths of 0 are skipped.
+// padded: [B]; tail: lengths of the padding documents after the samples; lengths of 0 are skipped.
 MicroBatchLayout PackedLayout(const UnpaddedBatch& batch, Partition partition, const std::vector<int64_t>& padded,
                               const std::vector<int64_t>& tail = {}) {
   MicroBatchLayout layout = LayoutOf(batch, partition);
@@ -174,7 +174,7 @@ PaddingPrediction PredictRectangle(const UnpaddedBatch& batch, Partition partiti
   return prediction;
 }
 
-// A rectangle of several samples whose routes the framework flattens batch-major.
+// Adds a hazard if the framework flattens the routes of several samples in a rectangle batch-major.
 void AddBatchMajorHazard(const char* policy, PaddingPrediction& prediction) {
   if (prediction.layout.batch_size <= 1) return;
   prediction.hazards.push_back(
@@ -183,7 +183,7 @@ void AddBatchMajorHazard(const char* policy, PaddingPrediction& prediction) {
                    "own replay is right for one sample only"));
 }
 
-// For a framework that slices rows over tp even if sequence parallelism is off.
+// Adds a hazard if the framework slices rows over tp although sequence parallelism is off.
 void AddSliceHazard(const char* policy, const UnpaddedBatch& batch, PaddingPrediction& prediction) {
   if (batch.tp_size == 1 || batch.sequence_parallel) return;
   prediction.hazards.push_back(absl::StrCat(policy, " slices routes over tp_size = ", batch.tp_size,
@@ -192,7 +192,7 @@ void AddSliceHazard(const char* policy, const UnpaddedBatch& batch, PaddingPredi
 
 // Megatron-LM.
 
-// `rows`, or the sequence length that holds them.
+// Returns `rows`, or the given sequence length, which must be at least `rows`.
 absl::StatusOr<int64_t> SequenceRows(int64_t rows, const MegatronPadding& options) {
   if (!options.sequence_length) return rows;
   if (*options.sequence_length >= rows) return *options.sequence_length;
@@ -223,8 +223,8 @@ Prediction Predict(const UnpaddedBatch& batch, const MegatronPadding& options) {
 
 // verl.
 
-constexpr int64_t kVerlFp8Rows = 128;   // Local rows of an FP8 GEMM.
-constexpr int64_t kVerlFp8Sample = 16;  // Rows of a sample.
+constexpr int64_t kVerlFp8Rows = 128;   // An FP8 GEMM needs a multiple of this many local rows.
+constexpr int64_t kVerlFp8Sample = 16;  // With FP8, the rows of a sample are a multiple of this.
 
 absl::Status CheckTogether(const VerlPadding& options) {
   if (!options.packed && (options.contiguous || options.length_bucket || options.local_cp_size)) {
@@ -246,9 +246,9 @@ int64_t StreamRows(int64_t rows, int64_t unit, int32_t cp_size, const VerlPaddin
   return options.min_local_rows ? std::max(rows, Times(*options.min_local_rows, cp_size)) : rows;
 }
 
-// verl copies the first chunk of a sample from its tokens, padded only by the unit without FP8. If a sample ends inside
-// the first chunk of a CP rank, that copy is narrower than its slot, which raises unless exactly one row is left to
-// repeat.
+// verl copies the first chunk of a sample from tokens that are padded only to the unit without FP8. If a sample ends
+// inside the first chunk of a CP rank, the copy is narrower than its slot. torch then raises an error, except if a
+// single row is left, which it silently repeats.
 void AddNarrowChunks(int64_t unit, PaddingPrediction& prediction) {
   const MicroBatchLayout& layout = prediction.layout;
   for (size_t i = 0; i < layout.sequences.size() && layout.cp_size > 1; ++i) {
@@ -274,7 +274,7 @@ std::string RuleOf(int64_t sample, int64_t stream, const VerlPadding& options) {
   return rule;
 }
 
-// unit: the multiple to which one sample is padded without FP8.
+// `unit`: the multiple to which a sample is padded without FP8.
 Prediction PredictStream(const UnpaddedBatch& batch, int64_t unit, const VerlPadding& options) {
   const int64_t sample = options.fp8 ? LeastCommonMultiple(kVerlFp8Sample, unit) : unit;
   auto prediction =
@@ -432,7 +432,7 @@ Multiple LowPrecisionMultiple(Multiple multiple, const MsSwiftPadding& options) 
   return older ? std::max<int64_t>(Times(so_far, 8), 16) : Times(so_far, 16);
 }
 
-// The length that pull request 8393 pads to.
+// The length to which pull request 8393 pads.
 Multiple HybridEpLength(const MsSwiftPadding& options) {
   if (!options.pull_request_8393 || options.dispatcher != "hybridep") return std::nullopt;
   return options.seq_length ? options.seq_length : options.max_length;
@@ -469,7 +469,8 @@ PaddingPrediction PredictRectangle(const UnpaddedBatch& batch, int64_t multiple)
   return prediction;
 }
 
-// True if every batch padded by `multiple` can be cut, not only this one: samples are multiples of 2C rows already.
+// Returns true if every batch that is padded to `multiple` can be divided, not only this one. Samples are multiples of
+// 2C rows already.
 bool AlwaysFits(const UnpaddedBatch& batch, const MsSwiftPadding& options, int64_t multiple) {
   const int64_t unit = ZigzagUnit(batch.cp_size);
   const bool nested = multiple % unit == 0 || unit % multiple == 0;
@@ -587,7 +588,7 @@ int64_t DocumentRows(const MicroBatchLayout& layout, size_t document) {
   return document + 1 < cu.size() ? cu[document + 1] - cu[document] : 0;
 }
 
-// documents: for a stream, as many as the other layout has. one_span: every zigzag cuts it in the same way.
+// `documents`: for a stream, the number of documents to compare. `one_span`: all zigzag partitions are equivalent here.
 std::vector<Fact> FactsOf(const MicroBatchLayout& layout, size_t documents, bool one_span) {
   const bool cut = layout.cp_size > 1 && !one_span;
   std::vector<Fact> facts = {{"format", std::string(NameOf(layout.format))},
@@ -620,7 +621,7 @@ bool IsZigzag(const MicroBatchLayout& layout) {
 
 std::optional<std::string> FirstDifference(const PaddingPrediction& predicted, const MicroBatchLayout& passed) {
   const size_t bounds = std::max(predicted.layout.cu_seqlens_padded.size(), passed.cu_seqlens_padded.size());
-  // With a single document, cutting documents and cutting the stream are the same.
+  // With a single document, zigzag per document and zigzag over the stream are the same.
   const bool one_span = passed.format == TokenFormat::kThd && passed.cu_seqlens_padded.size() == 2 &&
                         IsZigzag(predicted.layout) && IsZigzag(passed);
   const size_t documents = bounds == 0 ? 0 : bounds - 1;

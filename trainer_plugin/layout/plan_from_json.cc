@@ -17,23 +17,23 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Decides which layers a rank replays, from geometry and split, the rank's live model, the layers that the run lacks,
-// and those that are left native.
+// Decides which layers a rank replays. This depends on geometry and split, the rank's live model, the layers that the
+// run lacks, and the native layers.
 
 // Fields of the description; null where they are absent.
 struct LayerFields {
-  const Json* geometry = nullptr;  // Of the model.
+  const Json* geometry = nullptr;  // The geometry of the model.
   const Json* split = nullptr;
-  const Json* run_geometry = nullptr;  // Given if the run lacks hash layers or native ones.
+  const Json* run_geometry = nullptr;  // The geometry of the run, given if the run lacks hash layers or native layers.
   std::vector<int32_t> hash_layers;
-  const Json* model = nullptr;  // Of its "rank".
+  const Json* model = nullptr;  // From its field "rank".
 };
 
 struct DescribedLayers {
   Geometry geometry;
-  std::optional<LayerSplit> split;  // Nothing if only the live model says which layers the rank has.
+  std::optional<LayerSplit> split;  // Not set if only the live model says which layers the rank has.
   std::vector<OwnedLayer> layers;   // The layers to replay on this rank; ids ascend.
-  int32_t mtp_layers = 0;           // MTP layers in the planned chunks; they are left out.
+  int32_t mtp_layers = 0;           // Number of MTP layers in the planned chunks, which are not replayed.
 };
 
 absl::Status InNamesOfDescription(const absl::Status& status) {
@@ -45,7 +45,7 @@ absl::StatusOr<Geometry> GeometryFromJson(const Json& json, absl::string_view pa
   return Geometry::Create(options);
 }
 
-// Nothing where the description has none.
+// Returns nothing if the description has none.
 absl::StatusOr<std::optional<LayerSplit>> SplitFromJson(const Json* json, const Geometry& geometry) {
   if (json == nullptr) return std::nullopt;
   LayerSplit split{.num_layers = geometry.num_layers()};
@@ -64,7 +64,7 @@ absl::StatusOr<std::vector<LiveChunk>> ChunksFromJson(const Json& json) {
   return chunks;
 }
 
-// If a pattern and a geometry both say which layers have routes, they must agree.
+// Checks that pattern and geometry agree on which layers have routes, if both are given.
 absl::Status CheckPattern(const Geometry& geometry, const LayerSplit& split) {
   if (!split.hybrid) return absl::OkStatus();
   std::vector<int32_t> ids;
@@ -75,7 +75,7 @@ absl::Status CheckPattern(const Geometry& geometry, const LayerSplit& split) {
                               " MoE layers of the geometry"));
 }
 
-// The layers of the table, after checking them against the model.
+// Returns the layers in the table, after checking them against the model.
 absl::StatusOr<DescribedLayers> LayersOfSplit(const Geometry& geometry, const LayerSplit& split, const PlanRank& rank,
                                               const std::optional<std::vector<LiveChunk>>& chunks) {
   RR_ASSIGN_OR_RETURN(const auto table, LayerTable::Create(split));
@@ -93,7 +93,7 @@ absl::StatusOr<DescribedLayers> LayersOfSplit(const Geometry& geometry, const La
   return described;
 }
 
-// The layers that the model names, without a split.
+// Returns the layers that the model has, if there is no split.
 absl::StatusOr<DescribedLayers> LayersOfModel(const Geometry& geometry, const PlanRank& rank,
                                               const std::vector<LiveChunk>& chunks) {
   const int32_t count = static_cast<int32_t>(chunks.size());
@@ -112,7 +112,8 @@ absl::StatusOr<DescribedLayers> LayersOfModel(const Geometry& geometry, const Pl
   return described;
 }
 
-// Engines that capture no hash layers record runs without them; then the other layers have other ordinals.
+// An engine that does not capture hash layers records a run without them. The other layers then have other ordinals in
+// the run.
 absl::Status PlaceInRun(Geometry run, const std::set<int32_t>& may_lack, DescribedLayers& described) {
   const Geometry& model = described.geometry;
   const std::vector<LayerRouting> own(run.layers().begin(), run.layers().end());
@@ -137,7 +138,7 @@ absl::Status PlaceInRun(Geometry run, const std::set<int32_t>& may_lack, Describ
   return absl::OkStatus();
 }
 
-// Uses all of the rank except `rows`.
+// Uses all fields of the rank except `rows`.
 absl::StatusOr<DescribedLayers> LayersFrom(const LayerFields& fields, const PlanRank& rank) {
   const auto geometry = GeometryFromJson(*fields.geometry, "geometry");
   if (!geometry.ok()) return InNamesOfDescription(geometry.status());
@@ -163,7 +164,7 @@ absl::StatusOr<DescribedLayers> LayersFrom(const LayerFields& fields, const Plan
   return described;
 }
 
-// Of the description as a whole.
+// Field name for errors about the whole description.
 struct Description {
   DescribedLayers layers;
   DescribedMicroBatch micro_batch;
@@ -269,7 +270,7 @@ std::vector<int64_t> DescribedPlan::last_rows() const {
     const SequenceShape& shape = layout.sequences[i];
     last.push_back(shape.recorded_rows == shape.tokens - 1 ? shape.recorded_rows : -1);
   }
-  // Tokens that follow in its sequence may attend to the last token of a piece.
+  // A piece in the middle of a sequence gets no filler, because later tokens may attend to its last token.
   for (size_t i = 0; i < pieces.size(); ++i) {
     const SequencePiece& piece = pieces[i];
     const bool ends = i + 1 == pieces.size() || pieces[i + 1].sequence != piece.sequence;

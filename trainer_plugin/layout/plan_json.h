@@ -19,29 +19,29 @@
 
 namespace routing_replay::trainer {
 
-// A plan, and the parts of its description that a fetch needs.
+// A plan together with those parts of its description that a fetch needs.
 struct DescribedPlan {
   Geometry geometry;
   std::optional<LayerSplit> split;  // Nothing if only the live model says which layers the rank has.
   PlanRank rank;
   ReplayPlan plan;
   MicroBatchLayout layout;
-  std::vector<std::string> samples;   // Per sequence of layout.
-  std::vector<SequencePiece> pieces;  // The plan's sequences, if some consist of pieces; else empty.
+  std::vector<std::string> samples;   // One per sequence of `layout`.
+  std::vector<SequencePiece> pieces;  // All pieces, if any sequence consists of pieces; else empty.
   bool last_row_filler = false;
-  std::vector<std::string> warnings;  // In words: see rrt_plan_json.
-  int32_t mtp_layers = 0;             // MTP layers in the planned chunks; they are not part of the plan.
+  std::vector<std::string> warnings;  // Warnings as text; see rrt_plan_new.
+  int32_t mtp_layers = 0;             // Number of MTP layers in the planned chunks; they are not part of the plan.
 
-  // Number of the plan's sequences: those of the layout, or the pieces.
+  // Number of sequences of the plan: of the layout's sequences, or of the pieces.
   size_t sequences() const { return pieces.empty() ? samples.size() : pieces.size(); }
   const std::string& sample(size_t sequence) const {
     return pieces.empty() ? samples[sequence] : pieces[sequence].sample;
   }
-  // T of a sequence that is a whole sample; unknown for a piece.
+  // Returns T of a sequence that is a whole sample; not set for a piece.
   std::optional<int64_t> num_tokens(size_t sequence) const {
     return pieces.empty() ? std::optional(layout.sequences[sequence].tokens) : std::nullopt;
   }
-  // Per sequence, as RealignInput has them; empty without last_row_filler.
+  // One per sequence, for RealignInput::last_rows; empty without last_row_filler.
   std::vector<int64_t> last_rows() const;
 };
 
@@ -49,20 +49,20 @@ struct DescribedPlan {
 // MakeReplayPlan and the functions before it, with the description's names. null counts as absent.
 absl::StatusOr<DescribedPlan> DescribedPlanFromJson(absl::string_view description);
 nlohmann::ordered_json PlanToJson(const DescribedPlan& plan);
-// One line. Sample names may be any bytes: those that are not UTF-8 are replaced.
+// Returns JSON on one line. Sample names may be any bytes; bytes that are not UTF-8 are replaced.
 std::string PlanToText(const DescribedPlan& plan);
 absl::StatusOr<std::string> PlanFromJson(absl::string_view description);
 
 // "micro_batch" of a description.
 struct DescribedMicroBatch {
   MicroBatchLayout layout;
-  std::vector<std::string> samples;   // Parallel to layout.sequences; "" where not named.
-  std::vector<SequencePiece> pieces;  // All sequences as pieces, if one of them consists of pieces; else empty.
+  std::vector<std::string> samples;   // One per entry of layout.sequences; "" if no sample is named.
+  std::vector<SequencePiece> pieces;  // All sequences as pieces, if any of them consists of pieces; else empty.
   bool last_row_filler = false;
   // Hazards of the named policy, and the first difference between its prediction and what was passed.
   std::vector<std::string> warnings;
 };
-// As above. BuildRowMap checks whether the rows are valid.
+// Fails with the errors of the function above. Whether the rows are valid is checked only by BuildRowMap.
 absl::StatusOr<DescribedMicroBatch> MicroBatchFromJson(const nlohmann::json& json);
 // The layout as "micro_batch" states it, without its sequences.
 nlohmann::ordered_json LayoutToJson(const MicroBatchLayout& layout);
@@ -75,18 +75,19 @@ absl::StatusOr<PaddingPolicy> PaddingPolicyFromJson(const nlohmann::json& json, 
 //  "rank": {"pp": 1, "chunk": null, "cp": 0, "tp": 0, "local_rows": 4, "rows_to_read": 4, "bytes_to_read": 336,
 //           "index_bytes": 336, "padded_bytes": 0},
 //  "warnings": []}
-// layers: of each chunk of each pipeline rank. rows: what every rank of the micro-batch holds of each sample, then its
-// padding (of an explicit partition, whose positions only their own rank says, this rank alone); tp null: all of them.
+// layers: one entry per chunk of each pipeline rank. rows: what every rank holds of each sample, and then its padding
+// (with an explicit partition only this rank, because the positions of other ranks are unknown); tp null: all tp ranks.
 // at: local rows "begin:end" or "begin:end:step". A sample without a name is "#" and its index. Ranges are half-open.
 // INVALID_ARGUMENT also for more than 4096 ranks.
 absl::StatusOr<nlohmann::ordered_json> ExplainFromJson(absl::string_view description);
 
-// Whether the record fits the ids of the rank's routers (JudgeAlignment), their own choice or what they replayed:
+// Judges whether the record fits the ids of the rank's routers, which are their live choice or what they replayed
+// (JudgeAlignment):
 //   {"misaligned": true, "kept": 0.04, "chance": 0.06, "explained_kept": 0.97, "sequence": 1, "layer": 17,
 //    "explanations": [{"of": "rows", "mistakes": ["partition_contiguous"], "matched": 10, "compared": 10,
 //                      "exact": true, "what": "…"}, {"of": "layers", …}]}
-// recorded: per sequence of the description. sequence: of the micro-batch; it and layer are null where nothing is
-// compared. Explanations count experts.
+// `recorded`: one entry per sequence of the description. sequence, layer: those that fit worst; null if nothing was
+// compared. matched and compared count experts.
 absl::StatusOr<nlohmann::ordered_json> JudgeIds(const DescribedPlan& described, const std::vector<RouteIds>& recorded,
                                                 const RouteIds& live, bool replayed);
 

@@ -21,7 +21,7 @@ OrderedJson OrNull(const std::optional<T>& value) {
   return value ? OrderedJson(*value) : OrderedJson();
 }
 
-// Writes fields of fields.h; those that are not set are left out.
+// Writes the fields of fields.h; fields that are not set are left out.
 class FieldWriter {
  public:
   template <typename Value>
@@ -58,7 +58,7 @@ OrderedJson RowMapToJson(const RowMap& map) {
   return json;
 }
 
-// Sizes of a plan, which are also shown to people.
+// Writes the sizes of a plan.
 void AddSizes(const ReplayPlan& plan, OrderedJson& json) {
   json["rows_to_read"] = plan.rows_to_read;
   json["bytes_to_read"] = plan.bytes_to_read;
@@ -66,7 +66,7 @@ void AddSizes(const ReplayPlan& plan, OrderedJson& json) {
   json["padded_bytes"] = plan.padded_bytes;
 }
 
-// Every chunk of every pipeline rank.
+// Writes the layers of every chunk of every pipeline rank.
 absl::StatusOr<OrderedJson> LayersToJson(const Geometry& geometry, const LayerTable& table) {
   OrderedJson list = OrderedJson::array();
   for (int32_t pp = 0; pp < table.pipeline_size(); ++pp) {
@@ -91,13 +91,13 @@ struct LocalRows {
   int64_t begin = 0, end = 0, stride = 1;
 };
 
-// What one rank holds of a sequence, or its padding.
+// What one rank holds of a sequence, or the rank's padding.
 struct Held {
   std::vector<RowRange> replayed, unrecorded;
   std::vector<LocalRows> at;
 };
 
-// Extends the last run if this one continues it.
+// Extends the last run if the new one continues it.
 void AddLocalRows(std::vector<LocalRows>& at, int64_t begin, int64_t count, int64_t stride) {
   const int64_t end = begin + (count - 1) * stride + 1;
   if (!at.empty() && at.back().stride == stride && at.back().end - 1 + stride == begin) {
@@ -112,7 +112,7 @@ std::string ToText(const LocalRows& rows) {
   return rows.stride == 1 || rows.end - rows.begin == 1 ? range : absl::StrCat(range, ":", rows.stride);
 }
 
-// One entry per sequence, and a last one for the padding.
+// Returns one entry per sequence, and a last one for the padding.
 std::vector<Held> HeldRows(const RowMap& map, size_t sequences) {
   std::vector<Held> held(sequences + 1);
   for (const RowRun& run : map.runs) {
@@ -131,7 +131,7 @@ std::vector<Held> HeldRows(const RowMap& map, size_t sequences) {
   return held;
 }
 
-// By sequence, then by rank. With an explicit partition only a rank's own positions are known.
+// Sorted by sequence, then by rank. With an explicit partition, only the positions of this rank are known.
 absl::StatusOr<OrderedJson> RowsToJson(const DescribedPlan& described) {
   const MicroBatchLayout& layout = described.layout;
   const bool alone = layout.partition == Partition::kExplicit;

@@ -1,4 +1,4 @@
-// Reads the fields of fields.h from JSON, and names them in errors as the description does.
+// Reads the fields of fields.h from JSON. Errors name fields as in the description.
 #ifndef TRAINER_PLUGIN_LAYOUT_READ_FIELDS_H_
 #define TRAINER_PLUGIN_LAYOUT_READ_FIELDS_H_
 
@@ -19,12 +19,13 @@ namespace routing_replay::trainer {
 // Removes null fields of objects: null counts as absent.
 nlohmann::json WithoutNulls(nlohmann::json json);
 
-// The field that a status names; "" if none.
+// Returns the field that a status names; "" if there is none.
 std::string FieldOf(const absl::Status& status);
-// Replaces the field's name in a status by the one that the description has.
+// Replaces the field's name in a status by its name in the description.
 absl::Status WithField(const absl::Status& status, absl::string_view field);
 
-// The text form, or a list of stages, each a list of names. INVALID_ARGUMENT (kField, field "split.layout").
+// Reads a layout: the text form, or a list of stages, each a list of names. INVALID_ARGUMENT (kField, field
+// "split.layout").
 absl::StatusOr<PipelineLayout> PipelineLayoutFromJson(const nlohmann::json& json);
 
 class FieldReader {
@@ -79,7 +80,7 @@ class FieldReader {
   absl::Status status_;
 };
 
-// An object that has the fields of its struct and no others; those in `required` must be present.
+// Reads an object that may have only the fields of its struct; those in `required` must be present.
 template <typename Struct>
 absl::Status ReadFields(const nlohmann::json& json, absl::string_view path, Struct& of,
                         const char* required = nullptr) {

@@ -44,8 +44,8 @@ absl::Status CheckSequence(const SequenceShape& sequence, size_t index, int64_t 
   return reject(Reason::kShape, absl::StrCat(sequence.tokens, " tokens", first, " in ", padded_length, " padded rows"));
 }
 
-// The unit of a span that is cut over CP ranks: zigzag keeps two chunks per rank, contiguous one, and padding alone may
-// be one.
+// The multiple that a span must be to be divided over CP ranks: zigzag keeps two chunks per rank, contiguous one; a
+// span of only padding needs just one.
 int64_t CpUnit(const MicroBatchLayout& layout, bool padding_alone) {
   const bool zigzag =
       layout.partition == Partition::kZigzagPerDocument || layout.partition == Partition::kZigzagPerSequence;
@@ -156,7 +156,7 @@ absl::Status CheckBshd(const MicroBatchLayout& layout) {
   return Invalid("partition", "BSHD is cut per sequence: partitions of documents and streams are only for THD");
 }
 
-// Everything that BuildRowMap rejects except what depends on the number of local rows. After OK no sum or product of
+// Makes all checks of BuildRowMap except those that depend on the number of local rows. After OK, no sum or product of
 // the layout's sizes overflows, and every division that the partition needs is exact.
 absl::Status CheckRows(const MicroBatchLayout& layout, const RowRank& rank) {
   RR_RETURN_IF_ERROR(CheckRank("cp", rank.cp_rank, layout.cp_size));
@@ -185,8 +185,8 @@ absl::Status CheckRows(const MicroBatchLayout& layout, const RowRank& rank) {
 
 // The rows.
 
-// The part that CP rank r keeps of rows 0 … size - 1, in its order: one or two ranges, the second possibly empty.
-// Zigzag is decided here.
+// Returns which of the rows 0 … size - 1 CP rank r keeps, in its order: one or two ranges; the second may be empty.
+// This function implements zigzag.
 struct Kept {
   RowRange ranges[2];
 };
@@ -201,13 +201,14 @@ Kept KeptRows(Partition partition, int64_t size, int64_t cp_size, int64_t cp_ran
   return {{RowRange::OfSize(cp_rank * half, half), RowRange::OfSize(size - (cp_rank + 1) * half, half)}};
 }
 
-// Entries of `run` with a local row below `bound`.
+// Returns the number of entries of `run` with a local row below `bound`.
 int64_t EntriesBelow(const RowRun& run, int64_t bound) {
   if (bound <= run.local_row) return 0;
   return std::min(run.count, (bound - run.local_row + run.stride - 1) / run.stride);
 }
 
-// The entries whose local row is in `window`, their local rows counted from window.begin. May have count 0.
+// Returns the entries of `run` whose local row is in `window`, with local rows counted from window.begin. The result
+// may have count 0.
 RowRun ClipToWindow(const RowRun& run, RowRange window) {
   RowRun part = run.Part(EntriesBelow(run, window.begin), EntriesBelow(run, window.end));
   part.local_row -= window.begin;
@@ -245,7 +246,7 @@ class RowMapBuilder {
     return document < layout_.sequences.size() && layout_.sequences[document].tokens > 0;
   }
 
-  // Adds rows of a document, including the padding behind its tokens, at `run`'s local rows.
+  // Adds rows of a document, including the padding after its tokens, at the local rows of `run`.
   void Add(const RowRun& run) {
     if (run.count > 0 && HasTokens(run.sequence)) runs_.push_back(run);
   }
@@ -286,7 +287,8 @@ class RowMapBuilder {
   absl::Status AddRectangle() {
     const int64_t batch = layout_.batch_size;
     const bool sequence_major = layout_.row_order == RowOrder::kSequenceMajor;
-    // In sequence-major order, dividing rows or sequences is the same, and Megatron divides the sequence.
+    // In sequence-major order, slicing all rows and slicing each sequence are the same; Megatron slices the sequence
+    // dimension.
     const bool per_sequence = slices() && (sequence_major || layout_.sp_slice == SpSlice::kBeforeFlatten);
     int64_t length = layout_.padded_length / layout_.cp_size;
     RowRange window{0, length};
@@ -374,9 +376,9 @@ class RowMapBuilder {
 
   const MicroBatchLayout& layout_;
   const RowRank& rank_;
-  std::vector<int64_t> bounds_;  // Of documents or sequences, as stream positions.
+  std::vector<int64_t> bounds_;  // Boundaries of documents or sequences, as stream positions.
   std::vector<RowRun> runs_;
-  int64_t rows_ = 0;  // Local rows so far.
+  int64_t rows_ = 0;  // Number of local rows so far.
   bool sliced_ = false;
 };
 
@@ -406,8 +408,8 @@ absl::Status Missing(absl::string_view sample, size_t sequence, const std::vecto
                    detail);
 }
 
-// Divides the runs into those that continue the rows so far, and copies of rows that were there before; adds rows in no
-// run to `missing`.
+// Splits the runs into those that continue the rows so far, and copies of rows that were there already. Adds rows that
+// are in no run to `missing`.
 SequenceMerge MergeRuns(int64_t rows, const std::vector<RecordRun>& runs, std::vector<RowRange>& missing) {
   SequenceMerge merge;
   int64_t end = 0;

@@ -1,5 +1,4 @@
-// Compact ids in memory, for the CPU code and the CUDA kernels alike: loading and storing them, copying many, and the
-// ids of filler.
+// Compact ids in memory, shared by the CPU code and the CUDA kernels: loads, stores, copies, and filler ids.
 #ifndef TRAINER_PLUGIN_REPLAY_COMPACT_ID_H_
 #define TRAINER_PLUGIN_REPLAY_COMPACT_ID_H_
 
@@ -13,7 +12,7 @@ namespace routing_replay::trainer {
 
 // Compact ids in memory: one byte for E <= 256, else two, little-endian.
 
-// Id number `index` of an array at any alignment.
+// Loads and stores id number `index` of an array with any alignment.
 RR_HOST_DEVICE inline uint32_t LoadId(const uint8_t* ids, int32_t id_bytes, int64_t index) {
   if (id_bytes == 1) return ids[index];
   return static_cast<uint32_t>(ids[2 * index]) | static_cast<uint32_t>(ids[2 * index + 1]) << 8;
@@ -31,7 +30,7 @@ RR_HOST_DEVICE inline void StoreId(uint8_t* ids, int32_t id_bytes, int64_t index
 // Copies by many lanes in the widest loads and stores that the addresses allow, shared by the CPU code and the CUDA
 // kernels.
 
-// One load and one store of 16, 8, 4 or 1 bytes. Both addresses are multiples of kBytes.
+// Copies with one load and one store of 16, 8, 4 or 1 bytes. Both addresses must be multiples of kBytes.
 template <int32_t kBytes>
 RR_HOST_DEVICE inline void CopyUnit(uint8_t* to, const uint8_t* from) {
 #ifdef __CUDA_ARCH__
@@ -43,7 +42,7 @@ RR_HOST_DEVICE inline void CopyUnit(uint8_t* to, const uint8_t* from) {
 #endif
 }
 
-// 16 zeros in one store, at a multiple of 16.
+// Writes 16 zero bytes in one store, at a multiple of 16.
 RR_HOST_DEVICE inline void ClearUnit(uint8_t* to) {
 #ifdef __CUDA_ARCH__
   *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
@@ -59,8 +58,8 @@ RR_HOST_DEVICE inline void CopyUnits(int32_t lane, int32_t lanes, uint8_t* to, c
   for (int32_t i = lane; i < units; i += lanes) CopyUnit<kBytes>(to + i * kBytes, from + i * kBytes);
 }
 
-// Splits a range into bytes before the first multiple of kBytes, units, and bytes behind the last unit. Requires
-// addresses that are equal modulo kBytes.
+// Splits a range into the bytes before the first multiple of kBytes, whole units, and the bytes after the last unit.
+// Both addresses must be equal modulo kBytes.
 template <int32_t kBytes>
 RR_HOST_DEVICE inline void CopyAlike(int32_t lane, int32_t lanes, uint8_t* to, const uint8_t* from, int32_t bytes) {
   const int32_t past = static_cast<int32_t>(reinterpret_cast<uintptr_t>(to) % kBytes);
@@ -72,7 +71,7 @@ RR_HOST_DEVICE inline void CopyAlike(int32_t lane, int32_t lanes, uint8_t* to, c
   CopyUnits<1>(lane, lanes, to + behind, from + behind, bytes - behind);
 }
 
-// Lane `lane`'s part of a copy of `bytes` bytes by `lanes` lanes. The ranges must not overlap.
+// Does the part of one lane in a copy of `bytes` bytes by `lanes` lanes. The ranges must not overlap.
 RR_HOST_DEVICE inline void CopyBytes(int32_t lane, int32_t lanes, uint8_t* to, const uint8_t* from, int32_t bytes) {
   const uint32_t unlike = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(to) ^ reinterpret_cast<uintptr_t>(from));
   if (unlike % 16 == 0) return CopyAlike<16>(lane, lanes, to, from, bytes);
@@ -98,8 +97,9 @@ struct FillerShape {
   int32_t ep_size = 1;      // G
 };
 
-// The id in slot `slot` of filler row `ordinal` in the MoE layer with this ordinal (global, so that the choice does not
-// depend on the pipeline split). Only a mod E matters, so the terms are reduced mod E first and fit into 32 bits.
+// Returns the id in slot `slot` of filler row `ordinal` in the MoE layer with this ordinal (a global one, so that the
+// ids do not depend on the pipeline split). Only a mod E matters, so terms are first reduced mod E and fit into 32
+// bits.
 RR_HOST_DEVICE inline uint16_t FillerId(const FillerShape& shape, uint32_t ordinal, uint32_t slot, uint32_t layer) {
   const uint32_t experts = static_cast<uint32_t>(shape.num_experts), top_k = static_cast<uint32_t>(shape.top_k);
   const uint32_t group = static_cast<uint32_t>(shape.ep_size), per_rank = experts / group;

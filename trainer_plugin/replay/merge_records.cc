@@ -33,7 +33,7 @@ absl::Status CheckRecord(const Geometry& geometry, size_t index, const RankRecor
   return absl::OkStatus();
 }
 
-// The records that have a layer, and the layer's slabs in them.
+// The records that have a layer, with the layer's slab in each.
 struct LayerSource {
   std::vector<int32_t> records;
   std::vector<absl::Span<const uint8_t>> slabs;
@@ -60,7 +60,7 @@ class Merger {
     for (const SequenceShape& shape : layout.sequences) merged_.push_back({.rows = shape.recorded_rows});
   }
 
-  // Adds the layer's plane to every sequence.
+  // Adds the plane of the layer to every sequence.
   absl::Status Add(int32_t ordinal) {
     const LayerSource source = FindLayer(records_, ordinal);
     if (source.records.empty()) return LayerMissing(geometry_.layer(ordinal).layer_id);
@@ -145,7 +145,8 @@ class Merger {
   const MicroBatchLayout& layout_;
   const absl::Span<const RankRecord> records_;
   const MergeOptions& options_;
-  std::map<std::vector<int32_t>, std::vector<SequenceMerge>> merges_;  // By the records that have the layer.
+  // Merges by the set of records that have a layer.
+  std::map<std::vector<int32_t>, std::vector<SequenceMerge>> merges_;
   std::vector<MergedSequence> merged_;
 };
 

@@ -1,7 +1,7 @@
 // The format of a packed plan, and the execution of its units: shared by the CPU code and the CUDA kernel.
 //
-// The lanes of a unit do not interact: each does its own part, so they may also run one after the other. Offsets are
-// 64-bit throughout; counts inside a unit are small.
+// The lanes of a unit do not interact, so they may also run one after the other. Offsets are always 64-bit; counts
+// inside a unit are small.
 #ifndef TRAINER_PLUGIN_REPLAY_PACKED_REALIGN_H_
 #define TRAINER_PLUGIN_REPLAY_PACKED_REALIGN_H_
 
@@ -18,9 +18,9 @@ inline constexpr int32_t kUnitIds = 1024;
 inline constexpr int32_t kUnitFills = 32;
 inline constexpr int32_t kUnitStates = 1024;
 
-// header | layers | copies | fills | states, each on a multiple of 16 bytes.
+// Format: header | layers | copies | fills | states, each at a multiple of 16 bytes.
 struct PackedHeader {
-  int64_t copies_offset = 0;  // From the beginning of the header. The layers follow the header.
+  int64_t copies_offset = 0;  // Offsets from the beginning of the header. The layers follow the header directly.
   int64_t fills_offset = 0;
   int64_t states_offset = 0;
   int64_t num_copies = 0;
@@ -41,8 +41,8 @@ struct PackedLayer {
 };
 static_assert(sizeof(PackedLayer) == 24);
 
-// `ids` ids of id_bits bits from bit `first_bit` of the staging buffer on → ids of id_bytes bytes at byte `target` of
-// the index buffer. RAW ids have 8 · id_bytes bits.
+// A copy of `ids` ids: from bit `first_bit` of the staging buffer, id_bits bits each, to byte `target` of the index
+// buffer, id_bytes bytes each. RAW ids have 8 · id_bytes bits.
 struct PackedCopy {
   int64_t first_bit = 0;
   int64_t target = 0;
@@ -64,7 +64,7 @@ RR_HOST_DEVICE inline int64_t NumUnits(const PackedHeader& header) {
          UnitsOf(header.num_rows, kUnitStates);
 }
 
-// The `bits` (at most 16) bits from bit `bit` on, LSB first; no byte behind the last of them is read.
+// Reads `bits` (at most 16) bits from bit `bit` on, LSB first, without touching any later byte.
 RR_HOST_DEVICE inline uint32_t LoadBits(const uint8_t* bytes, int64_t bit, int32_t bits) {
   const uint8_t* first = bytes + bit / 8;
   const int32_t shift = static_cast<int32_t>(bit % 8);
@@ -96,7 +96,7 @@ RR_HOST_DEVICE inline void FillRows(int32_t lane, const PackedLayer& layer, int3
   }
 }
 
-// Executes lane `lane`'s part (of kUnitLanes) of unit `unit` < NumUnits.
+// Executes the part of lane `lane` (of kUnitLanes) in unit `unit` (below NumUnits).
 RR_HOST_DEVICE inline void RunUnit(int32_t lane, int64_t unit, const uint8_t* packed, const uint8_t* staging,
                                    uint8_t* indices, RowState* states) {
   const PackedHeader& header = *reinterpret_cast<const PackedHeader*>(packed);

@@ -1,4 +1,4 @@
-// Realign: the layout of index buffers, the plan that checks staged pieces, and its execution on the CPU, or packing
+// Realign: the layout of index buffers, the plan that checks staged pieces, its execution on the CPU, and its packing
 // for a device.
 #include "routing_replay/trainer/realign.h"
 
@@ -77,12 +77,12 @@ absl::Span<uint8_t> BufferLayout::slab(absl::Span<uint8_t> buffer, int32_t slot)
   return buffer.subspan(slab_offset(slot), slab_bytes(slot));
 }
 
-// Bytes of the piece's cut for one slot.
+// Size in bytes of the piece's cut for one slot.
 inline int64_t CutBytes(const BufferLayout& layout, const StagedPiece& piece, int32_t slot) {
   return layout.geometry().cut_bytes_at(layout.ordinal(slot), piece.bit_offset, piece.rows.size(), piece.codec);
 }
 
-// Bytes of the whole piece.
+// Size in bytes of the whole piece.
 inline int64_t PieceBytes(const BufferLayout& layout, const StagedPiece& piece) {
   int64_t bytes = 0;
   for (int32_t i = 0; i < piece.layer_count; ++i) bytes += CutBytes(layout, piece, piece.layer_begin + i);
@@ -144,13 +144,13 @@ absl::Status CheckInput(const BufferLayout& layout, const RealignInput& input) {
   return absl::OkStatus();
 }
 
-// The rows of one sequence that are to be delivered, and what delivers them.
+// The rows of one sequence that must be delivered, and the pieces that deliver them.
 struct SequenceWork {
-  std::vector<ShownRows::Run> runs;  // As ShownRows has them, without the unrecorded rows.
+  std::vector<ShownRows::Run> runs;  // The runs of ShownRows without the unrecorded rows.
   std::vector<int32_t> pieces;
 };
 
-// Sets the states of rows that are listed as unrecorded, adds those to `others`, and returns what is left.
+// Sets the states of rows that are listed as unrecorded, adds these to `others`, and returns the remaining rows.
 std::vector<SequenceWork> TakeOutUnrecorded(const RealignInput& input, RowPlan& plan, std::vector<int64_t>& others) {
   std::vector<SequenceWork> work(input.unrecorded.size());
   for (size_t i = 0; i < input.rows.sequences().size(); ++i) {
@@ -171,7 +171,7 @@ std::vector<SequenceWork> TakeOutUnrecorded(const RealignInput& input, RowPlan& 
   return work;
 }
 
-// The rows that the pieces of one sequence deliver for one slot, as a normal list.
+// Returns the rows that the pieces of one sequence deliver for one slot, as a normal list.
 absl::StatusOr<std::vector<RowRange>> FindDelivered(const RealignInput& input, const SequenceWork& sequence,
                                                     int32_t slot) {
   std::vector<RowRange> ranges;
@@ -190,7 +190,7 @@ absl::StatusOr<std::vector<RowRange>> FindDelivered(const RealignInput& input, c
   return delivered;
 }
 
-// The rows that the runs show together, as a normal list.
+// Returns the rows that the runs show together, as a normal list.
 std::vector<RowRange> FindNeeded(const SequenceWork& sequence) {
   std::vector<RowRange> needed;
   for (const ShownRows::Run& run : sequence.runs) {
@@ -267,7 +267,7 @@ void AddFills(const std::vector<int64_t>& others, RowPlan& plan) {
 absl::StatusOr<ShownRows> ShownRows::Create(absl::Span<const LocalRow> row_map) {
   ShownRows shown;
   shown.states_.reserve(row_map.size());
-  const LocalRow* last = nullptr;  // If it is replayed.
+  const LocalRow* last = nullptr;  // Where to add the row if it is replayed.
   for (size_t i = 0; i < row_map.size(); ++i) {
     const LocalRow& row = row_map[i];
     const auto local_row = static_cast<int64_t>(i);
@@ -332,7 +332,7 @@ absl::Status CheckSize(absl::string_view field, int64_t size, int64_t wanted) {
                    {.reason = Reason::kLength, .field = absl::StrCat("realign.", field)});
 }
 
-// Decodes `copy`'s rows from one cut of its piece: a cut of a cut.
+// Decodes the rows of `copy` from one cut of its piece.
 void CopyRows(const BufferLayout& layout, const StagedPiece& piece, const RealignCopy& copy, int32_t slot,
               absl::Span<const uint8_t> cut, absl::Span<uint8_t> slab) {
   const Geometry& geometry = layout.geometry();
@@ -345,11 +345,11 @@ void CopyRows(const BufferLayout& layout, const StagedPiece& piece, const Realig
             slab.subspan(copy.local_row * row_bytes, copy.rows * row_bytes));
 }
 
-// Moves `copy`'s rows of all layers of its piece.
+// Moves the rows of `copy` for all layers of its piece.
 void CopyLayers(const BufferLayout& layout, const StagedPiece& piece, const RealignCopy& copy,
                 absl::Span<const uint8_t> cuts, absl::Span<uint8_t> indices) {
   for (int32_t slot = piece.layer_begin; slot < piece.layer_begin + piece.layer_count; ++slot) {
-    if (piece.codec == Codec::kRaw) {  // Nearly always, and a cut of one layer is but 2 KB.
+    if (piece.codec == Codec::kRaw) {  // The usual case. A cut of one layer has only about 2 KB.
       const int64_t row = layout.row_bytes(slot);
       std::memcpy(indices.data() + layout.slab_offset(slot) + copy.local_row * row, cuts.data() + copy.first_row * row,
                   copy.rows * row);
@@ -451,7 +451,7 @@ PackedHeader MakeHeader(const BufferLayout& layout, const RealignPlan& plan) {
 
 int64_t BytesOf(const PackedHeader& header) { return header.states_offset + header.num_rows; }
 
-// The units of one copy in one layer.
+// Writes the units of one copy in one layer.
 PackedCopy* AddCopies(const BufferLayout& layout, const RealignPlan& plan, const RealignCopy& copy, int32_t slot,
                       int64_t first_bit, PackedCopy* out) {
   const LayerRouting& layer = layout.layer(slot);

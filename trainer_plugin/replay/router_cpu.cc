@@ -27,7 +27,7 @@ absl::Status CheckInRange(absl::string_view field, int64_t value, int64_t low, i
   return Reject(Reason::kField, field, absl::StrCat(value, " is not in ", low, " … ", high));
 }
 
-// A tensor of `size` elements must be [rows][width].
+// Checks that a tensor of `size` elements is [rows][width].
 absl::Status CheckSize(absl::string_view field, uint64_t size, uint64_t rows, uint64_t width) {
   if (size % width == 0 && size / width == rows) return absl::OkStatus();
   return Reject(Reason::kShape, field, absl::StrCat(size, " elements are not ", rows, " rows of ", width));

@@ -1,4 +1,4 @@
-// The work of a router on one row, on the CPU and in a kernel: replay forward and backward, compare.
+// The work of a router on one row, shared by the CPU code and the CUDA kernels: replay forward and backward, compare.
 #ifndef TRAINER_PLUGIN_REPLAY_ROUTER_ROW_H_
 #define TRAINER_PLUGIN_REPLAY_ROUTER_ROW_H_
 
@@ -14,9 +14,9 @@ namespace routing_replay::trainer {
 
 // One router row from ids to probabilities and back, shared by the CPU code and the CUDA kernels.
 //
-// T is the dtype of logits: anything that converts to float and back. Math and Lanes are those of row_math.h: every
-// lane of a row calls these functions with the same arguments. Arrays of ids, probabilities and gradients hold the
-// lane's slots. Configurations must have been checked.
+// T is the dtype of the logits, any type that converts to float and back. Math and Lanes are explained in row_math.h:
+// every lane of a row calls these functions with the same arguments. Arrays of ids, probabilities and gradients hold
+// the slots of this lane. Configurations must have been checked.
 
 // Tensors as in router.h; those that are optional there may be null.
 template <typename T>
@@ -41,18 +41,18 @@ struct RouterBackwardTensors {
   T* grad_logits;
 };
 
-// Counts of a lane over its slots of a row.
+// Counts of one lane, over its slots of a row.
 struct SlotCounts {
   int32_t clamped_ids = 0;
   int32_t zero_probabilities = 0;
 };
 
-// True if a row in this state takes the live choice.
+// Returns true if a row in this state takes the live choice.
 RR_HOST_DEVICE inline bool ChoosesLive(RowState state) {
   return state == RowState::kUnrecorded || state == RowState::kLive;
 }
 
-// The counter of rows in this state.
+// Returns the counter for rows in this state.
 RR_HOST_DEVICE inline int64_t& RowsOfState(RouterCounters& counters, RowState state) {
   if (ChoosesLive(state)) return counters.live_rows;
   return state == RowState::kPad ? counters.pad_rows : counters.replayed_rows;
@@ -79,7 +79,7 @@ RR_HOST_DEVICE inline void StoreRowIds(const Lanes& lanes, const RouterConfig& c
                     [&](int32_t i, int32_t slot) { StoreId(out, id_bytes, row * config.top_k + slot, ids[i]); });
 }
 
-// The K probabilities p of a row, scaled.
+// Computes the K scaled probabilities p of a row.
 template <typename Math, typename Lanes, typename T, typename Real = typename Math::Real>
 RR_HOST_DEVICE inline void RowProbabilities(const Lanes& lanes, const RouterConfig& config, const T* logits,
                                             const uint16_t* ids, Real* p) {
@@ -98,7 +98,7 @@ RR_HOST_DEVICE inline void RowProbabilities(const Lanes& lanes, const RouterConf
   }
 }
 
-// The ids of a row by its state: the given ones, or the live choice. Returns the number of clamped ids.
+// Finds the ids of a row by its state: the given ids, or the live choice. Returns the number of clamped ids.
 template <typename Math, typename Lanes, typename T>
 RR_HOST_DEVICE inline int32_t FindRowIds(const Lanes& lanes, const RouterConfig& config,
                                          const RouterForwardTensors<T>& tensors, int64_t row, uint16_t* ids) {
@@ -154,7 +154,7 @@ RR_HOST_DEVICE inline void PreSoftmaxBackwardRow(const Lanes& lanes, const Route
       config.top_k);
 }
 
-// The gradient with respect to the E logits of a row; overwrites its part of grad_logits completely.
+// Computes the gradient with respect to the E logits of a row; fully overwrites the row of grad_logits.
 template <typename Math, typename Lanes, typename T>
 RR_HOST_DEVICE inline SlotCounts BackwardRow(const Lanes& lanes, const RouterConfig& config,
                                              const RouterBackwardTensors<T>& tensors, int64_t row) {
@@ -212,7 +212,7 @@ RR_HOST_DEVICE inline void LoadUncheckedIds(const Lanes& lanes, const RouterConf
   });
 }
 
-// Compares both as sets, given the lane's slots of each.
+// Compares two choices as sets, given this lane's slots of each.
 template <typename Lanes>
 RR_HOST_DEVICE inline RowComparison CompareSets(const Lanes& lanes, int32_t k, const uint16_t* replayed,
                                                 const uint16_t* live) {
@@ -236,7 +236,7 @@ RR_HOST_DEVICE inline RowComparison CompareSets(const Lanes& lanes, int32_t k, c
   return {.rows = 1, .different_rows = lanes.SumLanes(alone) > 0, .disjoint_rows = common == 0, .common_ids = common};
 }
 
-// Returns the row's comparison on every lane.
+// Compares a row, and returns the result on every lane.
 template <typename Lanes>
 RR_HOST_DEVICE inline RowComparison CompareRow(const Lanes& lanes, const RouterConfig& config,
                                                const CompareTensors& tensors, int64_t row) {

@@ -1,5 +1,5 @@
-// The arithmetic of one router row, shared by the CPU code and the CUDA kernels: precision, division over lanes, scores
-// and their gradients, and the live choice.
+// The arithmetic of one router row, shared by the CPU code and the CUDA kernels: precision, how lanes share the work,
+// scores and their gradients, and the live choice.
 #ifndef TRAINER_PLUGIN_REPLAY_ROW_MATH_H_
 #define TRAINER_PLUGIN_REPLAY_ROW_MATH_H_
 
@@ -21,7 +21,7 @@ struct FloatArithmetic {
   RR_HOST_DEVICE static float Round(float x) { return x; }
 };
 
-// Rounding::kEachStep: scores and softmax in fp32; everything after them is rounded to D, as torch's operators on D do,
+// Rounding::kEachStep: scores and softmax are in fp32. Each later step is rounded to D, as torch's operators on D do,
 // which compute in fp32 (in fp64 if D is fp64).
 template <typename D>
 struct SteppedArithmetic {
@@ -29,7 +29,7 @@ struct SteppedArithmetic {
   RR_HOST_DEVICE static Real Round(Real x) { return static_cast<Real>(static_cast<D>(x)); }
 };
 
-// Calls `body` with the arithmetic for the rounding.
+// Calls `body` with the arithmetic for this rounding.
 template <typename D, typename Body>
 void WithArithmetic(Rounding rounding, Body&& body) {
   if (rounding == Rounding::kOnce) {
@@ -54,12 +54,12 @@ void WithArithmetic(Rounding rounding, Body&& body) {
 // Every lane must call all of them, and all lanes get the same result. Sums have the same order for any lanes, so that
 // both give the same bits: slots in slot order; experts in 32 strided sums, which a tree then adds up.
 
-// Most ids of a row (the wire's kMaxTopK): the size of per-row scratch.
+// The largest number of ids in a row (the wire's kMaxTopK): the size of per-row scratch memory.
 inline constexpr int32_t kMaxSlots = 64;
-// Strided sums over experts.
+// Number of strided sums over experts.
 inline constexpr int32_t kStrides = 32;
 
-// Tells WriteRow to write zeros for experts that are not chosen.
+// Argument of WriteRow: write zeros for experts that are not chosen.
 struct ZeroFill {};
 
 struct OneLane {
@@ -128,9 +128,9 @@ struct OneLane {
 // router.h. Where a quotient is differentiated, the order of operations is autograd's, (a / A) / A and not a / A²: A²
 // underflows where A does not.
 
-// Megatron's guard against a zero sum.
+// Megatron adds this to avoid division by zero.
 inline constexpr double kSumEpsilon = 1e-20;
-// Above it softplus(x) is x, as in torch.
+// Above this threshold softplus(x) is x, as in torch.
 inline constexpr float kSoftplusThreshold = 20.0f;
 
 RR_HOST_DEVICE inline double EffectiveScale(const RouterConfig& config) {
@@ -145,11 +145,11 @@ RR_HOST_DEVICE inline float Score(ScoreFunction function, float x) {
   return sqrtf(x > kSoftplusThreshold ? x : log1pf(expf(x)));
 }
 
-// Its derivative, given the score a. 0 where sqrtsoftplus underflows to 0; torch gives NaN there.
+// The derivative of the score, given the score a. 0 if sqrtsoftplus underflows to 0, where torch gives NaN.
 RR_HOST_DEVICE inline float ScoreDerivative(ScoreFunction function, float x, float a) {
   if (function == ScoreFunction::kSigmoid) return a * (1.0f - a);
   if (a == 0.0f) return 0.0f;
-  const float z = expf(x);  // z / (1 + z) keeps digits for large negative x, where 1 / (1 + e^-x) is 0 already.
+  const float z = expf(x);  // z / (1 + z) stays exact for large negative x, where 1 / (1 + e^-x) is already 0.
   return (x > kSoftplusThreshold ? 1.0f : z / (1.0f + z)) / (2.0f * a);
 }
 
@@ -172,7 +172,7 @@ RR_HOST_DEVICE inline SoftmaxNormalizer SlotNormalizer(const Lanes& lanes, const
   return result;
 }
 
-// Over all E logits, in the order of SumExperts: no drift over hundreds of experts.
+// Softmax over all E logits, summed in the order of SumExperts, so that errors do not add up over hundreds of experts.
 template <typename Lanes, typename T>
 RR_HOST_DEVICE inline SoftmaxNormalizer ExpertNormalizer(const Lanes& lanes, const T* logits, int32_t experts) {
   const float max = lanes.MaxExperts(experts, [&](int32_t e) { return static_cast<float>(logits[e]); });
@@ -243,17 +243,17 @@ RR_HOST_DEVICE inline void ScoreBackward(const Lanes& lanes, ScoreFunction funct
 // The choice of a row without a route: top-k of the live scores. The CPU code and the CUDA kernels share the scores and
 // their order; this search is the CPU's.
 
-// Most groups of a live choice: they make a bit mask.
+// Limit for the groups of a live choice, because they are stored as a bit mask.
 inline constexpr int32_t kMaxGroups = 64;
 
-// A strict total order of (score, id): higher scores first, NaN before all, equals by lower id.
+// A strict total order of (score, id): NaN first, then higher scores first; equal scores by lower id.
 RR_HOST_DEVICE inline bool RanksBefore(float a, int32_t id_a, float b, int32_t id_b) {
   const bool a_nan = a != a, b_nan = b != b;
   if (a_nan || b_nan) return a_nan && b_nan ? id_a < id_b : a_nan;
   return a == b ? id_a < id_b : a > b;
 }
 
-// The best of the offered candidates, best first.
+// Keeps the best of the offered candidates, best first.
 struct TopList {
   float scores[kMaxSlots];
   uint16_t ids[kMaxSlots];
@@ -297,7 +297,8 @@ struct SelectionScores {
   }
 };
 
-// The groups that compete, as a bit mask: the group_topk with the highest sum of their K / group_topk best scores.
+// Returns the groups from which experts may be chosen, as a bit mask: the group_topk groups with the highest sum of
+// their K / group_topk best scores.
 template <typename Math, typename T>
 uint64_t ChooseGroups(const RouterConfig& config, const SelectionScores<Math, T>& scores) {
   const int32_t group_size = config.num_experts / config.num_groups;
@@ -316,7 +317,8 @@ uint64_t ChooseGroups(const RouterConfig& config, const SelectionScores<Math, T>
   return mask;
 }
 
-// Writes the K ids, best first. `config` must have been checked. The version for a warp is in warp_rows.h.
+// Makes the live choice: writes the K ids, best first. `config` must have been checked. warp_rows.h has the version for
+// a warp.
 template <typename Math, typename T>
 void ChooseLive(const OneLane& lane, const RouterConfig& config, const T* logits, const float* bias, uint16_t* ids) {
   const SelectionScores<Math, T> scores(lane, config, logits, bias);

@@ -1,4 +1,5 @@
-// The lanes of a warp for row_math.h, and the live choice of a warp. Warp is a GPU's, or one of fibers in tests.
+// The Lanes of row_math.h for a warp, and a warp's live choice. `Warp` is that of a GPU, or in tests one made of
+// fibers.
 #ifndef TRAINER_PLUGIN_REPLAY_WARP_ROWS_H_
 #define TRAINER_PLUGIN_REPLAY_WARP_ROWS_H_
 
@@ -26,7 +27,7 @@ class WarpLanes {
  public:
   static constexpr int32_t kSlotsPerLane = kMaxSlots / kWarpSize;
 
-  // `tile`: kTileBytes bytes for this warp alone, aligned to kTileAlignment.
+  // `tile`: kTileBytes bytes, used only by this warp, aligned to kTileAlignment.
   RR_HOST_DEVICE WarpLanes(const Warp& warp, uint8_t* tile) : warp_(warp), tile_(tile) {}
 
   RR_HOST_DEVICE const Warp& warp() const { return warp_; }
@@ -71,13 +72,13 @@ class WarpLanes {
     return MaxOfLanes(max);
   }
 
-  // body(e) for each of the lane's experts, which are adjacent to those of the neighbouring lanes.
+  // Calls body(e) for each of the lane's experts. At each step, neighbouring lanes have adjacent experts.
   template <typename Body>
   RR_HOST_DEVICE void ForEachExpert(int32_t begin, int32_t end, Body&& body) const {
     for (int32_t e = begin + warp_.lane(); e < end; e += kWarpSize) body(e);
   }
 
-  // The same in less code, for rare rows: the compiler unrolls the other version, so that loads overlap.
+  // The same with less code, for rare rows. The compiler unrolls the other version, so that loads overlap.
   template <typename Body>
   RR_HOST_DEVICE void VisitExperts(int32_t begin, int32_t end, Body&& body) const {
     RR_NO_UNROLL
@@ -101,7 +102,7 @@ class WarpLanes {
     return sum;
   }
 
-  // As OneLane's. Tile by tile: fills it, writes the chosen values over it, copies it out.
+  // See OneLane. For each tile of the row: fills the tile, overwrites the chosen values, and copies the tile out.
   template <typename T, typename Fill>
   RR_HOST_DEVICE void WriteRow(T* out, int32_t n, Fill&& fill, const uint16_t* ids, const T* values, int32_t k) const {
     constexpr int32_t kTile = kTileBytes / static_cast<int32_t>(sizeof(T));
@@ -144,10 +145,11 @@ class WarpLanes {
   uint8_t* tile_;
 };
 
-// The live choice of a row on the lanes of a warp: defined in row_math.h, found in rounds.
+// The live choice of a row on the lanes of a warp. row_math.h defines the result; here it is found in rounds.
 //
-// Each round finds the best expert of those that rank after the last one found. Between rounds only that one is stored,
-// whatever E is; scores are computed once if the tile can hold them, and again in each round otherwise.
+// Each round finds the best expert among those that rank after the expert of the previous round. Between rounds only
+// that expert is stored, whatever E is. Scores are computed once if they fit into the tile, otherwise again in each
+// round.
 
 // An expert or a group that may be chosen.
 struct Candidate {
@@ -159,14 +161,14 @@ RR_HOST_DEVICE inline bool RanksBefore(const Candidate& a, const Candidate& b) {
   return a.id >= 0 && (b.id < 0 || RanksBefore(a.score, a.id, b.score, b.id));
 }
 
-// Replaces `best` by `offered` if that ranks before it and was not found yet: `last` is the result of the previous
-// round, if there was one.
+// Replaces `best` by `offered` if `offered` ranks before it and was not found in an earlier round. `last` is the result
+// of the previous round, if there was one.
 RR_HOST_DEVICE inline void Offer(const Candidate& offered, const Candidate& last, Candidate& best) {
   if (last.id >= 0 && !RanksBefore(last, offered)) return;
   if (RanksBefore(offered, best)) best = offered;
 }
 
-// The best of the lanes' candidates, on all lanes.
+// Returns the best of the lanes' candidates, on all lanes.
 template <typename Warp>
 RR_HOST_DEVICE inline Candidate BestOfLanes(const Warp& warp, Candidate best) {
   RR_UNROLL
@@ -177,7 +179,7 @@ RR_HOST_DEVICE inline Candidate BestOfLanes(const Warp& warp, Candidate best) {
   return best;
 }
 
-// SelectionScores stored in the tile if they fit.
+// The SelectionScores, stored in the tile if they fit.
 template <typename Math, typename T>
 struct TiledScores {
   SelectionScores<Math, T> scores;
@@ -214,7 +216,7 @@ RR_HOST_DEVICE inline float GroupScore(const WarpLanes<Warp>& lanes, const Route
   return sum;
 }
 
-// The groups that compete, as a bit mask. Lane g % 32 keeps the score of group g.
+// Returns the groups from which experts may be chosen, as a bit mask. Lane g % 32 keeps the score of group g.
 template <typename Warp, typename Scores>
 RR_HOST_DEVICE inline uint64_t ChooseGroups(const WarpLanes<Warp>& lanes, const RouterConfig& config,
                                             const Scores& scores) {
@@ -257,7 +259,7 @@ RR_HOST_DEVICE inline void ChooseLive(const WarpLanes<Warp>& lanes, const Router
       if (slot == found) ids[i] = static_cast<uint16_t>(last.id);
     });
   }
-  lanes.warp().Sync();  // The tile can be reused.
+  lanes.warp().Sync();  // After this barrier the tile can be reused.
 }
 
 }  // namespace routing_replay::trainer

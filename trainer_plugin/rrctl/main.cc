@@ -1,5 +1,5 @@
-// rrctl: the commands of client/rrctl, and the trainer's own, plan and diagnose, which are about layouts. What those
-// two answer is described in trainer_plugin/layout/plan_json.h.
+// The program rrctl: the commands of client/rrctl, and the trainer's commands plan and diagnose, which are about
+// layouts. trainer_plugin/layout/plan_json.h describes the answers of these two.
 #include <grpc/support/log.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ using client::Session;
 
 std::string StandardInput() { return std::string(std::istreambuf_iterator<char>(std::cin), {}); }
 
-// For people: which rank has which layers, which rows, and what the rank of the description reads.
+// Prints for people which rank has which layers and rows, and what the rank of the description reads.
 absl::Status Explain(Session& session, absl::string_view description) {
   const auto explained = ExplainFromJson(description);
   Output& output = session.output();
@@ -67,8 +67,9 @@ void AddPlan(Application& application) {
 }
 
 struct DiagnoseOptions {
-  std::string run;  // Whose rows the trainer replayed.
-  std::string ids;  // .npy or safetensors, [local rows, the rank's MoE layers, K]: what its routers replayed.
+  std::string run;  // The producer whose rows the trainer replayed.
+  // A .npy or safetensors file with what the routers replayed: [local rows, the rank's MoE layers, K].
+  std::string ids;
   Producer producer = Producer::kRollout;
 };
 
@@ -85,7 +86,7 @@ absl::StatusOr<RouteIds> IdsOfFile(const std::string& path) {
   return ids;
 }
 
-// Recorded rows of a sample, all MoE layers; rows without a route, and slots beyond a layer's K, are -1.
+// Reads the recorded rows of a sample, for all MoE layers. Rows without a route, and slots beyond a layer's K, are -1.
 RouteIds ToRouteIds(const Geometry& geometry, const SampleRows& sample) {
   const int32_t top_k = geometry.max_top_k();
   RouteIds ids{sample.rows.empty() ? 0 : sample.rows.back().end, geometry.num_moe_layers(), top_k, {}};
@@ -119,7 +120,7 @@ absl::StatusOr<std::vector<RouteIds>> RecordedIds(Client& client, const Diagnose
   return recorded;
 }
 
-// Which known mistake explains the ids of the file by the samples that the description names.
+// Finds the known mistake that explains the ids in the file, given the recorded rows of the samples in the description.
 absl::StatusOr<Document> DiagnoseReplayedIds(Client& client, const DiagnoseOptions& options,
                                              absl::string_view description) {
   RR_ASSIGN_OR_RETURN(const auto described, DescribedPlanFromJson(description));
@@ -157,7 +158,7 @@ void AddDiagnose(Application& application) {
 }  // namespace routing_replay::trainer
 
 int main(int argc, char** argv) {
-  // A failure is told in one line. What gRPC says of it is shown to those who set its own variable.
+  // A failure is reported in one line. gRPC's own log lines are shown only if its environment variable is set.
   if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
   routing_replay::client::Application application;
   routing_replay::trainer::AddPlan(application);

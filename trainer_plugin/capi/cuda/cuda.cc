@@ -1,4 +1,4 @@
-// The kernels as C functions.
+// C functions for the kernels.
 #include <cstddef>
 #include <utility>
 
@@ -13,7 +13,7 @@ using namespace routing_replay;           // NOLINT(build/namespaces): this file
 using namespace routing_replay::capi;     // NOLINT(build/namespaces)
 using namespace routing_replay::trainer;  // NOLINT(build/namespaces)
 
-// Kernels add to the one where the caller reads the other.
+// Kernels add to the C++ struct, and callers read the C struct at the same address, so both must have the same layout.
 static_assert(sizeof(rrt_router_counters) == sizeof(RouterCounters) &&
               offsetof(rrt_router_counters, zero_probabilities) == offsetof(RouterCounters, zero_probabilities) &&
               offsetof(rrt_router_counters, clamped_ids) == offsetof(RouterCounters, clamped_ids) &&

@@ -1,4 +1,5 @@
-// The host functions of each kernel file. Arguments must be checked and not empty; the result is cudaGetLastError().
+// The host functions of the kernel files. The caller must have checked the arguments, which must not be empty. They
+// return cudaGetLastError().
 #ifndef TRAINER_PLUGIN_REPLAY_CUDA_KERNELS_H_
 #define TRAINER_PLUGIN_REPLAY_CUDA_KERNELS_H_
 
@@ -11,8 +12,8 @@
 
 namespace routing_replay::trainer {
 
-// These load the kernels of the functions below for the current device: otherwise the first launch would, which is
-// impossible in a capture.
+// The Load functions load the kernels for the current device. Otherwise the first launch would load them, which is not
+// allowed during a graph capture.
 cudaError_t LoadRealign();
 cudaError_t LoadRouterForward();
 cudaError_t LoadRouterBackward();

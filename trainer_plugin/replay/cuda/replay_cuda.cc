@@ -30,7 +30,7 @@ absl::Status NoDriver(cudaError_t error) {
                                         VersionText(runtime), ": ", cudaGetErrorString(error)));
 }
 
-// Runs with `device` as the current one.
+// Makes `device` the current one in its scope.
 absl::Status CheckCode(int32_t device) {
   cudaError_t error = cudaSuccess;
   for (const auto load : {LoadRealign, LoadRouterForward, LoadRouterBackward, LoadCompare}) {
@@ -90,7 +90,7 @@ absl::Status CheckRows(absl::string_view call, int64_t rows) {
   return Reject(call, "rows", absl::StrCat(rows, " is not in 0 … ", kMaxLocalRows));
 }
 
-// The checks that all calls of a router share. Pointers are not checked if there are no rows.
+// The checks that all router calls share. Without rows, pointers are not checked.
 absl::Status CheckCall(absl::string_view call, const RouterConfig& config, int64_t rows,
                        std::initializer_list<Pointer> pointers) {
   absl::Status status = CheckRouterConfig(config);

@@ -24,7 +24,8 @@ void WithRounding(Rounding rounding, Body&& body) {
   WithArithmetic<T>(rounding, [&](auto math) { body(RowTypes<T, decltype(math)>()); });
 }
 
-// Calls `body` with the RowTypes. Both roundings are the same for fp32: one kernel serves them.
+// Calls `body` with the types for dtype and rounding. For fp32 both roundings are the same, so there is only one
+// kernel.
 template <typename Body>
 void WithRowTypes(Dtype dtype, Rounding rounding, Body&& body) {
   switch (dtype) {
@@ -48,7 +49,7 @@ void ForEachRowTypes(Body&& body) {
   }
 }
 
-// Positions of the members, counted in 64-bit numbers.
+// Positions of the counters, in units of 64-bit numbers.
 inline constexpr int32_t kReplayedRows = offsetof(RouterCounters, replayed_rows) / sizeof(int64_t);
 inline constexpr int32_t kLiveRows = offsetof(RouterCounters, live_rows) / sizeof(int64_t);
 inline constexpr int32_t kPadRows = offsetof(RouterCounters, pad_rows) / sizeof(int64_t);

@@ -48,8 +48,8 @@ struct DeviceWarp {
 
 inline constexpr int32_t kWarpsPerBlock = 8;
 inline constexpr int32_t kBlockThreads = kWarpsPerBlock * kWarpSize;
-// This many blocks must fit: 64 registers per thread, which is enough. Otherwise the compiler would aim at more blocks
-// and spill registers.
+// Minimum number of resident blocks per multiprocessor, which allows 64 registers per thread. Without this, the
+// compiler would aim at more blocks and spill registers.
 inline constexpr int32_t kBlocksPerProcessor = 4;
 
 inline uint32_t BlocksFor(int64_t warps) {
@@ -74,8 +74,8 @@ struct alignas(kTileAlignment) Tile {
   uint8_t bytes[kTileBytes];
 };
 
-// Counters of a block, added to the counters in device memory once, because rows would queue up at one address. All
-// threads of the block must call Clear and AddTo.
+// Counters in the shared memory of a block. They are added to the counters in device memory once per block, because one
+// atomic operation per row would be slow. All threads of the block must call Clear and AddTo.
 template <int32_t kCounts>
 struct BlockCounts {
   uint32_t counts[kCounts];
