@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <deque>
 #include <iterator>
 #include <map>
@@ -37,15 +38,28 @@ Threads& Threads::Shared() {
   return *threads;
 }
 
-bool Threads::Run(Work& work) {
+bool Threads::Run(Work& work, std::shared_ptr<const client::Cancellation> call) {
   {
     MutexLock lock(mutex_);
-    const bool more = !resting_ && waiting_.size() >= idle_ && running_.size() < kMost;
+    const bool more = !resting_ && waiting_.size() >= idle_ && running_.size() < most_;
     if (!(more && Start()) && running_.empty() && !resting_) return false;
-    waiting_.emplace(next_++, std::move(work));
+    waiting_.emplace(next_++, Waiting{std::move(work), std::move(call)});
   }
   work_.NotifyOne();  // Notify after the lock is released, because the woken thread would have to wait for it.
   return true;
+}
+
+void Threads::RunCancelled(const client::Cancellation& call) {
+  Work work;
+  {
+    MutexLock lock(mutex_);
+    const auto at = std::find_if(waiting_.begin(), waiting_.end(),
+                                 [&](const auto& waiting) { return waiting.second.call.get() == &call; });
+    if (at == waiting_.end()) return;
+    work = std::move(at->second.work);
+    waiting_.erase(at);
+  }
+  work();
 }
 
 bool Threads::Start() {
@@ -62,7 +76,7 @@ bool Threads::Start() {
 void Threads::Loop(Running::iterator self) {
   while (true) {
     uint64_t place = 0;
-    Work work;
+    Waiting next;
     {
       MutexLock lock(mutex_);
       const Clock::Time end = Clock::Real().Now() + kIdle;
@@ -72,11 +86,11 @@ void Threads::Loop(Running::iterator self) {
       if (waiting_.empty() || resting_) break;
       auto first = waiting_.extract(waiting_.begin());
       place = first.key();
-      work = std::move(first.mapped());
+      next = std::move(first.mapped());
     }
-    if (work()) continue;
+    if (next.work()) continue;
     MutexLock lock(mutex_);
-    waiting_.emplace(place, std::move(work));
+    waiting_.emplace(place, std::move(next));
   }
   Running before;
   {
@@ -109,12 +123,12 @@ bool Threads::AwaitRest(Clock::Time deadline) {
 void Threads::GoOn() {
   MutexLock lock(mutex_);
   resting_ = false;
-  while (running_.size() < waiting_.size() && running_.size() < kMost && Start()) {
+  while (running_.size() < waiting_.size() && running_.size() < most_ && Start()) {
   }
 }
 
 void Threads::BeginAnew() {
-  std::map<uint64_t, Work> never;
+  std::map<uint64_t, Waiting> never;
   MutexLock lock(mutex_);
   resting_ = false;
   never = std::exchange(waiting_, {});
@@ -184,7 +198,7 @@ class Queue final : private client::ForkPart {
       if (at == under_way_.end()) return;
       cancellation = at->second;
     }
-    cancellation->Cancel();
+    CancelCall(*cancellation);
   }
 
   void Close() {
@@ -194,13 +208,17 @@ class Queue final : private client::ForkPart {
       closed_ = true;
       open = under_way_;
     }
-    for (const auto& [tag, cancellation] : open) cancellation->Cancel();
+    for (const auto& [tag, cancellation] : open) CancelCall(*cancellation);
     const Gate::Outside outside;
     MutexLock lock(mutex_);
     while (!under_way_.empty()) changed_.Wait(mutex_);
   }
 
  private:
+  static void CancelCall(Cancellation& call) {
+    call.Cancel();
+    Threads::Shared().RunCancelled(call);
+  }
   // In the parent, a thread that is freeing the queue may be waiting for these calls.
   void BeginAnew() override {
     std::construct_at(&mutex_);
@@ -303,8 +321,9 @@ CallEnd routing_replay::c_api::Perform(const rr_call* call, std::function<CallEn
     queue->End(tag, error);
     return true;
   };
-  while (!Threads::Shared().Run(on_thread) && !on_thread()) {
+  while (!Threads::Shared().Run(on_thread, cancellation) && !on_thread()) {
   }
+  if (cancellation->cancelled()) Threads::Shared().RunCancelled(*cancellation);
   return absl::OkStatus();
 }
 

@@ -4,16 +4,22 @@
  * Calls. A function that may wait takes an rr_call. If the rr_call has no queue, the function blocks until the call is
  * done. If it has a queue, the function returns at once, and the completion (rr_ended) is delivered through the queue
  * with the call's tag. Outputs are written before the completion is taken from the queue. Until then, output pointers
- * and payload bytes must stay valid; all other arguments are copied. Both ways run the same code.
+ * and payload bytes must stay valid; all other arguments are copied. Both ways run the same code. At most 1,024 calls
+ * with a queue run at a time: a further one begins, and observes its timeout, when one of them has ended.
+ *
+ * Arguments. Pointers must not be NULL unless a comment allows it. An rr_call may be NULL: the function blocks, with
+ * the client's timeout. An rr_text may be zero: empty. Other structs have no defaults; zero is a value like any other,
+ * so set all fields ("below 0" is how most say "not given").
  *
  * Errors. Functions that can fail return NULL on success, else an error that the caller frees with rr_free. With a
  * queue, the function itself returns only errors in the arguments; all others are in the completion. Outputs are
- * untouched on failure. No exception leaves a function.
+ * untouched on failure. No exception leaves a function. The codes are those of the C++ function of the same name
+ * (routing_replay/client.h), and INVALID_ARGUMENT for arguments that no C++ type can hold.
  *
  * Memory. Results are structs that rr_free frees together with all that they point to. Objects are opaque and freed by
  * rr_object_free; an object may be freed before the objects that were made from it. Text is UTF-8 with its size beside
- * it, and must not contain NUL. All functions but rr_object_free are thread-safe. Structs carry no size or version
- * field: the library and its header have the same version (rr_abi_version).
+ * it, and must not contain NUL. All functions but rr_object_free and rr_queue_wait are thread-safe. Structs carry no
+ * size or version field: the library and its header have the same version (rr_abi_version).
  *
  * Processes. After a fork, parent and child may both keep using all objects if rr_fork_before was called before the
  * fork, and rr_fork_in_parent and rr_fork_in_child after it. */
