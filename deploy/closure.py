@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a built program or library of ours is made of on Debian.
+"""Finds the Debian packages that a built program or library consists of.
 
     deploy/closure.py FILE…    the shared libraries, the loader too, one path a line
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 
 class ClosureError(Exception):
-    """What was asked for cannot be told; the message says what to do."""
+    """The packages cannot be determined; the message says what to do."""
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -81,7 +81,7 @@ def _owners() -> dict[str, str]:
 
 
 def _spellings(path: Path) -> list[str]:
-    """/lib is a link to /usr/lib, and packages list either."""
+    """Both forms of a path: /lib is a link to /usr/lib, and packages list files under either."""
     names = []
     for each in (str(path), str(path.resolve())):
         names += [each, each.removeprefix("/usr") if each.startswith("/usr/lib") else "/usr" + each]
@@ -89,7 +89,7 @@ def _spellings(path: Path) -> list[str]:
 
 
 def _foreign(path: Path) -> Package:
-    """Of a file that dpkg does not know."""
+    """Finds the owner of a file that dpkg does not know."""
     cuda = next((parent for parent in path.resolve().parents if re.fullmatch(r"cuda(-[\d.]+)?", parent.name)), None)
     if cuda:
         version = cuda.name.partition("-")[2] or "unknown"

@@ -17,11 +17,11 @@ packages=(
   nlohmann-json3-dev libsimdjson-dev libcli11-dev libyaml-cpp-dev prometheus-cpp-dev
   librocksdb-dev libboost-dev libkainjow-mustache-dev
   libgtest-dev libgmock-dev libbenchmark-dev
-  # The servers that tests start: redis-tools has the program of the package redis-server, but starts no service.
+  # Servers that tests start. redis-tools has the program redis-server, but, unlike that package, starts no service.
   redis-tools
-  # Certificates and networks of tests, and the debugger that walks through the programs.
+  # Certificates and networks of tests, and the debugger that tests/journeys uses.
   openssl iproute2 gdb
-  # What RE2 is built from.
+  # Needed to build RE2.
   unicode-data python3-six
   binutils file help2man python3 python3-grpcio python3-numpy python3-protobuf python3-venv
 )
@@ -39,7 +39,7 @@ missing() {
 }
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-  echo "This is not a Debian system. Please install what these Debian 12 packages hold, then build with CMake:" >&2
+  echo "This is not a Debian system. Please install the equivalents of these Debian 12 packages, then build with CMake:" >&2
   printf '  %s\n' "${packages[@]}" >&2
   exit 1
 fi

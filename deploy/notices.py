@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes what a package of ours has of others: the notices of their licences, and a bill of materials (SPDX 2.3, JSON).
+"""Writes the licence notices and the bill of materials (SPDX 2.3, JSON) of third-party software in our packages.
 
     deploy/notices.py --name NAME --version V --build DIR [--contains DIR] --out DIR FILE…
 
@@ -29,7 +29,7 @@ from urllib.parse import quote
 import closure
 
 OURS = "Apache-2.0"
-# Debian's names of licences in SPDX's words. What is not here is told as NOASSERTION, beside Debian's words.
+# Debian's licence names and their SPDX names. Others are reported as NOASSERTION, together with Debian's name.
 SPDX = {
     "apache-2.0": "Apache-2.0",
     "bsd-2-clause": "BSD-2-Clause",
@@ -41,7 +41,7 @@ SPDX = {
     "bsd-3-clause or gpl-2": "BSD-3-Clause OR GPL-2.0-only",
     "zlib": "Zlib",
 }
-# Where a file of no Debian package says its terms.
+# Licence files of software that is in no Debian package.
 FOREIGN_TERMS = {"cuda-toolkit": "The static CUDA runtime, under NVIDIA's CUDA Toolkit End User License Agreement."}
 COMPILED, CONTAINED, NEEDED = "compiled in", "contained", "needed"
 
@@ -92,7 +92,7 @@ def notices(name: str, parts: dict[closure.Package, str]) -> str:
         path = copyright_file(package)
         text = path.read_text(errors="replace") if path else licence_of(package)[1]
         if not text:
-            raise closure.ClosureError(f"{package.name} is part of {name}, and no file says its terms")
+            raise closure.ClosureError(f"{package.name} is part of {name}, and its licence file was not found")
         by_text.setdefault(text, []).append(package)
     head = f"{name} has parts of the software below: static libraries, code of headers"
     if CONTAINED in parts.values():

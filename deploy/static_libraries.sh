@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds what gRPC stands on as archives that a shared library can hold: Debian's own are not position-independent where
-# they have thread-local variables.
+# Builds gRPC's dependencies as archives that can be linked into a shared library: in Debian's own archives, code with
+# thread-local variables is not position-independent.
 #
 #   deploy/static_libraries.sh DIR
 #
 # DIR/lib gets libprotobuf.a, libre2.a, libhwy.a and Abseil's archives, built from the sources of the installed Debian
-# packages. Nothing is done where they are there for these versions. About 3 minutes on two cores; needs Debian's archive
+# packages. Does nothing if they were already built for these versions. About 3 minutes on two cores; needs Debian's archive
 # and no root.
 set -euo pipefail
 
@@ -18,7 +18,7 @@ declare -A options=(
   [highway]='-DHWY_ENABLE_TESTS=OFF -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_CONTRIB=OFF'
 )
 
-# Sources are not among what an installation looks for.
+# APT does not know source packages by default.
 mkdir -p "$out/apt/lists"
 for list in /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources}; do
   [ -f "$list" ] || continue

@@ -1,4 +1,4 @@
-# What `cmake --install` puts where. Components: server (the server), client (rrctl and the C library),
+# Defines what `cmake --install` installs and where. Components: server (the server), client (rrctl and the C library),
 # trainer_cuda (its C library and headers), dev (headers, and what find_package(routing_replay) and protoc need).
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
@@ -42,7 +42,7 @@ function(rr_component)
   cmake_parse_arguments(ARG "" "NAME" "UNITS;REQUIRES" ${ARGN})
   set(target routing_replay_${ARG_NAME})
   rr_closure(closure libraries ${ARG_UNITS})
-  # Headers alone, and none of ours that is installed has them.
+  # Has only headers, and no installed header of this project includes them.
   list(REMOVE_ITEM libraries nlohmann_json::nlohmann_json)
   set(units ${closure})
   foreach(required IN LISTS ARG_REQUIRES)

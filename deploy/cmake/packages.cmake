@@ -13,7 +13,7 @@ set(CPACK_COMPONENTS_GROUPING ONE_PER_GROUP)
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE
     WORLD_READ WORLD_EXECUTE)
 
-# Whoever distributes packages says who answers for them.
+# The maintainer: set it if you distribute the packages.
 set(RR_PACKAGE_MAINTAINER "routing-replay maintainers <maintainers@routing-replay.example>" CACHE STRING
     "Maintainer of the Debian packages")
 set(CPACK_DEBIAN_PACKAGE_MAINTAINER ${RR_PACKAGE_MAINTAINER})
@@ -28,7 +28,7 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "carries expert choices of MoE models from rollout to trainer")
 
 # rr_package(server SECTION net DESCRIPTION "…" COMPONENTS server [DEPENDS …] [RECOMMENDS …] [CONTROL file…])
-# Beside the components' files the package has what deploy/debian/package_files.sh makes of them while it is packed.
+# The package has the components' files, and those that deploy/debian/package_files.sh makes when it is packed.
 # CONTROL: files of the package's control part.
 function(rr_package name)
   cmake_parse_arguments(ARG "" "SECTION;DESCRIPTION;DEPENDS;RECOMMENDS" "COMPONENTS;CONTROL" ${ARGN})
@@ -50,7 +50,7 @@ function(rr_package name)
   set(CPACK_DEBIAN_${group}_PACKAGE_CONTROL_EXTRA "${ARG_CONTROL}" PARENT_SCOPE)
 endfunction()
 
-# For programs of others that are packed against the C library; the number is that of its ABI.
+# For packages of other programs that use the C library; the number is its ABI version.
 file(WRITE ${PROJECT_BINARY_DIR}/debian/shlibs
      "librouting_replay 2 routing-replay-client (>= ${PROJECT_VERSION})\n")
 file(WRITE ${PROJECT_BINARY_DIR}/debian/triggers "activate-noawait ldconfig\n")
@@ -75,7 +75,7 @@ rr_package(dev SECTION libdevel COMPONENTS dev
 routing-replay, for programs in C and C++.")
 include(CPack)
 
-# All that is packed.
+# The components to pack.
 list(TRANSFORM RR_COMPONENTS PREPEND routing_replay_ OUTPUT_VARIABLE libraries)
 add_custom_target(rr_packages DEPENDS routing-replay-server rrctl routing_replay_library
                   ${libraries})

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 EPOCH = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
-# What the server may write to where nothing is mounted over it, by the user of the image.
+# The directories that the image's user may write to if nothing is mounted over them.
 OWNED = {"var/lib/routing-replay": 65532}
 OCI = "application/vnd.oci.image"
 

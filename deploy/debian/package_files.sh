@@ -9,7 +9,7 @@ name=$1 version=$2 build=$3 prefix=$4 maintainer=$5
 package=routing-replay-$name
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-# Of the same age in every build of one commit.
+# Files get the same time in every build of one commit.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)}
 export SOURCE_DATE_EPOCH
 

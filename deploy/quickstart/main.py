@@ -25,7 +25,7 @@ from worker import work
 
 RANKS = TP * CP * PP
 LAYOUT = f"tp{TP} cp{CP} pp{PP}, sequence parallel, zigzag per document, packed"
-PATIENCE = 120  # Seconds that nothing which passes takes.
+PATIENCE = 120  # Seconds; far more than a successful step takes.
 Counts = dict[str, int]
 _FORK = multiprocessing.get_context("fork")
 MOVED = {

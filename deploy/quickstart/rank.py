@@ -1,4 +1,4 @@
-"""A trainer rank: plans its micro-batches, reads its own layers and rows, and replays; then everything is compared."""
+"""A trainer rank: plans its micro-batches, reads its layers and rows, replays them, and checks every result."""
 
 from multiprocessing.synchronize import Barrier
 from typing import Any
@@ -13,7 +13,7 @@ MULTIPLE = 2 * CP * TP  # Documents are padded to multiples of this many tokens.
 
 
 def micro_batch(samples: list[Sample]) -> dict[str, Any]:
-    """What the trainer does with them: packed, each cut into zigzag pieces over the context parallel ranks."""
+    """The trainer's layout: packed samples, each cut into zigzag pieces over the context parallel ranks."""
     bounds = np.cumsum([0, *(padded(sample) for sample in samples)]).tolist()
     return {
         "format": "THD",
@@ -75,7 +75,7 @@ def expected_rows(samples: list[Sample], place: dict[str, int]) -> tuple[NDArray
 def check(
     play: Play, samples: list[Sample], place: dict[str, int], plan: rrt.Plan, batch: rrt.Batch, counts: dict[str, int]
 ) -> None:
-    """Every state, every id of every replayed row, and of three layers what the router does with them."""
+    """Checks every row state, every id of every replayed row, and for three layers the router's result."""
     states, ids = expected_rows(samples, place)
     layers = np.array_split(np.arange(play.geometry.num_layers), PP)[place["pp"]].tolist()
     same([layer.layer for layer in plan.layers], layers, "the rank's layers")

@@ -1,4 +1,4 @@
-"""What is played: runs, their samples, and what their engines chose.
+"""The scenario: runs, their samples, and the experts that their engines chose.
 
 Every process has it from the first one, so what a rank expects never passed through the server.
 """
@@ -14,7 +14,7 @@ from routing_replay import Geometry
 WORKERS = 4
 TP, CP, PP = 2, 2, 2  # Tensor, context and pipeline parallel ranks of the trainer.
 MICRO_BATCH_TOKENS = 8192
-# What an engine gives: an array of int32, or bytes of one of these forms.
+# Forms of an engine's output: an int32 array, or bytes in one of these forms.
 FORMS = ("RAW int32", "NPY", "BASE64 int32", "BASE64_NPY")
 SEED = 20251110
 LOST_ROWS = 5
@@ -65,7 +65,7 @@ class Play:
 
 
 def _sample(index: int, ids: NDArray[np.uint16]) -> Sample:
-    """Forms take turns; every second sample is made in two turns, and every eighth lost a few rows in its middle."""
+    """Samples use the forms in turn. Every second sample has two turns; every eighth lacks some rows in its middle."""
     rows = len(ids)
     first = rows * 3 // 5
     return Sample(
@@ -84,7 +84,8 @@ def synthetic() -> Play:
     random = np.random.default_rng(SEED)
     samples = []
     for index, length in enumerate(np.clip(random.lognormal(np.log(1400), 0.5, 32), 200, 4096).astype(int)):
-        # K different experts of a row: steps of an odd width from anywhere never meet in 128.
+        # Picks K different experts per row: a random start, then equal steps of an odd width, which cannot repeat
+        # modulo 128.
         start, width = random.integers(0, experts, (2, length - 1, layers, 1))
         ids = (start + (2 * width + 1) * np.arange(top_k)) % experts
         samples.append(_sample(index, ids.astype(np.uint16)))

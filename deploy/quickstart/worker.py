@@ -1,4 +1,4 @@
-"""A rollout worker: what an engine chose goes to the server turn by turn, and is sealed with the last one."""
+"""A rollout worker: appends the experts that an engine chose, turn by turn, and seals the sample with the last turn."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""Servers of routing-replay as actors of a Ray cluster: one per node, started again where they end.
+"""Runs routing-replay servers as actors of a Ray cluster: one per node, restarted if they end.
 
 Copy this file beside your script, or put its folder into `py_modules`; it needs ray and the package
 routing-replay-server on every node. See README.md.
@@ -22,18 +22,18 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 NAMESPACE = "routing-replay"
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0  # More than a server takes to drain.
-_WRONG_SETTING = 2  # The server's exit status where starting it again does not help.
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # Before a server that ends again and again is started again.
+_WRONG_SETTING = 2  # The server's exit status if a restart would not help.
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # Backoff before a server that keeps ending is restarted.
 
 
 class Supervisor:
-    """A server as a child of this process, which starts it again whenever it ends, until `stop`."""
+    """A server as a child process. It is restarted whenever it ends, until `stop`."""
 
     def __init__(self, command: Sequence[str], address: str) -> None:
         """command: routing-replay-server and its flags; address: what clients connect to. Returns when it listens."""
         self._directory = tempfile.TemporaryDirectory(prefix="routing-replay-")
         self._file = Path(self._directory.name, "endpoint")
-        # The server ends with this process, however that ends.
+        # The server also ends if this process is killed.
         own = ["--advertise", address, "--endpoint-file", str(self._file), "--exit-with-pid", str(os.getpid())]
         self._command = [*command, *own]
         self._stopped = threading.Event()
@@ -74,7 +74,7 @@ class Supervisor:
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._starts += 1
-        # Not of the worker's process group: what ends the worker is told to the server by its process id.
+        # In its own session: signals to the worker's process group do not reach it. --exit-with-pid ends it instead.
         return subprocess.Popen(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def _watch(self) -> None:
@@ -117,7 +117,7 @@ class _Directory:
         self._servers = dict(servers)
 
     def endpoint(self) -> str:
-        # Sorted: every client states the same list.
+        # Sorted, so that every client gets the same list.
         members = sorted(self._servers)
         return members[0] if len(members) == 1 else "shard:" + ",".join(members)
 

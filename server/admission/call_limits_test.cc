@@ -92,7 +92,7 @@ TEST_F(WaitingRoomTest, NobodyGoesForWhoThenHasMore) {
   EXPECT_OK(Enter(0, "a", 60));
   EXPECT_OK(Enter(1, "b", 40));
   ExpectFull(Enter(2, "c", 31));  // Half of what "a" has, and one more.
-  ExpectFull(Enter(2, "b", 11));  // As much as "a" keeps, and two more.
+  ExpectFull(Enter(2, "b", 11));  // Two bytes more than "a" would keep.
   EXPECT_THAT(sent_away_, IsEmpty());
   EXPECT_OK(Enter(2, "c", 30));
   EXPECT_THAT(sent_away_, ElementsAre(0));
@@ -162,7 +162,7 @@ TEST_F(RunQuotaTest, BytesOfEachRun) {
   EXPECT_OK(quota.Admit("b", 100));
   ExpectOver(quota.Admit("c", 101).status(), "run-budget");
   EXPECT_EQ(looks_, 3);  // One at each.
-  // What was admitted is stored by now, and some of it released.
+  // The admitted bytes are stored by now, and some were released.
   all.Commit();
   stored_["a"] = 70;
   ExpectOver(quota.Admit("a", 30).status(), "run-budget");
@@ -178,7 +178,7 @@ TEST_F(RunQuotaTest, WhatIsUnderWayCountsForAsLongAsItIs) {
     clock_.Advance(std::chrono::seconds(2));
     ExpectOver(quota.Admit("a", 50).status(), "run-budget");
   }
-  // What failed is free at once.
+  // The bytes of a failed append are free at once.
   { const auto failed = quota.Admit("a", 40); }
   EXPECT_OK(quota.Admit("a", 40));
   slow.ShrinkTo(10);
@@ -195,7 +195,7 @@ TEST_F(RunQuotaTest, WhatIsUnderWayCountsForAsLongAsItIs) {
 TEST_F(RunQuotaTest, ARunThatRestedIsCountedAgain) {
   RunQuota quota = Make({.bytes = 100});
   ASSERT_OK_AND_ASSIGN(RunQuota::Hold hold, quota.Admit("a", 60));
-  hold.Commit();  // And gone from the store by now.
+  hold.Commit();  // The bytes are no longer in the store.
   clock_.Advance(std::chrono::seconds(10));
   EXPECT_OK(quota.Admit("b", 1));
   EXPECT_OK(quota.Admit("a", 100));

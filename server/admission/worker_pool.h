@@ -67,7 +67,7 @@ class WorkerPool {
   Owners owners_ ABSL_GUARDED_BY(mutex_);     // Owners with waiting or running work.
   std::string last_ ABSL_GUARDED_BY(mutex_);  // The owner that had the last turn.
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
-  size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // Of all owners.
+  size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // Number of waiting works of all owners.
   size_t idle_ ABSL_GUARDED_BY(mutex_) = 0;
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
 };

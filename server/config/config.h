@@ -18,10 +18,10 @@ namespace routing_replay::server {
 struct ServerConfig {
   // host:port, [v6]:port or unix:PATH; port 0: any free one.
   std::vector<std::string> listen = {"127.0.0.1:7400"};
-  std::string direct_listen;     // As for DirectListener: host:port, [v6]:port, kOff, or empty: beside gRPC.
-  std::string advertise;         // The address that clients are told, or kShard and a list; empty: the first listener.
-  std::string endpoint_file;     // Holds the advertised address while the server listens; written atomically.
-  int exit_with_pid = 0;         // The server ends when this process ends; 0: off.
+  std::string direct_listen;  // Address of the direct path: host:port, [v6]:port, or kOff; empty: see DirectListenerOf.
+  std::string advertise;      // The address that clients are told, or kShard and a list; empty: the first listener.
+  std::string endpoint_file;  // Holds the advertised address while the server listens; written atomically.
+  int exit_with_pid = 0;      // The server ends when this process ends; 0: off.
   std::string store = "memory";  // As for OpenStore.
   std::string durability;  // For runs that ask for none: "memory", "written", "synced"; empty: the store's default.
   int64_t memory_budget = int64_t{4} << 30;

@@ -247,7 +247,8 @@ Peer PeerOf(const sockaddr_storage& address) {
 }
 
 int64_t ConnectionTable::Window::Unanswered(const CallCounts& counts, Time now, bool fresh) {
-  // Nobody looked for longer than a window, so little has arrived.
+  // The last look is more than a window ago. Connections that receive many bytes are looked at sooner, so few calls
+  // were begun.
   const bool lost = !begin_ ? !fresh : now - *begin_ >= 2 * kCallWindow;
   if (lost) before_ = counts;
   const int64_t unanswered = (counts.begun - before_.begun) - (counts.done - before_.done);

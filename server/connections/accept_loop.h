@@ -161,8 +161,8 @@ class CallCountReader {
 enum class ConnectionEvent {
   kOpened,
   kEnded,
-  kRejected,  // It exceeds the limit for all connections or for its address.
-  kCut,       // It began and cancelled too many calls.
+  kRejected,  // The connection exceeds the limit for all connections or for its address.
+  kCut,       // The connection began and cancelled too many calls.
   kWaiting,   // No descriptor is free; connections wait until one is.
 };
 

@@ -106,7 +106,7 @@ TEST(RecentAppendsTest, WithoutAKeyNothingIsKnown) {
 TEST(RecentAppendsTest, TheOldestAreForgotten) {
   RecentAppends recent;
   for (uint64_t key = 1; key <= RecentAppends::kCapacity + 2; ++key) recent.Add("run", Header(key), {});
-  recent.Add("run", Header(3), {});  // Again, which is no new one.
+  recent.Add("run", Header(3), {});  // Adding it again does not add a new entry.
   EXPECT_FALSE(recent.Find("run", Header(1)));
   EXPECT_FALSE(recent.Find("run", Header(2)));
   EXPECT_TRUE(recent.Find("run", Header(3)));

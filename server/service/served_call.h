@@ -189,7 +189,7 @@ class StoreWork {
       loop.Post(alarm_, done_);  // Must be last: the call may end with it.
     });
     busy_ = taken.ok();
-    if (taken.ok()) done_.Begin();  // Its event is handled by this thread, and so later.
+    if (taken.ok()) done_.Begin();  // The event is handled later, on this same thread.
     return taken;
   }
   bool busy() const { return busy_; }

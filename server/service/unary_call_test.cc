@@ -136,14 +136,14 @@ TEST_F(UnaryCallTest, CallsWhoseEventsComeAfterTheServersEndAreFinished) {
   holding_->Expect();
   Start({}, {{"Seal", [](ServiceContext&, const UnaryCaller&, grpc::ByteBuffer&) { return Answer(0); }}});
   testing::Http2Connection connection(address_);
-  connection.StartCall("Seal", "");  // Its request does not come, so that a Read is open.
+  connection.StartCall("Seal", "");  // Its request never arrives, so the call has an open Read.
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (metrics_.calls_in_flight() == 0 && std::chrono::steady_clock::now() < end) connection.Listen(milliseconds(1));
   ASSERT_EQ(metrics_.calls_in_flight(), 1);
   holding_->Hold(*loop_);
   server_->Shutdown(std::chrono::system_clock::now());  // The Read fails, which the loop does not see yet.
   auto ended = std::async(std::launch::async, [this] { loop_->ShutdownAndJoin(); });
-  ended.wait_for(milliseconds(100));  // Where it does not wait for the call, the queue is shut down now.
+  ended.wait_for(milliseconds(100));  // If Shutdown wrongly does not wait for the call, the queue is shut down now.
   holding_->Release();
   ended.get();
   EXPECT_EQ(metrics_.calls_in_flight(), 0);

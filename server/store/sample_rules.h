@@ -144,7 +144,7 @@ AppendTokens TokensOf(const AppendHeader& header);
 absl::StatusOr<AppendPlan> PlanAppend(const RunInfo& run, const SampleContent& content, const AppendHeader& header,
                                       absl::Span<const Block> blocks);
 
-// What an append does to the incarnation of its sample.
+// The effect of an append on the incarnation of its sample.
 enum class IncarnationStep { kContinue, kOpen, kRestart };
 
 // `content`: null if the sample does not exist. If the sample is at another attempt than the nonce, the revision is

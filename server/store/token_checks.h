@@ -1,5 +1,5 @@
-// What a store keeps about a sample's tokens: CRC32C prefix checks at every block boundary, at the committed end, and
-// at the end of the last rows whose tokens are known; never the tokens. Decides whether an append belongs to the same
+// Token checks of a sample. A store never keeps the tokens, only CRC32C prefix checks: at every block boundary, at the
+// committed end, and at the end of the last rows whose tokens are known. Decides whether an append belongs to the same
 // trajectory.
 //
 //   stored checks     0────────B────────2B────────3B──e        (each one may be unknown)

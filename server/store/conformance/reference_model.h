@@ -19,7 +19,7 @@ using namespace server;  // NOLINT(google-build-using-namespace)
 
 using Tokens = std::vector<uint32_t>;
 
-// What a call gives: an error, or an ack.
+// The result of a call: an error or an ack.
 struct ModelAnswer {
   absl::StatusCode code = absl::StatusCode::kOk;
   Reason reason = Reason::kUnspecified;
@@ -38,7 +38,7 @@ struct ModelSample {
   struct Origin {
     int64_t weight_version = 0;
     std::string weight_label, engine;
-    int64_t append = 0;  // Its number.
+    int64_t append = 0;  // Number of the append.
     bool operator==(const Origin&) const = default;
   };
   std::vector<Origin> origins;    // Per row.

@@ -117,7 +117,7 @@ TEST_P(StoreConformance, RowsWithoutTokensBehindOthersLeaveWhatIsKnown) {
     EXPECT_EQ(matches(known, kPlain.TokenCheckAt(known)), true);
     EXPECT_EQ(matches(known, kOther.TokenCheckAt(known)), false);
     EXPECT_EQ(matches(90, kPlain.TokenCheckAt(90)), std::nullopt);
-    // Also of an append that goes past them.
+    // The same for an append that goes past these rows.
     Rejected({.from = kOther, .rows = {0, 60}}, kExists, Reason::kOtherTokens);
   }
 }

@@ -86,7 +86,7 @@ TEST_F(MemorySpillTest, TheColdestSealedSamplesGoFirst) {
   }
   const int64_t resident = StoredBytes("a"), open = StoredBytes("open");
   clock_.Advance(std::chrono::seconds(1));
-  ASSERT_OK(Read("a"));  // Is used again.
+  ASSERT_OK(Read("a"));  // Now it was used more recently than the others.
   EXPECT_TRUE(store_->MakeRoom(budget_.limit() - budget_.used() + 1));
   EXPECT_EQ(StoredBytes("a"), resident);
   EXPECT_LT(StoredBytes("b"), resident / 2);
@@ -275,7 +275,7 @@ TEST_F(MemorySpillTest, ShowsWhatAStoreWithoutADiskShows) {
     };
     ASSERT_EQ(shown(*store_), shown(*plain)) << round;
     EXPECT_EQ(store_->GetTotals().stored_bytes + store_->GetTotals().run_bytes, budget_.used());
-    EXPECT_LE(Spilled().disk_bytes, disk_->bytes());  // Where a write failed, there may be a part of it.
+    EXPECT_LE(Spilled().disk_bytes, disk_->bytes());  // A failed write may have left a part of its bytes.
     ASSERT_OK(store_->DropRun("run"));
     EXPECT_EQ(budget_.used(), 0);
     EXPECT_EQ(disk_->bytes(), 0);

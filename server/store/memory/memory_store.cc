@@ -36,7 +36,7 @@ class MemoryRun {
   MemoryRun(std::shared_ptr<const RunContext> context, ByteReservation record, HandleFunction handle_of)
       : context_(std::move(context)), record_(std::move(record)), handle_of_(std::move(handle_of)), index_(context_) {}
 
-  // What a run takes of the budget, without its samples.
+  // Bytes of the budget for a run without samples.
   static int64_t RecordBytes(const RunInfo& info);
 
   const RunInfo& info() const { return context_->info; }
@@ -498,7 +498,7 @@ std::vector<std::shared_ptr<MemoryRun>> MemoryStore::AllRuns() const {
   return runs;
 }
 
-// What the runs take of the budget. Blocks that samples share are counted once.
+// Bytes of the budget that the runs need. Blocks that samples share are counted once.
 int64_t BytesOf(absl::Span<const KeptRun> runs) {
   std::set<const StoredBlock*> shared;
   int64_t bytes = 0;

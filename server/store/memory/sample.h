@@ -229,7 +229,7 @@ class SampleIndex {
     mutable Mutex mutex;
     bool closed ABSL_GUARDED_BY(mutex) = false;
     absl::flat_hash_map<HandleKey, std::shared_ptr<MemorySample>> by_handle ABSL_GUARDED_BY(mutex);
-    absl::btree_set<MemorySample*, IdLess> by_id ABSL_GUARDED_BY(mutex);  // And by producer.
+    absl::btree_set<MemorySample*, IdLess> by_id ABSL_GUARDED_BY(mutex);  // Sorted by id, then by producer.
     // By the time of the next examination: at the latest last use + TTL.
     absl::btree_set<MemorySample*, DueLess> by_due ABSL_GUARDED_BY(mutex);
   };

@@ -75,7 +75,7 @@ TEST_F(RedisFailureTest, SamplesThatAreAskedForTogetherTakeFewLooks) {
     return absl::OkStatus();
   }));
   EXPECT_EQ(found, kSamples);
-  EXPECT_LT(cluster->calls, 12);  // Those of 600 looks one by one: 900.
+  EXPECT_LT(cluster->calls, 12);  // Looking at 600 samples one by one would take 900 calls.
 }
 
 TEST_F(RedisFailureTest, ARedisWithoutRoomRejectsAppendsAndServesReads) {
@@ -206,7 +206,7 @@ TEST_F(RedisFailureTest, TheServersOwnLoginIsNotItsClientsTrouble) {
     EXPECT_FALSE(absl::StrContains(status.message(), "rr:")) << status;
     EXPECT_FALSE(absl::StrContains(status.message(), "default")) << status;
   }
-  EXPECT_EQ(one_->GetTotals().samples, 1);  // As last known.
+  EXPECT_EQ(one_->GetTotals().samples, 1);  // The last known value.
   Ask(RedisCommand({"ACL", "SETUSER", "default", "+@all"}));
   EXPECT_OK(Append(*one_, {.rows = {40, 70}}));
 }
@@ -262,7 +262,7 @@ TEST_F(RedisFailureTest, AWatchAfterAWatchIsQuiet) {
   EXPECT_LE(fired, 2);  // Once for each channel.
 }
 
-// As after a failover to a replica that had not heard of the last writes.
+// Simulates a failover to a replica that had not received the last writes.
 TEST_F(RedisFailureTest, WhatRedisForgotIsNotCommittedAndAGapForTheWriter) {
   ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
   const std::string key = Manifest();
@@ -294,7 +294,7 @@ TEST_F(RedisFailureTest, ASampleThatIsGoneIsNotFoundAndBeginsAgain) {
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), kOther, 20));
 }
 
-// As after a failover, when the server that made the changes is gone, too.
+// Simulates a failover after which the server that made the changes is gone, too.
 TEST_F(RedisFailureTest, WhatASyncedRunAcknowledgesAReplicaHas) {
   run_ = *one_->OpenRun("synced", &TestGeometry(), RunOptions{.block_rows = 32, .durability = Durability::kSynced});
   const auto append = [&](const AppendSpec& spec) {

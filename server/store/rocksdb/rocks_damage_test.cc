@@ -79,7 +79,7 @@ class RocksDamageTest : public ::testing::Test {
   }
 
  protected:
-  // Those that are left, each with a revision that `revisions` takes and the rows that were appended.
+  // Checks the samples that are left: each has a revision that `revisions` accepts, and the rows that were appended.
   template <typename Matcher>
   int Left(const std::string& run, const Matcher& revisions) {
     int left = 0;

@@ -36,7 +36,7 @@ class RocksSpaceTest : public ::testing::Test {
 };
 
 TEST_F(RocksSpaceTest, WhatOneWriteIsPromisedNoOtherIs) {
-  // It is written twice: two of them take more than there is, by far.
+  // Each append counts twice, so two of them need far more than there is.
   const auto most = static_cast<int64_t>(std::filesystem::space(disk_.path()).available / 10 * 3);
   {
     const auto one = space_.Promise(most);

@@ -64,7 +64,7 @@ absl::StatusOr<std::unique_ptr<Store>> OpenRocksStore(RocksStoreOptions options,
 
 // How the last process that had the database open ended.
 enum class LastEnd {
-  kClean,     // It closed the database.
+  kClean,     // The process closed the database.
   kSameBoot,  // The process was killed, and the machine has kept running since.
   kUnknown,   // The process was killed, and the machine may have restarted.
   kDamaged,   // The process was killed, and its log is missing or could not be read to the end.

@@ -227,7 +227,7 @@ TEST_F(RocksStoreTest, RestartsAreNoUse) {
     ASSERT_OK(store_->Append(MakeAppend(run, {.sample = sample, .rows = {0, 40}})));
   }
   clock_.Advance(hours(9));
-  EXPECT_FALSE(Read("read").empty());  // Is written down when the sweep finds it.
+  EXPECT_FALSE(Read("read").empty());  // The sweep writes down this use.
   clock_.Advance(hours(2));
   EXPECT_EQ(store_->Sweep(10), 1);
   Open();
@@ -317,7 +317,7 @@ TEST_F(RocksStoreTest, ADroppedRunIsNotWrittenTo) {
   EXPECT_LT(files_->appended() - before, 10'000);
 }
 
-// Neither in its own files nor in logs that hold a record of others.
+// The dropped run's rows are gone from its own files and from logs that also have records of other runs.
 TEST_F(RocksStoreTest, ADroppedRunGivesItsDiskBack) {
   budget_ = std::make_unique<ByteBudget>(int64_t{1} << 28);
   Open();
@@ -360,7 +360,7 @@ TEST_F(RocksStoreTest, DropsOfSmallRunsDoNotMakeOthersWriteFiles) {
   EXPECT_EQ(store_->ListRuns()->size(), 1u);
 }
 
-// What is damaged is the record of the run, or one of a sample of it.
+// The parameter says which record is damaged: that of the run, or one of a sample.
 class RocksDamagedRunTest : public RocksStoreTest, public ::testing::WithParamInterface<std::string> {};
 
 TEST_P(RocksDamagedRunTest, LeavesTheOthersAlone) {

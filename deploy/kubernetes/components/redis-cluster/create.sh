@@ -1,4 +1,4 @@
-# Makes the six servers one cluster; where they are one, it does nothing.
+# Joins the six servers to a cluster. Does nothing if they already are one.
 export REDISCLI_AUTH=$(cat /etc/redis-auth/password)
 cli() { redis-cli --tls --cacert /etc/redis-tls/ca.crt "$@"; }
 members=

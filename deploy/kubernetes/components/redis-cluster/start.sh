@@ -1,17 +1,18 @@
-# Starts the Redis of a pod. A file, because Kubernetes expands $(NAME) and $$ in what stands in `command`.
+# Starts the Redis of a pod. It is a file, because Kubernetes would expand $(NAME) and $$ in `command`.
 export REDISCLI_AUTH=$(cat /etc/redis-auth/password)
 ask() { redis-cli --tls --cacert /etc/redis-tls/ca.crt -h $POD_IP "$@"; }
-# Members know each other by addresses, and a pod that starts again has another. One finds the others; of
-# several at once, none knows where any is. So a member that misses one introduces all by their names.
+# Cluster members know each other by address, and a restarted pod has a new address. One restarted member can still
+# find the others; if several restart at once, none knows a valid address. So a member that misses another one
+# introduces all members by their DNS names.
 introduce() {
   shown=$(cksum </etc/redis-tls/tls.crt)
-  while sleep 5 && kill -0 $$; do  # As long as Redis, which is to be this process, is there.
-    # A renewed certificate is read when it is set, though its name is the same.
+  while sleep 5 && kill -0 $$; do  # While Redis runs: this process becomes Redis below.
+    # Setting the same file names again makes Redis read a renewed certificate.
     if [ "$shown" != "$(cksum </etc/redis-tls/tls.crt)" ] && ask config set \
       tls-cert-file /etc/redis-tls/tls.crt tls-key-file /etc/redis-tls/tls.key | grep -q OK; then
       shown=$(cksum </etc/redis-tls/tls.crt)
     fi
-    # A replica may hear of its master's new address and go on asking the old one.
+    # A replica may know its master's new address but still use the old one.
     asked=$(ask info replication | tr -d '\r' | sed -n 's/^master_host://p')
     master=$(ask cluster nodes | grep myself | cut -d ' ' -f 4)
     if [ -n "$asked" ] && ! ask cluster nodes | grep -q "^$master $asked:"; then
@@ -25,7 +26,7 @@ introduce() {
   done
 }
 introduce >/dev/null 2>&1 &
-# The password stays out of the command line, where everybody on the node reads it.
+# The password is not put on the command line, because every user of the node can read command lines.
 umask 077
 { cat /etc/redis/redis.conf
   echo "cluster-announce-ip $POD_IP"

@@ -46,7 +46,7 @@ class LossyCluster final : public RedisCluster {
   bool clustered() const override { return redis_->clustered(); }
   void Abandon() override { redis_->Abandon(); }
 
-  int calls = 0;                    // Of Execute.
+  int calls = 0;                    // Number of calls of Execute.
   std::function<void()> meanwhile;  // Called between a commit and its second sending.
 
  private:
