@@ -8,10 +8,13 @@
 
 namespace routing_replay::bench {
 
-absl::StatusOr<quickstart::ServerProcess> StartServer(const std::string& program) {
+absl::StatusOr<quickstart::ServerProcess> StartServer(const std::string& program,
+                                                      const std::vector<std::string>& flags) {
   std::string directory = (std::filesystem::temp_directory_path() / "routing-replay-bench.XXXXXX").string();
   if (mkdtemp(directory.data()) == nullptr) return absl::InternalError(absl::StrCat("cannot make ", directory));
-  auto server = quickstart::StartServer(program, directory, {"--log-level", "warning"});
+  std::vector<std::string> all = {"--log-level", "warning"};
+  all.insert(all.end(), flags.begin(), flags.end());
+  auto server = quickstart::StartServer(program, directory, all);
   std::error_code ignored;
   std::filesystem::remove_all(directory, ignored);
   return server;

@@ -3,6 +3,7 @@
 #define TESTS_BENCH_COMMON_PROCESSES_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "tests/bench/common/options.h"
@@ -11,8 +12,9 @@
 
 namespace routing_replay::bench {
 
-// routing-replay-server on a free port of the loopback interface; returns when it listens.
-absl::StatusOr<quickstart::ServerProcess> StartServer(const std::string& program);
+// routing-replay-server on a free port of the loopback interface, with further `flags`; returns when it listens.
+absl::StatusOr<quickstart::ServerProcess> StartServer(const std::string& program,
+                                                      const std::vector<std::string>& flags = {});
 
 absl::StatusOr<Team> StartTeam(const std::string& name, int count, bool tuned, const MakeRole& make);
 

@@ -21,8 +21,9 @@ absl::Span<const uint8_t> AsBytes(const Request& request) {
 
 class TcpHub final : public Role {
  public:
-  TcpHub(const std::vector<size_t>& stored_sizes, std::vector<std::vector<uint8_t>> ready, TcpListener listener)
-      : listener_(std::move(listener)), ready_(std::move(ready)) {
+  TcpHub(const std::vector<size_t>& stored_sizes, std::vector<std::vector<uint8_t>> ready, TlsFiles tls,
+         TcpListener listener)
+      : tls_(std::move(tls)), listener_(std::move(listener)), ready_(std::move(ready)) {
     for (const size_t size : stored_sizes) stored_.emplace_back(size);
     std::thread([this] { Accept(); }).detach();
   }
@@ -33,8 +34,8 @@ class TcpHub final : public Role {
   void Accept() {
     for (auto socket = listener_.Accept(); socket.ok(); socket = listener_.Accept()) {
       std::thread([this, s = *std::move(socket)]() mutable {
-        while (Serve(s).ok()) {
-        }
+        absl::Status status = tls_.certificate.empty() ? absl::OkStatus() : s.StartTls(tls_);
+        while (status.ok()) status = Serve(s);
       }).detach();
     }
   }
@@ -56,6 +57,7 @@ class TcpHub final : public Role {
     return absl::InternalError("unknown operation");
   }
 
+  const TlsFiles tls_;
   TcpListener listener_;
   std::vector<std::vector<uint8_t>> stored_;
   const std::vector<std::vector<uint8_t>> ready_;
@@ -64,15 +66,16 @@ class TcpHub final : public Role {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Role>> MakeTcpHub(const std::vector<size_t>& stored_sizes,
-                                                 std::vector<std::vector<uint8_t>> ready) {
+                                                 std::vector<std::vector<uint8_t>> ready, TlsFiles tls) {
   absl::StatusOr<TcpListener> listener = TcpListener::Listen();
   if (!listener.ok()) return listener.status();
-  return std::make_unique<TcpHub>(stored_sizes, std::move(ready), *std::move(listener));
+  return std::make_unique<TcpHub>(stored_sizes, std::move(ready), std::move(tls), *std::move(listener));
 }
 
-absl::StatusOr<HubConnection> HubConnection::Connect(int port) {
+absl::StatusOr<HubConnection> HubConnection::Connect(int port, bool tls) {
   absl::StatusOr<TcpSocket> socket = TcpSocket::Connect(port);
   if (!socket.ok()) return socket.status();
+  if (absl::Status status = tls ? socket->StartTls({}) : absl::OkStatus(); !status.ok()) return status;
   return HubConnection(*std::move(socket));
 }
 

@@ -43,6 +43,7 @@ TcpSocket::~TcpSocket() {
 
 TcpSocket& TcpSocket::operator=(TcpSocket&& other) noexcept {
   std::swap(fd_, other.fd_);
+  std::swap(tls_, other.tls_);
   return *this;
 }
 
@@ -56,9 +57,23 @@ absl::StatusOr<TcpSocket> TcpSocket::Connect(int port) {
   return connected;
 }
 
+absl::Status TcpSocket::StartTls(const TlsFiles& files) {
+  const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_method()), SSL_CTX_free);
+  const bool is_server = !files.certificate.empty();
+  if (is_server && (SSL_CTX_use_certificate_chain_file(context.get(), files.certificate.c_str()) != 1 ||
+                    SSL_CTX_use_PrivateKey_file(context.get(), files.key.c_str(), SSL_FILETYPE_PEM) != 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot use ", files.certificate));
+  }
+  tls_.reset(SSL_new(context.get()));
+  SSL_set_fd(tls_.get(), fd_);
+  if ((is_server ? SSL_accept(tls_.get()) : SSL_connect(tls_.get())) == 1) return absl::OkStatus();
+  return absl::UnavailableError("the TLS handshake failed");
+}
+
 absl::Status TcpSocket::Send(absl::Span<const uint8_t> bytes) {
   while (!bytes.empty()) {
-    const ssize_t sent = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    const ssize_t sent = tls_ ? SSL_write(tls_.get(), bytes.data(), static_cast<int>(bytes.size()))
+                              : send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
     if (sent <= 0) return SocketError("send");
     bytes.remove_prefix(static_cast<size_t>(sent));
@@ -90,7 +105,9 @@ absl::Status TcpSocket::SendAll(absl::Span<const absl::Span<const uint8_t>> piec
 absl::Status TcpSocket::Receive(absl::Span<uint8_t> bytes, size_t piece) {
   while (!bytes.empty()) {
     errno = 0;
-    const ssize_t received = recv(fd_, bytes.data(), std::min(bytes.size(), piece), 0);
+    const size_t size = std::min(bytes.size(), piece);
+    const ssize_t received = tls_ ? SSL_read(tls_.get(), bytes.data(), static_cast<int>(size))
+                                  : recv(fd_, bytes.data(), size, 0);
     if (received < 0 && errno == EINTR) continue;
     if (received <= 0) return SocketError("recv");
     bytes.remove_prefix(static_cast<size_t>(received));

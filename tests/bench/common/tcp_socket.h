@@ -2,7 +2,11 @@
 #ifndef TESTS_BENCH_COMMON_TCP_SOCKET_H_
 #define TESTS_BENCH_COMMON_TCP_SOCKET_H_
 
+#include <openssl/ssl.h>
+
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -11,19 +15,27 @@
 
 namespace routing_replay::bench {
 
+// PEM files of a server. Empty: no TLS.
+struct TlsFiles {
+  std::string certificate, key;
+};
+
 // A blocking socket without Nagle's delay. Move-only.
 class TcpSocket {
  public:
   TcpSocket() = default;
-  TcpSocket(TcpSocket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  TcpSocket(TcpSocket&& other) noexcept : fd_(std::exchange(other.fd_, -1)), tls_(std::move(other.tls_)) {}
   TcpSocket& operator=(TcpSocket&& other) noexcept;
   ~TcpSocket();
 
   static absl::StatusOr<TcpSocket> Connect(int port);
   bool open() const { return fd_ >= 0; }
+  // Performs a TLS handshake, as a server if there are files, and as a client that checks no certificate otherwise.
+  // From then on Send and Receive are SSL_write and SSL_read.
+  absl::Status StartTls(const TlsFiles& files);
 
   absl::Status Send(absl::Span<const uint8_t> bytes);
-  // The pieces one after the other, gathered by the kernel.
+  // The pieces one after the other, gathered by the kernel. Not with TLS.
   absl::Status SendAll(absl::Span<const absl::Span<const uint8_t>> pieces);
   // Fills `bytes`, at most `piece` bytes per system call. UNAVAILABLE if the other end closes.
   absl::Status Receive(absl::Span<uint8_t> bytes, size_t piece = size_t{1} << 20);
@@ -32,6 +44,7 @@ class TcpSocket {
   friend class TcpListener;
   explicit TcpSocket(int fd) : fd_(fd) {}
   int fd_ = -1;
+  std::unique_ptr<SSL, decltype(&SSL_free)> tls_{nullptr, SSL_free};
 };
 
 // Listens on a free port.

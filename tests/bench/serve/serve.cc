@@ -15,6 +15,8 @@
 #include "tests/bench/serve/serve_client.h"
 #include "tests/bench/serve/transfer.h"
 #include "tests/bench/serve/way.h"
+#include "tests/support/scratch_directory.h"
+#include "tests/support/test_certificates.h"
 
 namespace routing_replay::bench {
 namespace {
@@ -31,7 +33,7 @@ struct WayPasses {
 // By number of the message size and name of the way; passes of one round stand at the same index.
 using Passes = std::map<std::pair<size_t, std::string>, WayPasses>;
 
-constexpr const char* kWays[] = {"tcp", "grpc", "service", "direct", "appender"};
+constexpr const char* kWays[] = {"tcp", "openssl", "grpc", "service", "direct", "direct-tls", "appender"};
 constexpr const char* kSmallWays[] = {"tcp", "appender"};
 
 // All processes, under one setting of the allocator.
@@ -54,8 +56,9 @@ class Setup {
 
   const Transfer transfer_;
   const Tuning tuning_;
-  quickstart::ServerProcess server_;
-  std::optional<Team> hub_, bytes_server_, client_;
+  const testing::ScratchDirectory certificates_;
+  quickstart::ServerProcess server_, tls_server_;
+  std::optional<Team> hub_, tls_hub_, bytes_server_, client_;
   int64_t number_ = 0;  // Of the transfer.
   Passes passes_;
   std::map<std::string, std::vector<double>> small_puts_, small_gets_;
@@ -69,29 +72,40 @@ absl::Status Setup::StartTeam(const std::string& name, bool tuned, const MakeRol
 }
 
 absl::Status Setup::Start(const std::string& server_program) {
+  const auto files = testing::MakeTestCertificates(certificates_.path(), testing::kLocalNames);
+  if (!files.ok()) return files.status();
   auto server = StartServer(server_program);
   if (!server.ok()) return server.status();
   server_ = *std::move(server);
+  server = StartServer(server_program, {"--tls-cert", files->cert_file, "--tls-key", files->key_file});
+  if (!server.ok()) return server.status();
+  tls_server_ = *std::move(server);
   absl::Status status = StartTeam(
       "hub", tuning_.server, [&](int) { return MakeTcpHub(HubSizes(transfer_), {}); }, hub_);
+  const TlsFiles tls{.certificate = files->cert_file, .key = files->key_file};
+  status.Update(StartTeam(
+      "tls-hub", tuning_.server, [&](int) { return MakeTcpHub(HubSizes(transfer_), {}, tls); }, tls_hub_));
   status.Update(StartTeam(
       "bytes-server", tuning_.server, [](int) { return MakeBytesServer(); }, bytes_server_));
   status.Update(StartTeam(
       "client", tuning_.clients, [&](int) { return MakeServeClient(transfer_); }, client_));
   if (!status.ok()) return status;
   std::string open = absl::StrCat("open ", server_.endpoint);
-  for (Team* team : {&*hub_, &*bytes_server_}) {
+  for (Team* team : {&*hub_, &*tls_hub_, &*bytes_server_}) {
     const auto port = team->Call("port");
     if (!port.ok()) return port.status();
     absl::StrAppend(&open, " ", port->front());
   }
+  absl::StrAppend(&open, " ", tls_server_.endpoint, " ", files->ca_file);
   return client_->Call(open).status();
 }
 
 absl::StatusOr<Pass> Setup::Measure(const std::string& command, const std::string& way) {
-  const pid_t server = way == "tcp"    ? hub_->pids()[0]
-                       : way == "grpc" ? bytes_server_->pids()[0]
-                                       : server_.process->pid();
+  const pid_t server = way == "tcp"          ? hub_->pids()[0]
+                       : way == "openssl"    ? tls_hub_->pids()[0]
+                       : way == "grpc"       ? bytes_server_->pids()[0]
+                       : way == "direct-tls" ? tls_server_.process->pid()
+                                             : server_.process->pid();
   const pid_t pids[] = {server, client_->pids()[0]};
   const double cpu = CpuSeconds(pids);
   const auto seconds = client_->Call(command);
@@ -183,6 +197,7 @@ void AddFigures(const Passes& passes, std::vector<Figure>& figures) {
       figures.push_back(maker.Speed(absl::StrCat(name, ".service/grpc"), "service", "grpc"));
       figures.push_back(maker.Speed(absl::StrCat(name, ".grpc"), "grpc", "tcp"));
       figures.push_back(maker.Speed(absl::StrCat(name, ".direct"), "direct", "tcp"));
+      figures.push_back(maker.Speed(absl::StrCat(name, ".direct-tls"), "direct-tls", "openssl"));
       if (direction.name == "ingest")
         figures.push_back(maker.Speed(absl::StrCat(name, ".appender"), "appender", "tcp"));
       figures.push_back(maker.Cpu(absl::StrCat(name, ".direct.cpu"), "direct", "tcp"));

@@ -2,6 +2,7 @@
 //
 // The same 124 MB go in and come out in messages of about 1 MiB and 4 MiB, by each way in turn, over warm connections:
 //   tcp       into a buffer that exists, and out of it: the floor
+//   openssl   the same through SSL_write and SSL_read
 //   grpc      a message with a bytes field, kept by the server as it arrived
 //   service   encoded blocks as the client library sends them, made outside the clock; the server checks, stores and
 //             acknowledges them. The client's reader checks every sum and puts the pieces where they belong

@@ -22,8 +22,7 @@ class ServeClient final : public Role {
       : transfer_(transfer), sizes_(Transfer::Sizes()), data_(transfer), out_(transfer.bytes()) {}
 
   absl::StatusOr<std::string> Do(absl::Span<const std::string> command) override {
-    if (command[0] == "open")
-      return Done(Open(command[1], std::atoi(command[2].c_str()), std::atoi(command[3].c_str())));
+    if (command[0] == "open") return Done(Open(command));
     if (command[0] == "poison") return Done(Poison());
     if (command[0] == "check") return Done(Check());
     Way& way = *ways_.at(command[1]);
@@ -45,13 +44,14 @@ class ServeClient final : public Role {
     return "";
   }
 
-  absl::Status Open(const std::string& endpoint, int hub_port, int grpc_port) {
-    absl::Status status = Add("tcp", ConnectTcp(hub_port, transfer_, data_));
-    status.Update(Add("grpc", ConnectGrpc(grpc_port, transfer_, data_)));
-    for (const char* name : {"service", "direct"}) {
-      const std::string transport = name == std::string("direct") ? name : "grpc";
-      status.Update(Add(name, ConnectService(endpoint, transport, transfer_, data_)));
-    }
+  absl::Status Open(absl::Span<const std::string> command) {
+    const std::string &endpoint = command[1], &tls_endpoint = command[5], &cacert = command[6];
+    absl::Status status = Add("tcp", ConnectTcp(std::atoi(command[2].c_str()), /*tls=*/false, transfer_, data_));
+    status.Update(Add("openssl", ConnectTcp(std::atoi(command[3].c_str()), /*tls=*/true, transfer_, data_)));
+    status.Update(Add("grpc", ConnectGrpc(std::atoi(command[4].c_str()), transfer_, data_)));
+    status.Update(Add("service", ConnectService(endpoint, "grpc", "", transfer_, data_)));
+    status.Update(Add("direct", ConnectService(endpoint, "direct", "", transfer_, data_)));
+    status.Update(Add("direct-tls", ConnectService(tls_endpoint, "direct", cacert, transfer_, data_)));
     status.Update(Add("appender", ConnectAppender(endpoint, transfer_, data_)));
     return status;
   }

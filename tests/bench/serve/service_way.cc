@@ -167,8 +167,9 @@ struct Connection {
   std::shared_ptr<Run> run;
 };
 
-absl::StatusOr<Connection> OpenRun(const std::string& endpoint, const std::string& name) {
-  auto client = Client::Connect({.endpoint = endpoint});
+absl::StatusOr<Connection> OpenRun(const std::string& endpoint, const std::string& name,
+                                   const SecuritySettings& security = {}) {
+  auto client = Client::Connect({.endpoint = endpoint, .security = security});
   if (!client.ok()) return client.status();
   auto run = (*client)->OpenRun(name, Transfer::geometry());
   if (!run.ok()) return run.status();
@@ -178,11 +179,13 @@ absl::StatusOr<Connection> OpenRun(const std::string& endpoint, const std::strin
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Way>> ConnectService(const std::string& endpoint, const std::string& transport,
-                                                    const Transfer& transfer, const TransferData& data) {
+                                                    const std::string& cacert, const Transfer& transfer,
+                                                    const TransferData& data) {
   setenv(kTransportVariable, transport.c_str(), 1);
-  auto connection = OpenRun(endpoint, absl::StrCat("planned-", transport));
+  const SecuritySettings security{.cacert = cacert};
+  auto connection = OpenRun(endpoint, absl::StrCat("planned-", transport), security);
   if (!connection.ok()) return connection.status();
-  auto link = Link::Open(endpoint, /*use_http_proxy=*/false, {}, kTimeout);
+  auto link = Link::Open(endpoint, /*use_http_proxy=*/false, security, kTimeout);
   if (!link.ok()) return link.status();
   return std::make_unique<PlannedWay>(std::move(connection->client), std::move(connection->run), transfer, data,
                                       *std::move(link));

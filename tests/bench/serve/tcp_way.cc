@@ -53,8 +53,9 @@ std::vector<size_t> HubSizes(const Transfer& transfer) {
   return sizes;
 }
 
-absl::StatusOr<std::unique_ptr<Way>> ConnectTcp(int port, const Transfer& transfer, const TransferData& data) {
-  auto hub = HubConnection::Connect(port);
+absl::StatusOr<std::unique_ptr<Way>> ConnectTcp(int port, bool tls, const Transfer& transfer,
+                                                const TransferData& data) {
+  auto hub = HubConnection::Connect(port, tls);
   if (!hub.ok()) return hub.status();
   return std::make_unique<TcpWay>(*std::move(hub), transfer, data);
 }

@@ -28,8 +28,9 @@ class Way {
   virtual absl::Status GetSmall(int64_t round) { return PutSmall(round); }
 };
 
-// Plain TCP: the floor, at a hub that stores HubSizes.
-absl::StatusOr<std::unique_ptr<Way>> ConnectTcp(int port, const Transfer& transfer, const TransferData& data);
+// Plain TCP: the floor, at a hub that stores HubSizes; or with TLS, if the hub has it.
+absl::StatusOr<std::unique_ptr<Way>> ConnectTcp(int port, bool tls, const Transfer& transfer,
+                                                const TransferData& data);
 // The bytes that the hub of ConnectTcp stores, by index.
 std::vector<size_t> HubSizes(const Transfer& transfer);
 
@@ -37,9 +38,10 @@ std::vector<size_t> HubSizes(const Transfer& transfer);
 absl::StatusOr<std::unique_ptr<Way>> ConnectGrpc(int port, const Transfer& transfer, const TransferData& data);
 
 // The service with messages that are made outside the clock, so that the server is measured and not what the client
-// does to rows before. `transport`: "direct", over TCP, or "grpc".
+// does to rows before. `transport`: "direct", over TCP, or "grpc". `cacert`: of a server with TLS.
 absl::StatusOr<std::unique_ptr<Way>> ConnectService(const std::string& endpoint, const std::string& transport,
-                                                    const Transfer& transfer, const TransferData& data);
+                                                    const std::string& cacert, const Transfer& transfer,
+                                                    const TransferData& data);
 // The service from an engine's rows over the direct path: the client checks, tiles and sums them inside the clock.
 absl::StatusOr<std::unique_ptr<Way>> ConnectAppender(const std::string& endpoint, const Transfer& transfer,
                                                      const TransferData& data);
