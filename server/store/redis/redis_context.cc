@@ -109,6 +109,13 @@ void RedisManifestCache::Put(const std::string& key, const RedisManifest& manife
   bytes_ = 0;
 }
 
+void RedisManifestCache::Clear() {
+  std::unordered_map<std::string, RedisManifest> forgotten;  // Must outlive the lock.
+  MutexLock lock(mutex_);
+  forgotten.swap(manifests_);
+  bytes_ = 0;
+}
+
 std::vector<RedisResult> RedisContext::Execute(absl::Span<const RedisRequest> requests) {
   std::vector<RedisResult> results = cluster->Execute(requests, Deadline());
   for (size_t i = 0; i < results.size(); ++i) {

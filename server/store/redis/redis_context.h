@@ -99,6 +99,7 @@ class RedisManifestCache {
   std::optional<RedisManifest> Find(const std::string& key);
   // `manifest` must be whole. When the cache grows too large it is cleared: reading manifests again is cheap.
   void Put(const std::string& key, const RedisManifest& manifest);
+  void Clear();
 
  private:
   Mutex mutex_;

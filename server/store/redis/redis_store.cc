@@ -38,6 +38,9 @@ class RedisStore final : public Store {
                                const std::string& version) { watches_.Changed(run, sample, key, version); };
   }
 
+  // The blocks of cached manifests hold the context, which holds the cache.
+  ~RedisStore() override { context_->cache.Clear(); }
+
   std::string name() const override { return name_; }
   absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
                                   const std::optional<RunOptions>& options) override;
