@@ -162,7 +162,8 @@ absl::Status KeptOutcomes::Await(Clock::Time deadline, const Done& done) {
   while (!done()) {
     if (absl::Status status = client::CheckCall(); !status.ok()) return status;
     if (Clock::Real().Now() >= deadline)
-      return absl::DeadlineExceededError("outcomes have not arrived in time, or were not taken");
+      return absl::DeadlineExceededError(
+          "timed out: outcomes have not arrived, or the caller has not taken all of them");
     changed_.WaitUntil(mutex_, deadline);
   }
   return absl::OkStatus();

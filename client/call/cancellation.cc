@@ -34,14 +34,15 @@ absl::Status CheckCall() {
   if (call_of_thread == nullptr) return absl::OkStatus();
   if (call_of_thread->over()) return absl::CancelledError("the call was cancelled");
   const std::optional<Clock::Time>& deadline = call_of_thread->deadline();
-  if (deadline && Clock::Real().Now() >= *deadline) return absl::DeadlineExceededError("the call took too long");
+  if (deadline && Clock::Real().Now() >= *deadline)
+    return absl::DeadlineExceededError("the call did not end before its deadline");
   return absl::OkStatus();
 }
 
 absl::Status KeepCall() {
   if (call_of_thread == nullptr) return absl::OkStatus();
   MutexLock lock(call_of_thread->mutex_);
-  if (call_of_thread->broken_off()) return absl::CancelledError("the call was broken off");
+  if (call_of_thread->broken_off()) return absl::CancelledError("the call was interrupted");
   call_of_thread->kept_ = true;
   return absl::OkStatus();
 }

@@ -50,7 +50,8 @@ absl::StatusOr<std::vector<std::string>> TakeLogLines() {
   while (all.lines.empty()) {
     RR_RETURN_IF_ERROR(CheckCall());
     all.changed.WaitUntil(all.mutex, until);
-    if (Clock::Real().Now() >= until && all.lines.empty()) return absl::DeadlineExceededError("no line in time");
+    if (Clock::Real().Now() >= until && all.lines.empty())
+      return absl::DeadlineExceededError("timed out waiting for a log line");
   }
   std::vector<std::string> taken(std::make_move_iterator(all.lines.begin()), std::make_move_iterator(all.lines.end()));
   all.lines.clear();

@@ -47,7 +47,8 @@ absl::StatusOr<v1::OpenDirectResponse> CallOpenDirect(const DirectPath::Server& 
   v1::OpenDirectResponse response;
   const absl::Status status = FromGrpcStatus(
       v1::RoutingReplay::NewStub(server.channel)->OpenDirect(&context, v1::OpenDirectRequest(), &response));
-  if (absl::IsUnimplemented(status)) return absl::NotFoundError("the server knows of no direct path");
+  if (absl::IsUnimplemented(status))
+    return absl::NotFoundError("the server does not support a direct path (another release)");
   if (!status.ok()) return status;
   peer = PeerOf(context.peer());
   return response;
@@ -183,7 +184,7 @@ absl::StatusOr<DirectPath::Offer> DirectPath::Ask(const Server& server, Clock::T
   const auto& ports = response.grpc_ports();
   if (!peer.host.empty() && std::find(ports.begin(), ports.end(), peer.port) == ports.end()) {
     return absl::NotFoundError(absl::StrCat("something between here and the server listens on port ", peer.port,
-                                            ", and must not be passed by"));
+                                            ", for example a proxy, which must not be bypassed"));
   }
   Offer offer{.target = server.target,
               .authorization = server.authorization,
@@ -201,7 +202,7 @@ absl::StatusOr<DirectPath::Offer> DirectPath::Ask(const Server& server, Clock::T
   if (may(Transport::kTcp) && response.port() != 0 && !peer.host.empty()) {
     offer.addresses.push_back({.host = peer.host, .port = static_cast<int>(response.port())});
   }
-  if (offer.addresses.empty()) return absl::NotFoundError("the server has none that this client may use");
+  if (offer.addresses.empty()) return absl::NotFoundError("the server offers no transport that this client may use");
   return offer;
 }
 
@@ -222,7 +223,7 @@ absl::StatusOr<DirectPath::Connection> DirectPath::ConnectTo(const Offer& offer,
     auto connection = DirectConnection::Dial(address, offer.tls.get(), deadline);
     last = connection.ok() ? Greet(**connection, offer.ticket, deadline) : connection.status();
     const bool without = last.ok() && transport_ == Transport::kShm && !(*connection)->in_memory();
-    if (without) last = absl::UnavailableError("the server has no memory left to share");
+    if (without) last = absl::UnavailableError("the server has no shared memory left");
     if (last.ok()) return connection;
   }
   return last;

@@ -228,7 +228,7 @@ void Application::AddProgramFlags() {
                   "unix:PATH or file:PATH; shard:a:7400,b:7400 for several that share nothing")
       ->envname("ROUTING_REPLAY_ENDPOINT")
       ->type_name("ADDRESS");
-  app_.add_option("--timeout", timeout_s_, "longest wait for an answer")
+  app_.add_option("--timeout", timeout_s_, "how long to wait for an answer")
       ->envname("ROUTING_REPLAY_TIMEOUT")
       ->capture_default_str()
       ->type_name("SECONDS")
@@ -236,7 +236,7 @@ void Application::AddProgramFlags() {
   app_.add_option_function<std::string>(
           "-w,--write-out",
           [this](const std::string& name) { format_ = name == "table" ? Format::kTable : Format::kJson; },
-          "without it: table on a terminal, otherwise json")
+          "output format; by default a table on a terminal, otherwise json")
       ->envname("ROUTING_REPLAY_WRITE_OUT")
       ->type_name("FORMAT")
       ->check(CLI::IsMember(std::vector<std::string>{"table", "json"}));
@@ -247,15 +247,19 @@ void Application::AddSecurityFlags() {
   const auto add = [this](const char* name, std::string& value, const char* variable, const char* help) {
     return app_.add_option(name, value, help)->envname(variable);
   };
-  app_.add_flag("--tls", security.tls, "encrypt, and trust the system's authorities; --cacert and --cert encrypt, too")
+  app_.add_flag("--tls", security.tls, "use TLS and trust the system's authorities; implied by --cacert and --cert")
       ->envname("ROUTING_REPLAY_TLS");
-  add("--cacert", security.cacert, "ROUTING_REPLAY_CACERT", "who signs servers' certificates, PEM")->type_name("FILE");
-  add("--cert", security.cert, "ROUTING_REPLAY_CERT", "the client's own certificate, PEM")->type_name("FILE");
-  add("--key", security.key, "ROUTING_REPLAY_KEY", "its key, PEM")->type_name("FILE");
+  add("--cacert", security.cacert, "ROUTING_REPLAY_CACERT",
+      "PEM file with the authorities that signed the server's certificate")
+      ->type_name("FILE");
+  add("--cert", security.cert, "ROUTING_REPLAY_CERT",
+      "PEM file with the client's own certificate, if the server asks for one")
+      ->type_name("FILE");
+  add("--key", security.key, "ROUTING_REPLAY_KEY", "PEM file with the private key of --cert")->type_name("FILE");
   add("--server-name", security.server_name, "ROUTING_REPLAY_SERVER_NAME",
-      "the name in the server's certificate, if it is not that of the address")
+      "the name in the server's certificate, if it differs from the host in --endpoint")
       ->type_name("NAME");
-  add("--token-file", security.token_file, "ROUTING_REPLAY_TOKEN_FILE", "file whose first line is the token")
+  add("--token-file", security.token_file, "ROUTING_REPLAY_TOKEN_FILE", "file whose first line is the bearer token")
       ->type_name("FILE");
 }
 

@@ -278,7 +278,7 @@ Finding CheckConnect(const std::vector<SocketAddress>& addresses, std::chrono::m
     }
   }
   const std::string fix =
-      silent ? "a firewall or NetworkPolicy drops the packets, or the address is another machine's: open the port"
+      silent ? "a firewall or NetworkPolicy drops the packets, or the address belongs to another machine: open the port"
              : "start the server there, or correct the port; without --listen a server listens on loopback only";
   if (reached.empty()) return Failed("connect", absl::StrCat("no connection: ", absl::StrJoin(failures, "; ")), fix);
   Finding finding{.check = "connect",
@@ -296,7 +296,7 @@ Finding CheckTls(const ServerAddress& server, const SocketAddress& address, std:
                  const ChannelKeys& keys) {
   if (!keys.encrypted || !server.unix_path.empty()) return CheckPlaintext(server, address, timeout);
   const auto socket = ConnectTo(address, timeout);
-  if (!socket.ok()) return Failed("tls", std::string(socket.status().message()), "see the check before");
+  if (!socket.ok()) return Failed("tls", std::string(socket.status().message()), "see the previous check");
   ChannelKeys named = keys;
   if (named.server_name.empty()) named.server_name = server.host;
   const auto probe = ProbeTls(*socket, named);

@@ -227,10 +227,11 @@ void AddDiff(Application& application) {
         return session.output().Flush();
       });
   diff->add_option("A", options->a, "RUN:SAMPLE, or SAMPLE with --run")->required();
-  diff->add_option(
-      "B", options->b,
-      "the same; without it: what the trainer recorded of A (R2) against what the rollout engine did (R3)");
-  diff->add_option("--run", options->run, "the run of both, for example where its name has a colon")->type_name("RUN");
+  diff->add_option("B", options->b,
+                   "the second sample; by default A's rows from the trainer (R2) are compared with those from the "
+                   "rollout engine (R3)");
+  diff->add_option("--run", options->run, "the run of A and B, for example if its name contains a colon")
+      ->type_name("RUN");
   AddProducer(diff, options->producer);
 }
 

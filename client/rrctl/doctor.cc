@@ -260,7 +260,7 @@ Finding CheckFirstAnswer(const absl::StatusOr<Answer>& answer) {
     if (answer->info.draining()) {
       finding.verdict = Verdict::kWarn;
       finding.what = "is shutting down";
-      finding.fix = "wait for the server that comes after it";
+      finding.fix = "wait until a new server has taken its place";
     }
     return finding;
   }
@@ -301,7 +301,8 @@ Finding CheckLimits(const v1::ServerInfo& info) {
   }
   if (static_cast<double>(used) > kFullShare * static_cast<double>(info.budget_bytes())) {
     finding.verdict = Verdict::kWarn;
-    finding.fix = "release samples that were used, or give the server a bigger --memory-budget or a --spill-directory";
+    finding.fix =
+        "release samples that are no longer needed, or give the server a larger --memory-budget or a --spill-directory";
   }
   return finding;
 }
@@ -419,7 +420,7 @@ void AddDoctor(Application& application) {
         return session.output().format() == Format::kJson ? session.Show(ToDocument(findings))
                                                           : session.Show(FindingTable(findings), Layout::kColumns);
       });
-  doctor->add_option("--run", options->run, "check what the token allows on runs whose names start with this")
+  doctor->add_option("--run", options->run, "prefix of run names for which to check what the token allows")
       ->capture_default_str()
       ->type_name("PREFIX");
 }

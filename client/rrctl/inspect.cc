@@ -246,7 +246,7 @@ void AddListAndStat(Application& application) {
   AddProducer(ls, listed->producer);
 
   const auto asked = std::make_shared<Options>();
-  CLI::App* stat = application.Add("stat", "everything known about a run, or about samples", [asked](Session& session) {
+  CLI::App* stat = application.Add("stat", "all details of a run, or of samples", [asked](Session& session) {
     return session.Ask([&](Client& client) {
       return asked->samples.empty() ? DescribeRun(client, asked->run)
                                     : DescribeSamples(client, asked->run, asked->samples, asked->producer);
@@ -268,8 +268,8 @@ void AddRemove(Application& application) {
   AddRun(rm, options->run);
   rm->add_option("SAMPLE", options->samples, "names of samples");
   rm->add_flag("--all", options->all, "drop the run with all its samples");
-  rm->add_flag("--dry-run", options->dry_run, "remove nothing, and say what would be removed");
-  rm->add_flag("--yes", options->yes, "do not ask before a run is dropped");
+  rm->add_flag("--dry-run", options->dry_run, "only show what would be removed");
+  rm->add_flag("--yes", options->yes, "drop a run without asking for confirmation");
   rm->parse_complete_callback([options] {
     if (options->samples.empty() != options->all) throw CLI::ValidationError("rm", "name samples, or give --all");
   });

@@ -338,15 +338,17 @@ void AddReport(Application& application) {
       "page says how many.",
       [options, file](Session& session) { return WriteReport(session, *options, *file); });
   AddRun(report, options->run);
-  report->add_option("-o,--output", file->path, "the file; - is standard output")
+  report->add_option("-o,--output", file->path, "the file to write; - is standard output")
       ->capture_default_str()
       ->type_name("FILE");
-  report->add_flag("--force", file->replace, "replace a file of that name");
-  report->add_option("--samples", options->samples, "the most samples whose rows are read, chosen at random")
+  report->add_flag("--force", file->replace, "replace the file if it exists");
+  report
+      ->add_option("--samples", options->samples,
+                   "limit for the samples whose rows are read; they are chosen at random")
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
-  report->add_option("--seed", options->seed, "seed of the choice: the same seed reads the same samples")
+  report->add_option("--seed", options->seed, "seed of the random choice: the same seed reads the same samples")
       ->capture_default_str()
       ->type_name("N");
 }

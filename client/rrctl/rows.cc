@@ -133,7 +133,7 @@ absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions
   auto run = client.OpenRun(options.run, *geometry);
   if (absl::IsNotFound(run.status())) {
     return MakeError(absl::StatusCode::kNotFound,
-                     absl::StrCat("run \"", options.run, "\" cannot be made: the token does not cover its name"),
+                     absl::StrCat("run \"", options.run, "\" cannot be created: the token does not cover its name"),
                      {.reason = Reason::kNoRun, .field = "run"});
   }
   return run;
@@ -300,14 +300,14 @@ void AddGet(Application& application) {
 
 void AddPut(Application& application) {
   const auto options = std::make_shared<PutOptions>();
-  CLI::App* put = application.Add("put", "append the rows of a file to a sample", [options](Session& session) {
+  CLI::App* put = application.Add("put", "append the rows in a file to a sample", [options](Session& session) {
     return session.Ask([&](Client& client) { return Put(client, *options, std::cin); });
   });
   AddRun(put, options->run);
-  put->add_option("SAMPLE", options->sample, "name of the sample; it is made if it does not exist")->required();
+  put->add_option("SAMPLE", options->sample, "name of the sample, which is created if it does not exist")->required();
   put->add_option("FILE", options->file, "ids [rows, layers, K], .npy or safetensors; - is standard input")->required();
   put->add_option("--tensor", options->tensor,
-                  "the tensor's name in a safetensors file; without it: the only one of rows")
+                  "name of the tensor in a safetensors file; by default the only tensor that can hold rows")
       ->type_name("NAME");
   put->add_option(
          "--index", options->index,
@@ -315,23 +315,24 @@ void AddPut(Application& application) {
          "SAMPLE/1, …")
       ->type_name("FILE");
   put->add_option("--experts", options->num_experts,
-                  "make the run if it does not exist, with this number of experts per layer")
+                  "create the run if it does not exist, with this number of experts per layer")
       ->type_name("E")
       ->check(CLI::Range(1, kMaxExperts));
-  put->add_option("--top-k", options->top_k, "with --experts: experts per token; without it: the last axis of the file")
+  put->add_option("--top-k", options->top_k,
+                  "with --experts: experts per token; by default the length of the file's last axis")
       ->type_name("K")
       ->check(CLI::Range(1, kMaxTopK));
   put->add_option("--layers", options->moe_layers,
-                  "with --experts: the decoder layers that have experts; without it: 0, 1, … as the file has layers")
+                  "with --experts: the decoder layers that have experts; by default 0, 1, … for the layers in the file")
       ->delimiter(',')
       ->type_name("ID,…")
       ->allow_extra_args(false)
       ->check(CLI::Range(0, kMaxLayers - 1));
-  put->add_option("--row-start", options->row_start, "number of the first row; without it: the next row of the sample")
+  put->add_option("--row-start", options->row_start, "number of the first row; by default the next row of the sample")
       ->type_name("ROW")
       ->check(CLI::Range(int64_t{0}, kMaxRows));
   put->add_option("--group", options->group, "group of the sample, such as the training step")->type_name("N");
-  put->add_flag("--seal", options->seal, "no more rows will come");
+  put->add_flag("--seal", options->seal, "seal the sample: no more rows will come");
   AddProducer(put, options->producer);
 }
 

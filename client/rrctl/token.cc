@@ -177,8 +177,10 @@ void AddToken(Application& application) {
                                       if (!hint.empty()) std::cerr << "rrctl: note: " << hint << "\n";
                                       return session.Show(made);
                                     });
-  token->add_option("NAME", options->name, "name of its owner, for people")->required();
-  token->add_option("--run", options->run_prefixes, "runs whose names start with this; \"\" is every run")
+  token->add_option("NAME", options->name, "name of the token's owner, for log lines")->required();
+  token
+      ->add_option("--run", options->run_prefixes,
+                   "prefix of the run names that the token covers; \"\" covers every run")
       ->required()
       ->type_name("PREFIX");
   token->add_option("--scope", options->scopes, "put, read or admin; may be given several times")
@@ -186,10 +188,12 @@ void AddToken(Application& application) {
       ->type_name("SCOPE")
       ->delimiter(',')
       ->check(CLI::IsMember(std::vector<std::string>{"put", "read", "admin"}));
-  token->add_option("--max-runs", options->max_runs, "limit of runs with its prefixes; it cannot make more")
+  token
+      ->add_option("--max-runs", options->max_runs,
+                   "largest number of runs with these prefixes that may exist; the token cannot create more")
       ->type_name("N")
       ->check(CLI::PositiveNumber);
-  token->add_option("--expires", options->expires, "when it expires: a day (2027-01-31, UTC) or a time")
+  token->add_option("--expires", options->expires, "when the token expires: a day (2027-01-31, UTC) or a time")
       ->type_name("DATE");
   token
       ->add_option("--append", options->append,

@@ -123,12 +123,13 @@ void AddTransfers(Application& application) {
   const auto in = std::make_shared<TransferOptions>();
   CLI::App* imported =
       application.Add("import",
-                      "append to a run the samples of a directory that it lacks\n"
+                      "append the samples in a directory to a run, except those that the run already has\n"
                       "If it is interrupted, call it again to continue.",
                       [in](Session& session) { return session.Show(RunTransfer(session, *in, ImportFromDirectory)); });
   imported->add_option("DIR", in->directory, "an exported run")->required();
-  imported->add_option("RUN", in->run,
-                       "name of the run, which is made if it does not exist; without it: as it was exported");
+  imported->add_option(
+      "RUN", in->run,
+      "name of the run, which is created if it does not exist; by default the name under which it was exported");
   AddGroups(imported, in->groups);
 
   const auto read = std::make_shared<TransferOptions>();

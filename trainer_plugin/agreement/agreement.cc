@@ -220,7 +220,7 @@ StepAgreement::StepAgreement(int32_t rank, absl::StatusOr<StepReport> step) : ra
 }
 
 absl::Status StepAgreement::Push(absl::Span<const int64_t> reduced) {
-  if (words_.empty()) return Fail(Reason::kField, "words", "there is no further round: the agreement has ended");
+  if (words_.empty()) return Fail(Reason::kField, "words", "the agreement has ended, so no more words are expected");
   if (reduced.size() != words_.size()) {
     return MakeError(absl::StatusCode::kInvalidArgument,
                      absl::StrCat("agreement.words: ", reduced.size(), " words, expected ", words_.size()),
@@ -258,7 +258,8 @@ absl::Status StepAgreement::PushSamples(absl::Span<const int64_t> reduced) {
 }
 
 absl::StatusOr<StepDecision> StepAgreement::decision() const {
-  if (!decided_) return Fail(Reason::kField, "decision", "not available: a round is left, or one has failed");
+  if (!decided_)
+    return Fail(Reason::kField, "decision", "not available: the agreement has not ended, or a round has failed");
   return decision_;
 }
 

@@ -27,7 +27,7 @@ absl::Status WithDtype(Dtype dtype, Body&& body) {
     case Dtype::kFloat16:
       return body(Fp16());
   }
-  return absl::InternalError("a dtype without a type");
+  return absl::InternalError("unknown dtype");
 }
 
 template <typename T>

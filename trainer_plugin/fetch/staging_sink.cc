@@ -74,7 +74,7 @@ absl::Status CheckFetch(const Geometry& geometry, const ReplayPlan& plan, absl::
     return MakeError(
         absl::StatusCode::kInvalidArgument,
         absl::StrCat("plan.layers: layer ", planned.layer_id, ", MoE layer number ", ordinal, " with E ",
-                     planned.num_experts, " and K ", planned.top_k, ", is not so in ", geometry.DebugString()),
+                     planned.num_experts, " and K ", planned.top_k, ", differs in ", geometry.DebugString()),
         detail);
   }
   return absl::OkStatus();

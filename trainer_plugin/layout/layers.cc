@@ -333,7 +333,7 @@ absl::StatusOr<std::vector<int32_t>> StagesOf(const LayerSplit& split) {
   const std::vector<std::string>& written = split.hybrid->stages;
   if (written.size() == 1 && split.pipeline_size > 1) {
     if (split.virtual_stages.value_or(1) > 1) {
-      return InvalidPattern("without \"|\" there are no virtual stages: write all stages out");
+      return InvalidPattern("a pattern without \"|\" cannot have virtual stages: separate all stages with \"|\"");
     }
     return SpreadStages(split);
   }
@@ -383,7 +383,7 @@ absl::Status CheckSizes(const LayerSplit& split) {
 // If all stages are written out, their sizes must not be given as well.
 absl::Status CheckBranches(const LayerSplit& split) {
   if (split.layout && split.hybrid) {
-    return Invalid("split.layout", "a layout and a hybrid pattern both write the stages out: give one");
+    return Invalid("split.layout", "a layout and a hybrid pattern both define the stages: give only one of them");
   }
   const absl::string_view written = split.layout ? "layout" : "hybrid_pattern";
   if (!split.layout && !split.hybrid) return absl::OkStatus();
@@ -393,7 +393,7 @@ absl::Status CheckBranches(const LayerSplit& split) {
   const bool of_stages = split.layout || split.hybrid->stages.size() > 1;
   if (of_stages && (split.first_stage_layers || split.last_stage_layers)) {
     return Invalid(absl::StrCat("split.", written),
-                   "writes every stage out, which excludes first_stage_layers and last_stage_layers");
+                   "defines every stage, which excludes first_stage_layers and last_stage_layers");
   }
   return absl::OkStatus();
 }

@@ -63,7 +63,7 @@ void AddPlan(Application& application) {
              session.output().Write(absl::StrCat(plan, "\n"));
              return session.output().Flush();
            })
-      ->add_flag("--explain", *explain, "instead: which rank has which rows of which sample, and which layers");
+      ->add_flag("--explain", *explain, "print for people which rank has which rows of which sample, and which layers");
 }
 
 struct DiagnoseOptions {
@@ -138,7 +138,7 @@ void AddDiagnose(Application& application) {
   const auto options = std::make_shared<DiagnoseOptions>();
   CLI::App* diagnose = application.Add(
       "diagnose",
-      "say which known mistake explains the routes that a rank replayed\n"
+      "find the known mistake that explains the routes that a rank replayed\n"
       "The description of a plan is on standard input, what the rank's routers replayed is in a file.",
       [options](Session& session) {
         const std::string description = StandardInput();
@@ -148,7 +148,7 @@ void AddDiagnose(Application& application) {
   diagnose->add_option("RUN", options->run, "name of the run that was replayed")->required();
   diagnose
       ->add_option("--ids", options->ids,
-                   "what the routers replayed: [local rows, MoE layers of the rank, K], .npy or safetensors")
+                   "file with what the routers replayed: [local rows, MoE layers of the rank, K], .npy or safetensors")
       ->type_name("FILE")
       ->required();
   client::AddProducer(diagnose, options->producer);
