@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import itertools
 import os
 import re
 import signal
@@ -12,6 +13,8 @@ import subprocess
 import sys
 import time
 import unittest
+import unittest.mock
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ import numpy as np
 from support import ServerTest, random_routes
 
 import routing_replay as rr
-from routing_replay import aio
+from routing_replay import _calls, aio
 
 GEOMETRY = rr.Geometry(num_layers=3, num_experts=64, top_k=4)
 ROWS = random_routes(np.random.default_rng(1), 300, 3, 64, 4)
@@ -44,6 +47,36 @@ while (sockets() or len(os.listdir("/proc/self/task")) > 2) and time.monotonic()
     time.sleep(0.05)
 print(sockets(), len(os.listdir("/proc/self/task")))
 """
+
+
+def interrupted(call: Callable[[], object], count: int) -> bool:
+    """Makes a call that raises KeyboardInterrupt before its count-th bytecode of _calls.py. False if it has fewer."""
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        nonlocal count
+        if frame.f_code.co_filename != _calls.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            count -= 1
+            if count == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def fork(children: list[int]) -> None:
+    if pid := os.fork():
+        children.append(pid)
 
 
 class NativeTest(ServerTest):
@@ -146,6 +179,48 @@ class NativeTest(ServerTest):
             self.run_.read_one("never", wait=True, timeout=PATIENCE)
         self.assertLess(time.monotonic() - began, PATIENCE / 2)
         self.assertEqual(self.run_.read_one("never").status, "NOT_FOUND")
+
+    def test_a_call_interrupted_anywhere_leaves_nothing_behind(self) -> None:
+        run = self.run_
+        run.put("a", ROWS, seal=True)
+
+        def interrupt_at(count: int, sample: str) -> bool:
+            buffer = np.zeros(3 * 300 * 4, np.uint8)
+            if not interrupted(lambda: run.read_one(sample, wait=True, out=buffer), count):
+                return False
+            buffer[:] = 77
+            np.testing.assert_array_equal(run.read_one("a").rows, ROWS)
+            self.assertEqual(run.stat("a").committed_rows, 300)
+            self.assertTrue((buffer == 77).all())
+            return True
+
+        with unittest.mock.patch.object(_calls, "_HANDLER_MS", 1):  # The call for "never" is in its loop from 250 on.
+            self.assertTrue(all(interrupt_at(count, "never") for count in range(150, 400, 5)))
+        self.assertGreater(next(count for count in itertools.count(1, 4) if not interrupt_at(count, "a")), 100)
+
+    def test_a_fork_in_a_signal_handler_ends_the_call_of_the_child(self) -> None:
+        children = []
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, lambda *_: fork(children)))
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        parent = os.getpid()
+        status = 1
+        try:
+            self.assertEqual(self.run_.read_one("never", wait=True, timeout=1).status, "NOT_FOUND")
+        except rr.FailedPreconditionError:
+            status = 0
+        finally:
+            if os.getpid() != parent:
+                os._exit(status)
+        for _ in range(200):
+            done, status = os.waitpid(children[0], os.WNOHANG)
+            if done:
+                break
+            time.sleep(0.01)
+        else:
+            os.kill(children[0], signal.SIGKILL)
+            os.waitpid(children[0], 0)
+            self.fail("the child hangs")
+        self.assertEqual(status, 0)
 
     def test_64_agents(self) -> None:
         """As the docstring of routing_replay.aio shows."""

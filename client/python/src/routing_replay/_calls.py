@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from routing_replay import _native
-from routing_replay._native import Call, Ended, Handle, check, lib, make, take_error
-from routing_replay.errors import RoutingReplayError
+from routing_replay._native import Call, Ended, Handle, check, lib, take_error
+from routing_replay.errors import FailedPreconditionError, RoutingReplayError
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -94,13 +94,11 @@ class Operation(Generic[T]):
         cancels the call."""
         if self.in_thread or threading.get_ident() != _main_thread:
             return self.here()
-        queue = _interruptible.pop() if _interruptible else Queue()
         try:
-            self.start(queue.pointer, 1)
-            error = queue.wait_for_one(self)
-        finally:
-            _interruptible.append(queue)
-        return self.end(error)
+            queue = _interruptible.pop()
+        except IndexError:
+            queue = Queue()
+        return self.end(queue.wait_for(self))
 
 
 class Done(Operation[T]):
@@ -161,49 +159,60 @@ def blocking(build: Callable[Concatenate[S, P], Operation[T]]) -> Callable[Conca
     return call
 
 
-class Queue:
-    """rr_queue"""
+class Queue(Handle):
+    """rr_queue. ended: the completions that `take` wrote"""
+
+    __slots__ = ("descriptor", "ended")
 
     def __init__(self) -> None:
-        self._handle = make(lib.rr_object_free, lib.rr_queue_new)
-        self.pointer: int = self._handle.pointer  # type: ignore[assignment]
+        super().__init__(lib.rr_object_free, None)
+        made = c_void_p()
+        check(lib.rr_queue_new(byref(made)))
+        self.pointer = made.value
         self.descriptor: int = lib.rr_queue_descriptor(self.pointer)
-        self._ended = (Ended * 64)()
+        self.ended = (Ended * 64)()
 
     def close(self) -> None:
         """Cancels the running calls and waits for them."""
-        self._handle.__del__()
-        self._handle.pointer = None
+        pointer, self.pointer = self.pointer, None
+        self._free(pointer)
 
-    def take(self) -> list[tuple[int, int | None]]:
-        """Returns tag and error of each call that has ended."""
-        count = lib.rr_queue_take(self.pointer, self._ended, len(self._ended))
-        return [(ended.tag, ended.error) for ended in self._ended[:count]]
+    def take(self) -> int:
+        """Takes calls that have ended, and returns their number."""
+        count: int = lib.rr_queue_take(self.pointer, self.ended, len(self.ended))
+        return count
 
     def cancel(self, tag: int) -> None:
         lib.rr_queue_cancel(self.pointer, tag)
 
-    def wait_for_one(self, operation: Operation[Any]) -> int | None:
-        """Waits for the only running operation and returns its error. An exception in a signal handler cancels the
-        operation."""
-        ended = self._ended[0]
-        ended.tag = 0
+    def wait_for(self, operation: Operation[Any]) -> int | None:
+        """Starts the operation, as the only one, waits for it, and returns its error. An exception in a signal handler
+        cancels the operation."""
+        ended = self.ended[0]
+        ended.tag, pid = 0, os.getpid()
         try:
+            _waiting[self] = operation
+            operation.start(self.pointer, 1)
             while not lib.rr_queue_wait(self.pointer, _HANDLER_MS, byref(ended)):
-                pass
+                if os.getpid() != pid:
+                    raise FailedPreconditionError("the process forked in a signal handler, while the call waited")
         except BaseException:
-            self.cancel(1)
-            while not ended.tag:  # The library writes to the operation's memory until it has ended.
-                with contextlib.suppress(BaseException):  # A handler may raise again.
-                    lib.rr_queue_wait(self.pointer, 1000, byref(ended))
-            operation.drop(ended.error)
+            # A handler may raise again, while the operation still runs: then both are kept for good.
+            with contextlib.suppress(BaseException):
+                self.close()
+                operation.drop(ended.error if ended.tag else None)
+                del _waiting[self]
             raise
+        del _waiting[self]
+        _interruptible.append(self)
         return ended.error
 
 
 _main_thread = threading.main_thread().ident
-# Queues for waits in the main thread; there may be several, because a signal handler may wait, too.
+# Idle queues for waits in the main thread; there may be several, because a signal handler may wait, too.
 _interruptible: list[Queue] = []
+# What the main thread waits for. The library writes to the operation's memory until the operation has ended.
+_waiting: dict[Queue, Operation[Any]] = {}
 
 
 # Passes log lines of the library to the logger "routing_replay".

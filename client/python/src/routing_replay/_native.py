@@ -359,7 +359,7 @@ class Handle:
         self.pointer = pointer
 
     def __del__(self) -> None:
-        if self.pointer is not None:
+        if getattr(self, "pointer", None) is not None:  # It has none if its making was interrupted.
             self._free(self.pointer)
 
 

@@ -79,9 +79,17 @@ class _Loop:
     async def wait(self, operation: Operation[T]) -> T:
         self._tag += 1
         tag, make_future = self._tag, asyncio.get_running_loop().create_future
-        operation.start(self._queue.pointer, tag)
         ended = make_future()
         self._under_way[tag] = operation, ended
+        try:
+            operation.start(self._queue.pointer, tag)
+        except RoutingReplayError:  # It has not begun.
+            del self._under_way[tag]
+            raise
+        except BaseException:  # Raised by a signal handler, perhaps after the call has begun.
+            ended.cancel()
+            self._queue.cancel(tag)
+            raise
         try:
             error = await ended
         except asyncio.CancelledError:
@@ -98,13 +106,29 @@ class _Loop:
         return operation.end(error)
 
     def _take(self) -> None:
-        while found := self._queue.take():
-            for tag, error in found:
-                operation, ended = self._under_way.pop(tag)
-                if ended.cancelled():
-                    operation.drop(error)
-                else:
-                    ended.set_result(error)
+        ended = self._queue.ended
+        try:
+            # The tag of the first one is there as long as not all of them are passed on.
+            count = len(ended) if ended[0].tag else self._queue.take()
+            while count:
+                for one in ended[:count]:
+                    self._pass_on(one.tag, one.error)
+                ended[0].tag = 0
+                count = self._queue.take()
+        except BaseException:  # Raised by a signal handler. The descriptor may not become readable again.
+            asyncio.get_running_loop().call_soon(self._take)
+            raise
+
+    def _pass_on(self, tag: int, error: int | None) -> None:
+        if tag not in self._under_way:
+            return
+        operation, ended = self._under_way[tag]
+        if not ended.done():
+            ended.set_result(error)
+        cancelled = ended.cancelled()
+        del self._under_way[tag]
+        if cancelled:
+            operation.drop(error)
 
     def __del__(self) -> None:
         self._queue.close()  # Cancels the running calls and waits for them.
