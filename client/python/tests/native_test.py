@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import typing
 import unittest
 import unittest.mock
 from collections.abc import Callable
@@ -153,6 +154,11 @@ class NativeTest(ServerTest):
                     variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
                     self.assertFalse([one for one in parameters if one.kind in variadic], method)
                     self.assertTrue(method.__doc__, method)
+        public = [rr.Client, rr.Run, rr.Appender, rr.Trajectory, aio.Client, aio.Run, aio.Appender, aio.Trajectory]
+        for kind in public:
+            for name, method in inspect.getmembers(kind, inspect.isfunction):
+                if not name.startswith("_"):
+                    self.assertNotIn("Operation", str(typing.get_type_hints(method)), name)
 
     def test_the_functions_of_the_library_are_few_and_all_called(self) -> None:
         root = Path(__file__).parents[3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tempfile
 import unittest
 from pathlib import Path
@@ -179,6 +180,34 @@ class AppendedValueTest(RejectionTest, ServerTest):
         self.rejected(lambda: files.rows(file, tensor=5), "tensor")  # type: ignore[arg-type]
         self.rejected(lambda: files.trace(file, 123), "index")  # type: ignore[arg-type]
         self.rejected(lambda: files.trace(file, b"{}", name=5), "name")  # type: ignore[arg-type]
+
+    def test_wrong_types_that_one_may_well_pass(self) -> None:
+        client = rr.Client(self.server.endpoint)
+        self.addCleanup(client.close)
+        run, other = client.run("types", GEOMETRY), client.run("other", GEOMETRY)
+
+        async def coroutine(_: object) -> None: ...
+
+        with tempfile.TemporaryDirectory() as directory:
+            for field, call in (
+                ("appends[0]", lambda: run.append_many([{"sample": "x"}])),  # type: ignore[list-item]
+                ("appends[1]", lambda: run.append_many([rr.Append("x"), ("y", ALL)])),  # type: ignore[list-item]
+                ("geometry", lambda: client.run("x", {"num_layers": 4})),  # type: ignore[arg-type]
+                ("appender", lambda: run.trajectory("t", appender=3)),  # type: ignore[arg-type]
+                ("appender", lambda: run.trajectory("t", appender=other.appender())),
+                ("on_outcome", lambda: run.appender(on_outcome=3)),  # type: ignore[arg-type]
+                ("on_outcome", lambda: run.appender(on_outcome=coroutine)),  # type: ignore[arg-type]
+                ("on_progress", lambda: run.checkpoint(directory, on_progress=coroutine)),  # type: ignore[arg-type]
+                ("on_progress", lambda: client.restore(directory, on_progress=3)),  # type: ignore[arg-type]
+            ):
+                with self.subTest(field):
+                    self.rejected(call, field)
+        for wrong in (np.array([None] * 1000), np.zeros(1000), np.zeros(1000, bool), np.zeros(1000, "S1")):
+            self.rejected(lambda out=wrong: run.read_one("x", out=out), "out[0]", "DTYPE")
+        with self.assertRaisesRegex(rr.InvalidArgumentError, "run types, got one of run other"):
+            run.trajectory("t", appender=other.appender())
+        with self.assertRaisesRegex(TypeError, "a Client cannot be pickled"):
+            pickle.dumps(client)
 
 
 class HttpTest(unittest.TestCase):

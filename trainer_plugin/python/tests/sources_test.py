@@ -329,10 +329,24 @@ class SourcesTest(unittest.TestCase):
         self.assertTrue(all(np.shares_memory(ids, out) for ids in batch.indices))
         frozen = out.copy()
         frozen.flags.writeable = False
-        for wrong in (out[:-1], out.view(np.int8), np.zeros(2 * len(out), np.uint8)[::2], frozen):
+        objects = np.array([None] * len(out))
+        for wrong in (
+            bytearray(out),
+            objects,
+            out[:-1],
+            out.view(np.int8),
+            np.zeros(2 * len(out), np.uint8)[::2],
+            frozen,
+        ):
             with self.assertRaises(trainer.InvalidArgumentError) as caught:
                 source.fetch(plan, missing="live", out=wrong)
             self.assertEqual(caught.exception.field, "out")
+
+    def test_one_plan_is_not_a_list(self) -> None:
+        scenario = random_scenario(np.random.default_rng(5))
+        with self.assertRaises(trainer.InvalidArgumentError) as caught:
+            scenario.local_source().fetch_all(scenario.plan(0, 0))  # type: ignore[arg-type]
+        self.assertEqual(caught.exception.field, "plans")
 
     def test_layers_from_megatron_and_a_live_model(self) -> None:
         batch: dict[str, Any] = {

@@ -7,6 +7,7 @@ import functools
 import inspect
 import mmap
 import operator
+import reprlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from ctypes import c_int32, c_int64, c_size_t, c_void_p, pointer
 from dataclasses import fields, replace
@@ -85,6 +86,9 @@ def append(given: Append, made: _native.Append) -> list[Any]:
 
 def appends(given: Sequence[Append]) -> tuple[Any, list[Any]]:
     """Fills an array of rr_append; see `fill_append`."""
+    for index, one in enumerate(given):
+        if not isinstance(one, Append):
+            raise _values.invalid(f"appends[{index}]", f"must be an Append, got {reprlib.repr(one)}")
     made = (_native.Append * len(given))()
     return made, [append(one, target) for one, target in zip(given, made, strict=True)]
 
@@ -358,6 +362,8 @@ def _writable(buffer: Any, field: str) -> np.ndarray:
             array = np.frombuffer(memoryview(buffer).cast("B"), np.uint8)
     except (TypeError, ValueError, RuntimeError, BufferError) as error:
         raise _values.invalid(field, f"must be memory of this machine: {error}") from None
+    if array.dtype.kind not in "iu":
+        raise _values.invalid(field, f"must be of an integer dtype, got {array.dtype}", reason="DTYPE")
     if not array.flags.c_contiguous or not array.flags.writeable:
         raise _values.invalid(field, "must be contiguous and writable")
     return array

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import json
 import numbers
 import operator
@@ -71,6 +72,13 @@ def seconds(value: Any, field: str = "timeout") -> float:
 
 def milliseconds(value: Any, field: str = "timeout") -> int:
     return round(1000 * seconds(value, field))
+
+
+def callback(value: T, field: str) -> T:
+    """A function that is called without `await`, or None."""
+    if value is not None and (not callable(value) or inspect.iscoroutinefunction(value)):
+        raise invalid(field, f"must be a function that is not async, got {reprlib.repr(value)}")
+    return value
 
 
 def text(value: Any, field: str, sample: Any = None) -> str:

@@ -156,7 +156,7 @@ async def done(operation: Operation[T]) -> T:
 
 @overload
 def awaited(
-    method: Callable[Concatenate[Any, P], T],
+    method: Callable[Concatenate[Any, P], T], *, build: Any = None
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]: ...
 @overload
 def awaited(
@@ -216,7 +216,7 @@ class Trajectory(trajectory.TrajectoryCalls):
 
 
 def _queueing(appender: Appender, *arguments: Any, **options: Any) -> Operation[int]:
-    return appender.queueing([Append(*arguments, **options)], itemgetter(0))
+    return appender._queueing([Append(*arguments, **options)], itemgetter(0))
 
 
 class Appender(appender.AppenderCalls, _Closing):

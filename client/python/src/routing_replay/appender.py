@@ -122,7 +122,7 @@ class AppenderCalls:
             self._report_drop([append])
         return sequence.value
 
-    def queueing(self, appends: Sequence[Append], numbers: Callable[[Any], N] = list) -> Operation[N]:
+    def _queueing(self, appends: Sequence[Append], numbers: Callable[[Any], N] = list) -> Operation[N]:
         """numbers: converts the sequence numbers to the result of the method"""
         self._link.check()
         made, kept = _convert.appends(appends)
@@ -149,7 +149,7 @@ class AppenderCalls:
         names = ", ".join(dict.fromkeys(append.sample for append in appends[:10]))
         _log.log(level, "append queue of run %s is full: rows of sample %s are dropped", self.line.run_name, names)
 
-    def flushing(self, timeout: float) -> Operation[None]:
+    def _flushing(self, timeout: float) -> Operation[None]:
         seconds = _values.seconds(timeout)
         return Operation(lib.rr_appender_flush, (self.line.pointer,), (), _nothing, timeout=seconds, kept=self.line)
 
@@ -196,7 +196,7 @@ class Appender(AppenderCalls, Closing):
 
         If one is rejected, those before it are queued, and the error names it as `append[i]`.
         """
-        return self.queueing(_values.items(appends, "appends", "Append"))
+        return self._queueing(_values.items(appends, "appends", "Append"))
 
     @blocking
     def flush(self, timeout: float = 120.0) -> Operation[None]:
@@ -205,7 +205,7 @@ class Appender(AppenderCalls, Closing):
         Raises the first error since the last flush, whose `failed_samples` names every sample with a failed append;
         DeadlineExceededError after `timeout` seconds; then the next flush reports the failures.
         """
-        return self.flushing(timeout)
+        return self._flushing(timeout)
 
     def close(self, timeout: float = 60.0) -> None:
         """Flushes for at most `timeout` seconds, then abandons what is left (logged). Idempotent."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from ctypes import byref
 from typing import Any
 
@@ -60,6 +61,9 @@ class ClientCalls:
         ROUTING_REPLAY_TRANSPORT to its name before the client is made.
         """
         return _native.give(lib.rr_client_metrics, _native.Transports, _convert.transports, self._link.client.pointer)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Client cannot be pickled; make one in the other process")
 
     def _asking(self, function: Any, kind: Any, read: Any, *arguments: Any, **more: Any) -> Operation[Any]:
         client = self._link.client
@@ -137,6 +141,8 @@ class Client(ClientCalls, Closing):
             _values.native_text("" if codec is None else codec, "codec"),
             _values.native_text("" if durability is None else durability, "durability"),
         )
+        if geometry is not None and not isinstance(geometry, Geometry):
+            raise _values.invalid("geometry", f"must be a Geometry, got {reprlib.repr(geometry)}")
         link, client = self._link, self._link.client
         arguments = (
             client.pointer,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import reprlib
 import threading
 import time
 import weakref
@@ -11,7 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from ctypes import byref
 from dataclasses import replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+from numpy.typing import ArrayLike
 
 from routing_replay import _calls, _convert, _native, _values
 from routing_replay._calls import Done, Operation, blocking
@@ -43,9 +46,6 @@ from routing_replay.types import (
     SampleStates,
     sample_handle,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
 
 A = TypeVar("A", bound=AppenderCalls)
 T = TypeVar("T", bound=TrajectoryCalls)
@@ -95,7 +95,7 @@ class Link:
         """Closes the client; calls in progress go on."""
         self._client = None
         for run in list(self.runs):
-            run.drop_native()
+            run._drop_native()
 
 
 class Progress:
@@ -103,7 +103,7 @@ class Progress:
     work."""
 
     def __init__(self, on_progress: OnProgress | None, in_loop: bool) -> None:
-        self._on_progress = on_progress
+        self._on_progress = _values.callback(on_progress, "on_progress")
         self._error: BaseException | None = None
         self._post = asyncio.get_running_loop().call_soon_threadsafe if in_loop else None
         self.function = _native.Progress() if on_progress is None else _native.Progress(self._call)
@@ -160,7 +160,7 @@ class RunCalls(Generic[A, T]):
     def native(self) -> _native.Handle:
         return self.link.open(self._native)
 
-    def drop_native(self) -> None:
+    def _drop_native(self) -> None:
         self._native = None
 
     def handle(self, sample: str) -> int:
@@ -195,7 +195,7 @@ class RunCalls(Generic[A, T]):
             -1 if queue_timeout is None else _values.milliseconds(queue_timeout, "queue_timeout"),
             -1 if append_timeout is None else _values.milliseconds(append_timeout, "append_timeout"),
             0 if on_full is None else _values.choice(on_full, "on_full", ON_FULL),
-            on_outcome is not None,
+            _values.callback(on_outcome, "on_outcome") is not None,
         )
         return self._appender_type(self.link, Line(self.native, self.name, options), on_full is None, on_outcome)
 
@@ -229,7 +229,13 @@ class RunCalls(Generic[A, T]):
             have begun the sample: the first turn then continues after the existing rows, if they belong to the same
             tokens; "replace" to remove existing rows
         """
-        appender = self._default_appender() if appender is None else appender
+        if appender is None:
+            appender = self._default_appender()
+        elif not isinstance(appender, self._appender_type):
+            raise _values.invalid("appender", f"must be an appender of the run, got {reprlib.repr(appender)}", sample)
+        elif appender.line.run_name != self.name:
+            why = f"must be an appender of run {self.name}, got one of run {appender.line.run_name}"
+            raise _values.invalid("appender", why, sample)
         options = _native.TrajectoryOptions(
             _values.native_text(sample, "sample"),
             _values.native_text(engine, "engine", sample),
@@ -318,13 +324,13 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     @blocking
     def append_many(self, appends: Iterable[Append]) -> Operation[list[int]]:
         """Several appends, in this order: see `Appender.append_many`."""
-        return self._default_appender().queueing(_values.items(appends, "appends", "Append"))
+        return self._default_appender()._queueing(_values.items(appends, "appends", "Append"))
 
     @blocking
     def flush(self, timeout: float = 120.0) -> Operation[None]:
         """Waits for the outcomes of what `append` queued: see `Appender.flush`."""
         appender = self._kept_appender
-        return Done(None) if appender is None else appender.flushing(timeout)
+        return Done(None) if appender is None else appender._flushing(timeout)
 
     @blocking
     def commit(

@@ -7,17 +7,16 @@ from ctypes import byref, c_int64
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from numpy.typing import ArrayLike
+
 from routing_replay import _calls, _convert, _native, _values
 from routing_replay._calls import Operation, blocking
 from routing_replay._convert import taking
 from routing_replay._native import lib
-from routing_replay.types import RecordedRows
+from routing_replay.types import RecordedRows, RowRange, Rows, WeightSpan
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
     from routing_replay.appender import AppenderCalls
-    from routing_replay.types import RowRange, Rows, WeightSpan
 
 T = TypeVar("T")
 OutcomeOfTurn = Literal["finished", "aborted", "preempted"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import reprlib
 import time
 from collections.abc import Sequence
 from ctypes import byref, c_void_p
@@ -306,6 +307,7 @@ class Source:
     ) -> list[Batch]:
         """Fetches several micro-batches, for example those of a step, one after the other. sequences, out: one per
         plan"""
+        plans = _values.items(plans, "plans", "plans")
         every = zip(plans, _one_each(sequences, plans, "sequences"), _one_each(out, plans, "out"), strict=True)
         return self._fetched(list(every), missing)
 
@@ -563,6 +565,8 @@ class ServiceSource(Source):
 
 
 def _index_buffer(out: NDArray[np.uint8], plan: Plan) -> NDArray[np.uint8]:
+    if not isinstance(out, np.ndarray):
+        raise invalid("out", f"must be a numpy array, got {reprlib.repr(out)}")
     if out.dtype != _BYTE or out.shape != (plan.buffer_bytes,) or not out.flags.carray:
         raise invalid("out", f"must be uint8 ({plan.buffer_bytes},), writable, got {out.dtype} {out.shape}", "SHAPE")
     return out
