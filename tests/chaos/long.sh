@@ -18,7 +18,11 @@ cmake --build build/release -j "$(nproc)" --target durable_store_test redis_cras
   routing_replay_library routing-replay-server
 RR_CRASH_ROUNDS=200 build/release/tests/chaos/durable_store_test
 RR_CRASH_ROUNDS=200 build/release/tests/chaos/redis_crash_test
-/usr/bin/python3 tests/chaos/forks.py
+# With the library of a wheel, once deploy/build_wheels.sh has made it.
+bundled=$PWD/build/release/lib/bundled
+[ ! -e "$bundled" ] || cmake --build build/release -j "$(nproc)" --target bundled
+ROUTING_REPLAY_LIBRARY_DIR=$([ -e "$bundled" ] && echo "$bundled" || echo "$ROUTING_REPLAY_LIBRARY_DIR") \
+  /usr/bin/python3 tests/chaos/forks.py
 cmake --preset asan >/dev/null
 cmake --build build/asan -j "$(nproc)" --target routing_replay_library
 # Python itself is not instrumented, and keeps what it has at its end.

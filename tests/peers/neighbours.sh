@@ -25,8 +25,10 @@ protobuf-6 protobuf protobuf==6.33.0
 flight flight pyarrow
 ray ray ray
 '
-build=$(peer_build "$build" routing_replay_library routing-replay-server)
+bundled=lib/bundled/librouting_replay.so  # What a wheel has, once deploy/build_wheels.sh has made it.
+build=$(peer_build "$build" routing_replay_library routing-replay-server $([ ! -e build/release/$bundled ] || echo bundled))
 peer_paths "$build"
+[ ! -e "$build/$bundled" ] || export ROUTING_REPLAY_LIBRARY_DIR=$build/lib/bundled
 status=0
 while read -r name neighbours packages; do
   [ -n "$name" ] || continue
