@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import subprocess
 import sys
@@ -341,6 +342,13 @@ class SourcesTest(unittest.TestCase):
             with self.assertRaises(trainer.InvalidArgumentError) as caught:
                 source.fetch(plan, missing="live", out=wrong)
             self.assertEqual(caught.exception.field, "out")
+
+    def test_signatures_name_every_option(self) -> None:
+        for name in trainer.__all__:
+            value = getattr(trainer, name)
+            if inspect.isfunction(value) or (inspect.isclass(value) and not issubclass(value, Exception)):
+                kinds = {parameter.kind for parameter in inspect.signature(value).parameters.values()}
+                self.assertFalse(kinds & {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}, name)
 
     def test_one_plan_is_not_a_list(self) -> None:
         scenario = random_scenario(np.random.default_rng(5))

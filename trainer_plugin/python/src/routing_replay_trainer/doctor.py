@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from routing_replay import errors
 
@@ -13,12 +13,21 @@ from routing_replay_trainer.fetch import LocalSource
 from routing_replay_trainer.records import RecordWriter
 
 
-def doctor(model: Any, inputs: Mapping[str, Any] | None = None, **options: Any) -> bool:
+def doctor(
+    model: Any,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    config: Any = None,
+    inject: Literal["native", "fused"] | None = None,
+    pads: Literal["live", "filler"] | None = None,
+    ranks: Mapping[str, int] | None = None,
+) -> bool:
     """Prints a report, and returns True if a replay would work. Needs torch, and leaves the model unchanged.
 
     model: as `megatron.attach` or `hf.attach` takes it
     inputs: keyword arguments of the model's forward; absent: 16 tokens as [1, 16]
-    options: further options of `attach`, for example inject
+    config, inject, pads, ranks: options of `attach`; by default its own. `hf.attach` has no config and inject,
+        `megatron.attach` has no pads
 
     The last lines report a forward pass that records the routers' choice, as mode R2 does, and a pass in mode shadow
     with this record, in which the routers should choose 100 % of the recorded experts again. This test is skipped if
@@ -30,6 +39,8 @@ def doctor(model: Any, inputs: Mapping[str, Any] | None = None, **options: Any) 
     from routing_replay_trainer._device_buffers import device_of
     from routing_replay_trainer.megatron import _modules
 
+    options = {"config": config, "inject": inject, "pads": pads, "ranks": ranks}
+    options = {name: value for name, value in options.items() if value is not None}
     chunks = list(model) if isinstance(model, (list, tuple, torch.nn.ModuleList)) else [model]
     device = device_of(chunks[0]) or torch.device("cpu")
     print(f"routing-replay {_core.VERSION}, torch {torch.__version__}")
