@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # verl's own training on the CPU with the README's three lines: its R3 beside ours, and `PPOTrainer.fit` with agent loops over
-# Ray, TransferQueue, workers and Megatron engines, with one rank and with two. About five minutes.
+# Ray, TransferQueue, workers and Megatron engines, with one rank and with two; and routes that stay in TransferQueue. About
+# five minutes.
 #
 #   tests/peers/verl.sh [--build DIR] [--wheels DIR]
 #
@@ -38,7 +39,7 @@ HF_HOME=$(mktemp -d) # Of the data sets that verl reads.
 export HF_HOME
 trap 'rm -rf "$HF_HOME"' EXIT
 status=0
-for test in contract differential step replicas; do
+for test in contract columns differential step replicas; do
   echo "== $test"
   "$python" tests/peers/verl/${test}_test.py || status=1
 done
