@@ -349,7 +349,7 @@ Finding CheckClock(const Answer& fastest) {
 Finding CheckTransport(const absl::StatusOr<std::string>& way) {
   Finding finding{.check = "transport", .facts = {{"direct", way.ok()}}};
   if (way.ok()) {
-    finding.what = absl::StrCat("appends and reads go without gRPC, over ", *way);
+    finding.what = absl::StrCat("appends and reads bypass gRPC and use ", *way);
     return finding;
   }
   finding.what = absl::StrCat("appends and reads go over gRPC: ", way.status().message());

@@ -94,7 +94,7 @@ TEST(ServiceChecksTest, ClocksMayDifferByTheRoundTrip) {
 
 TEST(ServiceChecksTest, TransportIsTold) {
   EXPECT_EQ(CheckTransport(std::string("a Unix socket of this machine")).what,
-            "appends and reads go without gRPC, over a Unix socket of this machine");
+            "appends and reads bypass gRPC and use a Unix socket of this machine");
   const Finding none = CheckTransport(absl::NotFoundError("the server has no direct path"));
   EXPECT_EQ(none.verdict, Verdict::kOk);
   EXPECT_EQ(none.what, "appends and reads go over gRPC: the server has no direct path");

@@ -244,7 +244,7 @@ absl::StatusOr<Alignment> JudgeAlignment(const AlignmentInput& input) {
   for (const RowWay& rows : row_ways) {
     for (const LayerWay& layers : layer_ways) {
       const Fit fit = comparison.Total(rows, layers);
-      // Pairs that this way does not cover count as not explained.
+      // (Row, layer) pairs that this combination of rows and layers does not cover count as not explained.
       const double slots = static_cast<double>(std::max(fit.slots, planned.total.slots));
       const double kept = slots == 0 ? 0 : Kept(static_cast<double>(fit.common) / slots, planned.chance);
       if (kept <= best) continue;

@@ -370,10 +370,11 @@ void AddSplits(const Geometry& geometry, const LayerTable& table, const LayerSpl
       const std::vector<int32_t> more = MoeLayersIn(geometry, table.range(p, v));
       layers.insert(layers.end(), more.begin(), more.end());
     }
-    catalogue.Add(absl::StrCat("layers_of_pp_rank_", p),
-                  absl::StrCat("these are the layers of pipeline rank ", p,
-                               ": with a layout Megatron's functions answer for the rank that calls them"),
-                  std::move(layers));
+    catalogue.Add(
+        absl::StrCat("layers_of_pp_rank_", p),
+        absl::StrCat("these are the layers of pipeline rank ", p,
+                     ": with pipeline_model_parallel_layout, some versions of Megatron answer for the calling rank"),
+        std::move(layers));
   }
 }
 

@@ -576,7 +576,7 @@ std::optional<int64_t> MsSwiftPaddingTo(const UnpaddedBatch& batch, const MsSwif
 
 namespace {
 
-// One value in which a prediction and a layout are compared; they are compared in order.
+// One value to compare between a prediction and a layout. FirstDifference compares facts in the order of their list.
 struct Fact {
   std::string what;
   std::string value;

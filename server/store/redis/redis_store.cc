@@ -358,8 +358,8 @@ absl::Status RedisStore::StatEach(absl::string_view run, Producer producer, absl
   return absl::OkStatus();
 }
 
-// Merges the sorted names of all parts. It stops at the smallest last name of a part that may have more names, so that
-// the result has no gaps.
+// Merges the sorted names of all parts. A part that fills its limit may have more names after its last one. So the
+// result ends at the smallest of these last names; up to there it has no gaps.
 absl::StatusOr<RedisStore::Names> RedisStore::NamesOf(const RedisRun& run, Producer producer,
                                                       const std::optional<GroupRange>& groups, absl::string_view after,
                                                       size_t limit) {

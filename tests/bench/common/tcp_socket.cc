@@ -106,8 +106,8 @@ absl::Status TcpSocket::Receive(absl::Span<uint8_t> bytes, size_t piece) {
   while (!bytes.empty()) {
     errno = 0;
     const size_t size = std::min(bytes.size(), piece);
-    const ssize_t received = tls_ ? SSL_read(tls_.get(), bytes.data(), static_cast<int>(size))
-                                  : recv(fd_, bytes.data(), size, 0);
+    const ssize_t received =
+        tls_ ? SSL_read(tls_.get(), bytes.data(), static_cast<int>(size)) : recv(fd_, bytes.data(), size, 0);
     if (received < 0 && errno == EINTR) continue;
     if (received <= 0) return SocketError("recv");
     bytes.remove_prefix(static_cast<size_t>(received));

@@ -10,8 +10,8 @@
 
 namespace routing_replay::bench {
 
-// Commands: "open ENDPOINT HUB_PORT TLS_HUB_PORT GRPC_PORT TLS_ENDPOINT CACERT" connects every way. WAY is one of kWays (serve.cc), SIZE the
-// number of a message size, NUMBER that of the transfer, ascending:
+// Commands: "open ENDPOINT HUB_PORT TLS_HUB_PORT GRPC_PORT TLS_ENDPOINT CACERT" connects every way. WAY is one of kWays
+// (serve.cc), SIZE the number of a message size, NUMBER that of the transfer, ascending:
 //   "prepare WAY SIZE NUMBER"                          before put, outside the clock
 //   "put WAY SIZE NUMBER", "get WAY SIZE NUMBER"       answer with the seconds that they took
 //   "small-put WAY NUMBER", "small-get WAY NUMBER"     answer with the median of the seconds of many small ones

@@ -29,8 +29,7 @@ class Way {
 };
 
 // Plain TCP: the floor, at a hub that stores HubSizes; or with TLS, if the hub has it.
-absl::StatusOr<std::unique_ptr<Way>> ConnectTcp(int port, bool tls, const Transfer& transfer,
-                                                const TransferData& data);
+absl::StatusOr<std::unique_ptr<Way>> ConnectTcp(int port, bool tls, const Transfer& transfer, const TransferData& data);
 // The bytes that the hub of ConnectTcp stores, by index.
 std::vector<size_t> HubSizes(const Transfer& transfer);
 

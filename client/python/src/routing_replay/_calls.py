@@ -160,7 +160,7 @@ def blocking(build: Callable[Concatenate[S, P], Operation[T]]) -> Callable[Conca
 
 
 class Queue(Handle):
-    """rr_queue. ended: the completions that `take` wrote"""
+    """A completion queue (rr_queue). ended: the buffer into which `take` writes the calls that have ended"""
 
     __slots__ = ("descriptor", "ended")
 

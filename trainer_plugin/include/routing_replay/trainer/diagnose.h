@@ -58,7 +58,8 @@ absl::StatusOr<std::vector<RouteIds>> JoinPieces(const Geometry& geometry, const
 // which is 1 for equal weights and 0 for unrelated rows, whatever E, K and popular experts there are. Neighbouring
 // tokens are slightly related (about 0.2 in deep layers of Mixtral, arXiv 2401.04088, table 5).
 
-// If weights have only drifted, `kept` is above this value, and no known mistake fits better by this much.
+// Two limits in one. If weights have only drifted, the plan's `kept` is above this value. And a known mistake is named
+// only if its `kept` exceeds the plan's by more than this value (if AlignmentInput::replayed, by any amount).
 inline constexpr double kLeastKept = 0.25;
 // With fewer (row, layer) pairs to compare, nothing is concluded.
 inline constexpr int64_t kLeastPairs = 64;

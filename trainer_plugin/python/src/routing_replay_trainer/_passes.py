@@ -185,8 +185,8 @@ class ChunkPasses:
         in it, or if this is unknown because no backward part has run before."""
         if of.recomputed or not of.ended:
             raise _error(
-                f"{of.key} is of a replay that has been detached since: routers that backward recomputes would choose "
-                "live. Run backward before detach"
+                f"{of.key}: its replay has been detached since. Backward may recompute routers, and these would choose "
+                "their own experts. Run backward before detach"
             )
 
     def check_none_in_flight(self) -> None:

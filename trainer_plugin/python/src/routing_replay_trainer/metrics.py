@@ -42,7 +42,7 @@ KEYS = (
     Key("replayed_rows", "sum", "local rows, of each chunk of the model, whose recorded experts were replayed"),
     Key("unrecorded_rows", "sum", "local rows of real tokens that routed live: no route was recorded, or a fallback"),
     Key("live_rows", "sum", "local rows of sequences without a sample (None, or handle 0)"),
-    Key("pad_rows", "sum", "local rows without a token, and last tokens of sequences that take filler"),
+    Key("pad_rows", "sum", "local rows of padding, and of last tokens that get filler experts (option last_row)"),
     Key("replayed_fraction", "ratio", "replayed_rows over all rows that are no pads"),
     Key("unrecorded_fraction", "ratio", "unrecorded_rows over all rows that are no pads"),
     Key("live_fraction", "ratio", "live_rows over all rows that are no pads"),

@@ -36,7 +36,7 @@ def need(holds: bool, setting: str, got: Any, line: str) -> None:
     """Unless `holds`, raises FailedPreconditionError that names the setting and says with which option to start the
     framework."""
     if not holds:
-        raise unmet(setting, f"got {got}, with which no routes are replayed: start with `{line}`")
+        raise unmet(setting, f"got {got}: no routes would be replayed. Start the framework with `{line}`")
 
 
 def run_name(*said: Any) -> str:
@@ -96,7 +96,7 @@ def release(run: str, samples: Iterable[str | int]) -> None:
     try:
         open_run(run).release(samples)
     except errors.RoutingReplayError:
-        log.exception("%s: routes of samples that were trained on stay until the run's TTL", run)
+        log.exception("%s: the trained samples were not released; their routes stay until the run's TTL expires", run)
 
 
 def anywhere(run: str, names: Sequence[str]) -> Iterator[str]:

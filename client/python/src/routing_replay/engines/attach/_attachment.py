@@ -1,4 +1,4 @@
-"""The common part of attachments to engines: naming, accounting, and the reference that replaces rows in an output."""
+"""Shared by all engine attachments: names samples, counts outputs, and replaces rows in outputs by a reference."""
 
 from __future__ import annotations
 
