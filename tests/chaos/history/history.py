@@ -4,7 +4,8 @@
 
 DURATION: 90, 90s, 20m, 3h: so long with each store. STORE: memory, spill, rocksdb, redis or redis-cluster; all if
 absent. NAMES: what ROUTING_REPLAY_TRANSPORT may be, with commas between them; workers have different ones and switch.
-Histories have TLS, those with unix or shm excepted: there is no Unix socket then.
+If absent, histories over gRPC and direct TCP take turns with histories over gRPC, Unix sockets and shared memory. The
+former have TLS; the latter cannot, as there is no Unix socket then.
 
 One seed after the other makes a history of a round (40 s), from the one on that has no result yet, so a run that was
 interrupted goes on. Results are added to results.jsonl beside this file, and ../RESULTS.md is made of it. --seed makes
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -37,6 +39,7 @@ from nemesis import MIB, Nemesis, Scene
 from processes import Proxy, Redis, RedisCluster, Security, Server, Shim, Workers
 from results import RESULTS, add
 
+TRANSPORTS = [["grpc", "direct"], ["grpc", "unix", "shm"]]
 STORES = ("memory", "spill", "rocksdb", "redis", "redis-cluster")
 WORKERS = 4
 BUDGET = 48 * MIB
@@ -192,11 +195,11 @@ def next_seed(store: str, transport: str) -> int:
     )
 
 
-def many(store: str, transports: list[str], arguments: argparse.Namespace) -> bool:
-    """Seed after seed, for so long; whether all promises were kept."""
+def many(store: str, sets: list[list[str]], arguments: argparse.Namespace) -> bool:
+    """Seed after seed, for so long, with one set of transports after the other; whether all promises were kept."""
     kept = True
     end = time.monotonic() + arguments.duration
-    while time.monotonic() < end:
+    for transports in itertools.takewhile(lambda _: time.monotonic() < end, itertools.cycle(sets)):
         seed = next_seed(store, ",".join(transports))
         result = one(store, transports, seed, min(arguments.round, arguments.duration), arguments.keep)
         kept = kept and not result["violations"]
@@ -208,7 +211,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("duration", type=duration)
     parser.add_argument("--store", choices=STORES)
-    parser.add_argument("--transport", default=os.environ.get("ROUTING_REPLAY_TRANSPORT") or "grpc")
+    parser.add_argument("--transport", default=os.environ.get("ROUTING_REPLAY_TRANSPORT"))
     parser.add_argument("--seed", type=int)
     parser.add_argument("--round", type=duration, default=40.0)
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()))
@@ -221,15 +224,15 @@ def main() -> int:
         if works:
             os.execvp("unshare", ["unshare", "--mount", *root, *again])
     kept = True
+    sets = [arguments.transport.split(",")] if arguments.transport else TRANSPORTS
     for store in [arguments.store] if arguments.store else STORES:
-        transports = arguments.transport.split(",")
         if store.startswith("redis") and not Redis.there():
             print(f"history: {store}: redis-server is not installed (Debian: redis-tools or redis-server)")
         elif arguments.seed is not None:
-            result = one(store, transports, arguments.seed, arguments.duration, arguments.keep)
+            result = one(store, sets[0], arguments.seed, arguments.duration, arguments.keep)
             kept = kept and not result["violations"]
         else:
-            kept = many(store, transports, arguments) and kept
+            kept = many(store, sets, arguments) and kept
     return 0 if kept else 1
 
 
