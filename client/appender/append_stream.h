@@ -64,9 +64,12 @@ class DirectAppendStream {
   bool CanWrite() const { return broken_.ok() && !connection_->sending(); }
   // Requires CanWrite().
   void Write(AppendQueue::Message message);
+  // Whether another thread than the one in Wait, after its Write, must set `wake`: something is left to be sent, or the
+  // Write took the event that tells of bytes to receive.
+  bool MustWake() const { return !CanWrite() || connection_->IsReady(); }
   void Cancel() { connection_->Break(); }
   // Sends and receives until one of these, or until then: a message, the end, or that `wake` (an eventfd) is set, which
-  // it clears. Another thread that writes sets it unless CanWrite() is true afterwards.
+  // it clears.
   Event Wait(int wake, Clock::Time until);
   std::unique_ptr<DirectConnection> TakeConnection() { return std::move(connection_); }
 

@@ -203,7 +203,7 @@ bool AppenderImpl::SendHere(Clock::Time now) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   if (!on_direct_ || waking_ || !sending_.TryLock()) return false;
   auto message = direct_->CanWrite() ? session_.NextIfSmall(now) : std::nullopt;
   if (message) direct_->Write(*std::move(message));
-  const bool sent = message && direct_->CanWrite();
+  const bool sent = message && !direct_->MustWake();
   sending_.Unlock();
   return sent;
 }
@@ -223,10 +223,10 @@ absl::StatusOr<std::optional<PlanAppender::Queued>> AppenderImpl::Enqueue(Append
   const OnCancel wake(WakeWaiting(room_));
   const Clock::Time give_up = DeadlineAfter(Clock::Real().Now(), options_.queue_timeout);
   MutexLock lock(mutex_);
-  if (stopping_) return absl::CancelledError("the appender is closed");
   const auto has_room = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return session_.HasRoom(plan.bytes); };
   if (!has_room() && !may_wait && options_.queue_timeout.count() > 0) return std::optional<Queued>();
   const absl::Status status = WaitFor(room_, give_up, has_room);
+  if (stopping_) return absl::CancelledError("the appender is closed");
   if (absl::IsDeadlineExceeded(status) && !options_.drop_when_full) {
     return session_.NoRoom(plan.pieces.front().header.sample);
   }

@@ -112,8 +112,11 @@ DirectPath::Connection DirectPath::Begin(const Server& server, const std::string
     RR_RETURN_IF_ERROR((*connection)->Send(soon));
     return connection;
   };
+  absl::Status broken;
   if (const auto known = Known(server)) {
-    if (auto connection = begin(ConnectTo(*known, soon), *known); connection.ok()) return *std::move(connection);
+    auto connection = begin(ConnectTo(*known, soon), *known);
+    if (connection.ok()) return *std::move(connection);
+    broken = connection.status();
     OnBroken();  // The server may have restarted.
   }
   if (IsAvoided(server)) return nullptr;
@@ -121,7 +124,7 @@ DirectPath::Connection DirectPath::Begin(const Server& server, const std::string
   if (!offer.ok()) {
     // A server that cannot be reached now may have a direct path when it is back.
     const bool silent = absl::IsDeadlineExceeded(offer.status()) && !in_a_hurry;
-    if (silent || absl::IsNotFound(offer.status())) Avoid(server, absl::OkStatus());
+    if (silent || absl::IsNotFound(offer.status())) Avoid(server, broken);
     return nullptr;
   }
   auto connection = begin(ConnectTo(*offer, soon), *offer);

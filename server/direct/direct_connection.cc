@@ -107,11 +107,14 @@ void DirectConnection::OnReady(uint32_t events) {
 
 void DirectConnection::OnSecond(std::chrono::steady_clock::time_point now) {
   using Time = std::chrono::milliseconds;
-  if (state_ == State::kInCall || state_ == State::kClosed) return;  // A call in progress has its own timeouts.
+  if (state_ == State::kClosed) return;
+  // Between messages, a call in progress has its own timeouts.
+  if (state_ == State::kInCall && (reader_.at_start() || reader_.done())) return;
   const Time stall = home_.context.config.stall_timeout;
   const Time longest = state_ == State::kLingering ? Time(kLinger)
-                       : state_ == State::kEnding  ? stall
-                                                   : std::min<Time>(had_call_ ? kNextCall : kFirstCall, stall);
+                       : state_ == State::kEnding || state_ == State::kInCall
+                           ? stall
+                           : std::min<Time>(had_call_ ? kNextCall : kFirstCall, stall);
   if (now - since_ > longest) Close();
 }
 
@@ -161,6 +164,7 @@ void DirectConnection::Fill() {
     if (!bytes.ok()) return Close();
     if (*bytes == 0) return Watch();
     taken += *bytes;
+    if (state_ == State::kInCall && reader_.at_start()) since_ = std::chrono::steady_clock::now();
     if (absl::Status status = reader_.Advance(*bytes); !status.ok()) return OnBadFrame(status);
     if (reader_.done()) OnFrame();
   }

@@ -93,7 +93,7 @@ class DirectConnection final : public LoopSocket, public std::enable_shared_from
   uint32_t watched_ = 0;
   bool ready_ = false;  // A call of OnReady is scheduled.
   State state_ = State::kIdle;
-  std::chrono::steady_clock::time_point since_;  // When the state began.
+  std::chrono::steady_clock::time_point since_;  // When the state began; in a call, when the last frame began.
   bool had_call_ = false;
   FrameReader reader_;
   FrameWriter writer_;

@@ -314,10 +314,15 @@ TEST_P(DirectServerTest, WhoSaysNothingIsCutOff) {
   Peer silent = Dial();
   Peer half = Dial();
   half.Say(EncodeFrame(FrameType::kCall, 20, 0) + "half");
+  Peer half_message = Dial();
+  half_message.Call("Append", Ticket());
+  half_message.Frame(FrameType::kMessage, EncodeAppendRequest({.run = "run"}, 0));
+  half_message.Say(EncodeFrame(FrameType::kMessage, 20, 0) + "half");
   Peer without_request = Dial();
   without_request.Call("Read", Ticket());
   EXPECT_FALSE(silent.Hear());
   EXPECT_FALSE(half.Hear());
+  EXPECT_FALSE(half_message.Hear());
   EXPECT_EQ(without_request.End().code(), absl::StatusCode::kDeadlineExceeded);
   AwaitOpen(0);
 }

@@ -159,6 +159,29 @@ TEST_F(AppendReadTest, ManyThreadsShareAnAppender) {
   for (int thread = 0; thread < kThreads; ++thread) ExpectRows(*run, absl::StrCat("s", thread), routes, {{0, kRows}});
 }
 
+TEST_F(AppendReadTest, AnAppenderIsClosedWhileAppendsWaitForRoom) {
+  const Geometry geometry = Geometry::Uniform(4, 128, 8);
+  const auto run = OpenRun("closed", geometry);
+  const std::vector<int32_t> tensor = MakeRandomRoutes(geometry, 20, 5).Tensor({0, 20});
+  for (int round = 0; round < 30; ++round) {
+    const auto appender = run->NewAppender({.max_queued_bytes = 3000});
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 6; ++thread) {
+      threads.emplace_back([&, thread] {
+        absl::Status status;
+        for (int i = 0; status.ok(); ++i) {
+          const AppendOptions options{.sample = absl::StrCat(round, "/", thread, "/", i)};
+          status = appender->Append(options, Int32Tensor(geometry, 20), AsBytes(tensor));
+        }
+        EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+      });
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    EXPECT_OK(appender->Close(kCallTimeout));
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
 TEST_F(AppendReadTest, UnrecordedRowsAreListedAndHoldNothing) {
   const Geometry geometry = Geometry::Uniform(2, 256, 4);
   const auto run = OpenRun("holes", geometry);
