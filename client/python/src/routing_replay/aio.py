@@ -30,6 +30,9 @@ ends soon afterwards and only then raises; from then on the library does not tou
 may be made in several event loops; an appender with on_outcome belongs to one.
 
 A client does not survive os.fork: in the child its calls raise FailedPreconditionError; make a new client there.
+
+At most 1,024 calls of a process run at a time. A further one begins, and observes its timeout, when one of them has
+ended; it can be cancelled at any time.
 """
 
 from __future__ import annotations
