@@ -36,7 +36,7 @@ def need(holds: bool, setting: str, got: Any, line: str) -> None:
     """Unless `holds`, raises FailedPreconditionError that names the setting and says with which option to start the
     framework."""
     if not holds:
-        raise unmet(setting, f"got {got}: no routes would be replayed. Start the framework with `{line}`")
+        raise unmet(setting, f"got {got}: no routes would be replayed; start with `{line}`")
 
 
 def run_name(*said: Any) -> str:
