@@ -181,10 +181,11 @@ class HttpTest(PeerTest):
         before = answers()
         run = self.open_run("plugged")
         deadline = time.monotonic() + 60
-        while not json.loads(self.post("/v1/completions", prompt=prompt))["choices"][0]["routed_experts"].startswith(
-            "{"
-        ):
+        first = ""
+        while not first.startswith("{"):
             self.assertLess(time.monotonic(), deadline, "the plug-in does not join its run")
+            first = json.loads(self.post("/v1/completions", prompt=prompt))["choices"][0]["routed_experts"]
+        run.read_one(json.loads(first)["handle"]["sample"], wait=True)  # It is stored behind the answer.
         count = len(run.list())
         after = answers()
         for (ids, own), (_, choice) in zip(before, after, strict=True):
