@@ -72,7 +72,7 @@ TEST(HybridPattern, RejectionsStateTheRule) {
     EXPECT_THAT(std::string(table.status().message()), HasSubstr(words)) << text;
   };
   rejected("MEMEMEM", {.pipeline_size = 2}, "without \"|\" are not a multiple of 2");
-  rejected("MEME", {.pipeline_size = 2, .virtual_stages = 2}, "no virtual stages");
+  rejected("MEME", {.pipeline_size = 2, .virtual_stages = 2}, "cannot have virtual stages");
   rejected("ME|ME|ME", {.pipeline_size = 2}, "not a multiple of 2 pipeline ranks");
   rejected("ME|ME|ME|ME", {.pipeline_size = 2, .virtual_stages = 1}, "make 2");
   rejected("ME|ME", {.pipeline_size = 1}, "at least two pipeline ranks");

@@ -136,7 +136,7 @@ TEST_F(RocksDamageTest, ALogThatIsGoneIsTold) {
   for (const fs::path& log : Logs()) fs::remove(log);
   Open();
   EXPECT_TRUE(report_.log_damaged);
-  EXPECT_THAT(Describe(report_), ::testing::HasSubstr("gone"));
+  EXPECT_THAT(Describe(report_), ::testing::HasSubstr("the log of the last writes is damaged or missing"));
   EXPECT_EQ(Left("run", ::testing::Gt(0)), kSamples);
 }
 

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import unittest
-from pathlib import Path
 
 import numpy as np
 import ray
+import recipes
 import routing_replay_trainer as trainer
 import torch
 import transfer_queue
 from tensordict import TensorDict
 
-README = Path(__file__).parents[3] / "trainer_plugin" / "README.md"
 GEOMETRY = {"num_layers": 3, "num_experts": 300, "top_k": 4}
 LENGTHS = (7, 12, 2)
-
-
-def recipe() -> dict[str, object]:
-    [block] = [one for one in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL) if "add_columns" in one]
-    names: dict[str, object] = {}
-    exec(block, names)
-    return names
 
 
 class ColumnsTest(unittest.TestCase):
@@ -47,7 +38,7 @@ class ColumnsTest(unittest.TestCase):
         transfer_queue.kv_batch_put(keys, "train", TensorDict(columns, batch_size=len(keys)))
 
         source = trainer.LocalSource(GEOMETRY)
-        recipe()["add_columns"](source, keys, "train")  # type: ignore[operator]
+        recipes.run("Rows that your framework carries itself")["add_columns"](source, keys, "train")
         total, ends = sum(LENGTHS), np.cumsum((0, *LENGTHS))
         shape = {"sequences": [{"tokens": n} for n in LENGTHS], "cu_seqlens_padded": ends.tolist(), "total_rows": total}
         plan = trainer.plan(GEOMETRY, shape | {"format": "THD", "partition": "contiguous"})

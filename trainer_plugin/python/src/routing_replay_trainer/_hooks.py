@@ -234,7 +234,8 @@ class Binding:
             raise invalid(
                 "micro_batch",
                 f"{self.name} routes {shape[0]} rows over {shape[1]} experts, {top_k} each, but the plan of "
-                f"micro-batch {answer.of.key.micro_batch} has {wanted[0]} rows over {wanted[1]} experts, {wanted[2]} each",
+                f"micro-batch {answer.of.key.micro_batch} has {wanted[0]} rows over {wanted[1]} experts, "
+                f"{wanted[2]} each",
                 "SHAPE",
             )
         return answer
