@@ -22,6 +22,7 @@ from support import Gate, Server, random_routes
 
 import routing_replay as rr
 from routing_replay import _calls, aio
+from routing_replay.appender import _lines
 
 GEOMETRY = rr.Geometry(num_layers=3, num_experts=300, top_k=4)
 ROWS = random_routes(np.random.default_rng(1), 400, 3, 300, 4)
@@ -85,6 +86,24 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
         await self.client.close()
         async with aio.Client(self.server.endpoint) as client:
             self.assertEqual((await (await client.run("kept")).stat("b")).committed_rows, 400)
+
+    async def test_a_cancelled_close_goes_on_in_the_background(self) -> None:
+        for i in range(8):
+            run = await self.client.run("closing", GEOMETRY)
+            await run.append(f"s{i}", ROWS)
+            closing = asyncio.create_task(run.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await closing
+        lines = [weakref.ref(line) for line in _lines if line.run_name == "closing"]
+        del run, closing
+        deadline = time.monotonic() + 30
+        while any(reference() for reference in lines) and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+            gc.collect()
+        self.assertFalse(any(reference() for reference in lines))
+        self.assertEqual(len(await (await self.client.run("closing")).stat_many(f"s{i}" for i in range(8))), 8)
 
     async def test_a_server_that_has_moved_is_found_again(self) -> None:
         with tempfile.TemporaryDirectory() as directory:

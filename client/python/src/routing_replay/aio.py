@@ -26,8 +26,9 @@ Example: 64 agents at once, which share one run, its append queue and its connec
 
 Methods, parameters, meanings and errors are those of routing_replay. Threads of the library wait for the server, not
 the loop's executor, so the event loop is never blocked. A call that is cancelled, or times out in asyncio.wait_for,
-ends soon afterwards and only then raises; from then on the library does not touch its arguments. Calls of one client
-may be made in several event loops; an appender with on_outcome belongs to one.
+ends soon afterwards and only then raises; from then on the library does not touch its arguments. A `close` that is
+cancelled goes on in the background, for at most 125 seconds. Calls of one client may be made in several event loops; an
+appender with on_outcome belongs to one.
 
 A client does not survive os.fork: in the child its calls raise FailedPreconditionError; make a new client there.
 
@@ -42,7 +43,7 @@ import contextlib
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from operator import itemgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
@@ -179,15 +180,15 @@ def awaited(method: Any, made: Any = None, build: Any = None) -> Any:
     return call
 
 
-async def _close(link: Link, lines: Iterable[Line], timeout: float) -> None:
+async def _close(link: Link, lines: list[Line], timeout: float, drop: bool = False) -> None:
     """As Link.close."""
     seconds = _values.seconds(timeout)
-    for line in lines:
-        try:
-            await done(line.closing(seconds))
-        except RoutingReplayError as error:
-            line.report(error)
-        link.lines.discard(line)
+    with link.closing(lines, drop):
+        for line in lines:
+            try:
+                await done(line.closing(seconds))
+            except RoutingReplayError as error:
+                line.report(error)
 
 
 class _Closing:
@@ -290,5 +291,4 @@ class Client(client.ClientCalls, _Closing):
 
     async def close(self, timeout: float = 60.0) -> None:
         """Flushes every run's appenders for at most `timeout` seconds each, then closes the connection."""
-        await _close(self._link, list(self._link.lines), timeout)
-        self._link.drop()
+        await _close(self._link, list(self._link.lines), timeout, drop=True)

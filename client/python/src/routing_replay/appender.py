@@ -52,15 +52,19 @@ class Line(_native.Handle):
         return _native.give(lib.rr_appender_metrics, _native.Counters, _native.Counters.dict, self.pointer)
 
     def closing(self, timeout: float) -> Operation[None]:
-        """Closes the appender when the interpreter exits. Errors are logged."""
-        _lines.discard(self)
-        return Operation(lib.rr_appender_close, (self.pointer,), (), _nothing, timeout=timeout, kept=self)
+        """Waits until the queued appends have an outcome, then closes the appender."""
+
+        def closed(error: RoutingReplayError | None) -> None:
+            _lines.discard(self)
+
+        arguments = (self.pointer,)
+        return Operation(lib.rr_appender_close, arguments, (), _nothing, timeout=timeout, kept=self, settle=closed)
 
     def report(self, error: RoutingReplayError) -> None:
         _log.warning("closing the appender of run %s: %s", self.run_name, error)
 
     def close(self, timeout: float) -> None:
-        """Waits until the queued appends have an outcome; logs failures."""
+        """Closes the appender, and logs errors."""
         try:
             self.closing(timeout).wait()
         except RoutingReplayError as error:
@@ -239,9 +243,12 @@ _lingering: set[Line] = set()
 
 def linger(lines: Iterable[Line]) -> None:
     """Closes the appenders of a client that nobody refers to any more, once their queues are sent."""
-    waiting = [line for line in lines if line.metrics()["open_appends"]]
-    _lingering.update(waiting)
-    for line in waiting:
+    close_in_background([line for line in lines if line.metrics()["open_appends"]])
+
+
+def close_in_background(lines: Iterable[Line]) -> None:
+    _lingering.update(lines)
+    for line in lines:
         with contextlib.suppress(RuntimeError):  # The interpreter is exiting; its exit hook waits for the queues.
             threading.Thread(target=_close, args=(line,), name="routing-replay-linger", daemon=True).start()
 

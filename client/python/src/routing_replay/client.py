@@ -206,5 +206,4 @@ class Client(ClientCalls, Closing):
 
     def close(self, timeout: float = 60.0) -> None:
         """Flushes the appenders of every run for at most `timeout` seconds each, then closes the connection."""
-        self._link.close(list(self._link.lines), timeout)
-        self._link.drop()
+        self._link.close(list(self._link.lines), timeout, drop=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import reprlib
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from ctypes import byref
 from dataclasses import replace
 from operator import itemgetter
@@ -20,7 +21,16 @@ from routing_replay import _calls, _convert, _native, _values
 from routing_replay._calls import Done, Operation, blocking
 from routing_replay._convert import taking
 from routing_replay._native import lib
-from routing_replay.appender import ON_FULL, Appender, AppenderCalls, Closing, Line, OnOutcome, linger
+from routing_replay.appender import (
+    ON_FULL,
+    Appender,
+    AppenderCalls,
+    Closing,
+    Line,
+    OnOutcome,
+    close_in_background,
+    linger,
+)
 from routing_replay.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -83,15 +93,28 @@ class Link:
             raise CancelledError("the client is closed")
         return native
 
-    def close(self, lines: Iterable[Line], timeout: float) -> None:
+    def close(self, lines: list[Line], timeout: float, drop: bool = False) -> None:
         """Flushes all appenders for at most `timeout` seconds each, then abandons the remaining appends and logs
-        this."""
+        this. drop: closes the client as well"""
         seconds = _values.seconds(timeout)
-        for line in lines:
-            line.close(seconds)
-            self.lines.discard(line)
+        with self.closing(lines, drop):
+            for line in lines:
+                line.close(seconds)
 
-    def drop(self) -> None:
+    @contextlib.contextmanager
+    def closing(self, lines: list[Line], drop: bool) -> Iterator[None]:
+        """The body closes the appenders. If it is interrupted or cancelled, they are closed in the background."""
+        try:
+            yield
+        except BaseException:
+            close_in_background(lines)
+            raise
+        finally:
+            self.lines.difference_update(lines)
+            if drop:
+                self._drop()
+
+    def _drop(self) -> None:
         """Closes the client; calls in progress go on."""
         self._client = None
         for run in list(self.runs):
