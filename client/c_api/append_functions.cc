@@ -52,9 +52,10 @@ absl::Status AtIndex(const absl::Status& status, size_t index) {
 // One call of rr_appender_append.
 class Appending {
  public:
-  Appending(std::shared_ptr<SharedAppender> appender, absl::Span<const rr_append> appends, uint64_t* sequences,
-            size_t* dropped)
+  Appending(std::shared_ptr<SharedAppender> appender, absl::Span<const rr_append> appends, int32_t on_full,
+            uint64_t* sequences, size_t* dropped)
       : appender_(std::move(appender)),
+        on_full_(on_full),
         count_(appends.size()),
         tokens_(appends.size()),
         sequences_(sequences),
@@ -80,7 +81,20 @@ class Appending {
     return Finish(status);
   }
   // Makes the remaining appends.
-  CallEnd Do() { return Finish(Queue(/*may_wait=*/true)); }
+  CallEnd Do() {
+    if (on_full_ == RR_BLOCK) return Finish(Queue(/*may_wait=*/true));
+    if (on_full_ == RR_RAISE) return DoWithoutWait();
+    client::Cancellation no_wait(Clock::Real().Now());
+    const client::CallScope scope(&no_wait);
+    return Finish(Queue(/*may_wait=*/true));
+  }
+  CallEnd DoWithoutWait() {
+    const absl::Status status = Queue(/*may_wait=*/false);
+    return Finish(status.ok() && queued_.sequences.size() < appends_.size() ? Full() : status);
+  }
+  static absl::Status Full() {
+    return MakeError(absl::StatusCode::kResourceExhausted, "the append queue is full", {.reason = Reason::kOverBudget});
+  }
 
  private:
   absl::Status Queue(bool may_wait) {
@@ -100,6 +114,7 @@ class Appending {
   }
 
   const std::shared_ptr<SharedAppender> appender_;
+  const int32_t on_full_;
   const size_t count_;
   std::vector<NewAppend> appends_;
   std::vector<std::vector<uint32_t>> tokens_;
@@ -110,15 +125,18 @@ class Appending {
   size_t* const dropped_;
 };
 
+absl::Status CheckOnFull(int32_t on_full) {
+  if (on_full >= RR_BLOCK && on_full <= RR_RAISE) return absl::OkStatus();
+  return Invalid("on_full", absl::StrCat(on_full, " is not an rr_on_full"));
+}
+
 absl::StatusOr<AppenderOptions> OptionsFrom(const rr_appender_options* given) {
   AppenderOptions options{.drop_when_full = true};
   if (given == nullptr) return options;
   if (given->max_queued_bytes >= 0) options.max_queued_bytes = given->max_queued_bytes;
   if (given->queue_timeout_ms >= 0) options.queue_timeout = milliseconds(given->queue_timeout_ms);
   if (given->append_timeout_ms >= 0) options.append_timeout = milliseconds(given->append_timeout_ms);
-  if (given->on_full < RR_BLOCK || given->on_full > RR_RAISE) {
-    return Invalid("on_full", absl::StrCat(given->on_full, " is not an rr_on_full"));
-  }
+  RR_RETURN_IF_ERROR(CheckOnFull(given->on_full));
   if (given->on_full != RR_BLOCK) options.queue_timeout = milliseconds(0);
   options.drop_when_full = given->on_full != RR_RAISE;
   return options;
@@ -237,23 +255,22 @@ rr_error* rr_run_new_appender(rr_run* run, const rr_appender_options* options, r
   });
 }
 
-rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, size_t count, const rr_call* call,
-                             uint64_t* sequences, size_t* dropped) {
+rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, size_t count, int32_t on_full,
+                             const rr_call* call, uint64_t* sequences, size_t* dropped) {
   return Guard([&]() -> CallEnd {
+    RR_RETURN_IF_ERROR(CheckOnFull(on_full));
     const std::shared_ptr<SharedAppender>& shared = appender->shared;
-    const auto appending = std::make_shared<Appending>(shared, absl::MakeConstSpan(appends, count), sequences, dropped);
+    const auto appending =
+        std::make_shared<Appending>(shared, absl::MakeConstSpan(appends, count), on_full, sequences, dropped);
     // Encoding is done before the wait for the order, so that several threads encode in parallel.
     if (call == nullptr || call->queue == nullptr) {
+      if (on_full == RR_RAISE) return shared->order.empty() ? appending->DoWithoutWait() : Appending::Full();
       if (shared->order.empty()) {
         if (std::optional<CallEnd> end = appending->TryDo()) return *std::move(end);
       }
       const auto work = [&]() -> CallEnd {
         absl::Status turn = shared->order.AwaitAll();
-        if (!turn.ok()) return turn;
-        if (call == nullptr || call->timeout_ms < 0) return appending->Do();
-        client::Cancellation room(DeadlineAfter(Clock::Real().Now(), milliseconds(call->timeout_ms)));
-        const client::CallScope scope(&room);
-        return appending->Do();
+        return turn.ok() ? appending->Do() : CallEnd(std::move(turn));
       };
       return Perform(call, work, Timeout::kOfWork);
     }

@@ -69,7 +69,7 @@ TEST_F(CAppendTest, ManyInOneCall) {
   appends[2].seal = 1;
   uint64_t sequences[3] = {};
   size_t dropped = 7;
-  ASSERT_DONE(rr_appender_append(appender_, appends, 3, &kBlocking, sequences, &dropped));
+  ASSERT_DONE(rr_appender_append(appender_, appends, 3, RR_BLOCK, &kBlocking, sequences, &dropped));
   EXPECT_THAT(sequences, ElementsAre(1, 2, 3));
   EXPECT_EQ(dropped, 0U);
   ASSERT_DONE(rr_appender_flush(appender_, &kBlocking));
@@ -77,19 +77,19 @@ TEST_F(CAppendTest, ManyInOneCall) {
   EXPECT_EQ(service_.Sample("a").num_tokens, 31);
 
   appends[1].row_start = -1;
-  const Failure wrong(rr_appender_append(appender_, appends, 3, &kBlocking, sequences, &dropped));
+  const Failure wrong(rr_appender_append(appender_, appends, 3, RR_BLOCK, &kBlocking, sequences, &dropped));
   EXPECT_EQ(wrong.code, absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(wrong.message, HasSubstr("append[1]"));
   EXPECT_THAT(sequences, ElementsAre(1, 2, 3));
   EXPECT_EQ(Counter("appends"), 4);
   appends[1] = Append("b", 0, 5);
   appends[1].attempt = {-1, 1};
-  EXPECT_EQ(Failure(rr_appender_append(appender_, appends, 3, &kBlocking, sequences, &dropped)).field,
+  EXPECT_EQ(Failure(rr_appender_append(appender_, appends, 3, RR_BLOCK, &kBlocking, sequences, &dropped)).field,
             "append[1].attempt");
-  EXPECT_EQ(Failure(rr_appender_append(appender_, &appends[1], 1, &kBlocking, sequences, &dropped)).field,
+  EXPECT_EQ(Failure(rr_appender_append(appender_, &appends[1], 1, RR_BLOCK, &kBlocking, sequences, &dropped)).field,
             "append.attempt");
   appends[1].producer = 9;
-  EXPECT_EQ(Failure(rr_appender_append(appender_, appends, 3, &kBlocking, sequences, &dropped)).code,
+  EXPECT_EQ(Failure(rr_appender_append(appender_, appends, 3, RR_BLOCK, &kBlocking, sequences, &dropped)).code,
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Counter("rejected_appends"), 4);
 }
@@ -98,7 +98,7 @@ TEST_F(CAppendTest, AFlushNamesWhatFailed) {
   Open(kDefaults);
   rr_append appends[] = {Append("gap", 5, 10), Append("good", 0, 5), Append("hole", 5, 10)};
   uint64_t sequences[3];
-  ASSERT_DONE(rr_appender_append(appender_, appends, 3, &kBlocking, sequences, nullptr));
+  ASSERT_DONE(rr_appender_append(appender_, appends, 3, RR_BLOCK, &kBlocking, sequences, nullptr));
   rr_error* error = rr_appender_flush(appender_, &kBlocking);
   ASSERT_NE(error, nullptr);
   EXPECT_EQ(String(error->reason), "GAP");
@@ -116,7 +116,7 @@ TEST_F(CAppendTest, OutcomesAreGivenOnceAndAFlushWaitsUntilTheyAreSeen) {
   Open(options);
   const rr_append append = Append("a", 0, 10);
   uint64_t sequence = 0;
-  ASSERT_DONE(rr_appender_append(appender_, &append, 1, &kBlocking, &sequence, nullptr));
+  ASSERT_DONE(rr_appender_append(appender_, &append, 1, RR_BLOCK, &kBlocking, &sequence, nullptr));
   const rr_outcomes* outcomes = nullptr;
   ASSERT_DONE(rr_appender_outcomes(appender_, &kBlocking, &outcomes));
   ASSERT_EQ(outcomes->count, 1U);
@@ -136,7 +136,7 @@ TEST_F(CAppendTest, OutcomesAreGivenOnceAndAFlushWaitsUntilTheyAreSeen) {
   ASSERT_NE(last, nullptr);
   EXPECT_EQ(last->count, 0U);
   rr_free(last);
-  EXPECT_EQ(Failure(rr_appender_append(appender_, &append, 1, &kBlocking, &sequence, nullptr)).code,
+  EXPECT_EQ(Failure(rr_appender_append(appender_, &append, 1, RR_BLOCK, &kBlocking, &sequence, nullptr)).code,
             absl::StatusCode::kCancelled);
 }
 
@@ -165,13 +165,28 @@ TEST_F(CAppendTest, AFullQueueBlocksDropsOrRaises) {
     const rr_append appends[] = {Append("a", 0, 100), Append("a", 100, 200)};
     uint64_t sequences[2] = {};
     size_t dropped = 0;
-    const Failure failure(rr_appender_append(appender_, appends, 2, &kBlocking, sequences, &dropped));
+    const Failure failure(rr_appender_append(appender_, appends, 2, RR_BLOCK, &kBlocking, sequences, &dropped));
     EXPECT_EQ(failure.reason, on_full == RR_RAISE ? "OVER_BUDGET" : "");
     EXPECT_EQ(dropped, on_full == RR_RAISE ? 0U : 1U);
     EXPECT_EQ(Counter("open_appends"), on_full == RR_RAISE ? 1 : 2);
     rr_object_free(std::exchange(appender_, nullptr));
   }
   rr_appender_options options = kDefaults;
+  options.max_queued_bytes = 1;
+  Open(options);
+  const rr_append appends[] = {Append("a", 0, 100), Append("a", 100, 200)};
+  uint64_t sequences[2] = {};
+  size_t dropped = 0;
+  const auto append = [&](size_t count, int32_t on_full) {
+    return Failure(rr_appender_append(appender_, appends, count, on_full, &kBlocking, sequences, &dropped));
+  };
+  EXPECT_EQ(append(1, RR_RAISE).code, absl::StatusCode::kOk);
+  EXPECT_EQ(append(1, RR_RAISE).reason, "OVER_BUDGET");
+  EXPECT_EQ(Counter("open_appends"), 1);
+  EXPECT_EQ(append(2, RR_DROP).code, absl::StatusCode::kOk);
+  EXPECT_EQ(dropped, 2U);
+  EXPECT_EQ(append(1, 3).field, "on_full");
+  rr_object_free(std::exchange(appender_, nullptr));
   options.on_full = 3;
   EXPECT_EQ(Failure(rr_run_new_appender(c_run_, &options, &appender_)).field, "on_full");
 }
@@ -187,7 +202,7 @@ TEST_F(CAppendTest, WithAQueueSmallAppendsAreQueuedAtOnceAndNoneOvertakes) {
   size_t dropped[21] = {};
   rr_append append = Append("s", 0, 100);
   rr_call call = queue.Call(0);
-  ASSERT_DONE(rr_appender_append(appender_, &append, 1, &call, &sequences[0], &dropped[0]));
+  ASSERT_DONE(rr_appender_append(appender_, &append, 1, RR_BLOCK, &call, &sequences[0], &dropped[0]));
   EXPECT_EQ(sequences[0], 1U);
   EXPECT_EQ(queue.Wait(1).at(0).message, "");
   ASSERT_DONE(rr_appender_flush(appender_, &kBlocking));
@@ -195,11 +210,11 @@ TEST_F(CAppendTest, WithAQueueSmallAppendsAreQueuedAtOnceAndNoneOvertakes) {
   reject = true;
   append = Append("s", 100, 500'100);
   call = queue.Call(1);
-  ASSERT_DONE(rr_appender_append(appender_, &append, 1, &call, &sequences[1], &dropped[1]));
+  ASSERT_DONE(rr_appender_append(appender_, &append, 1, RR_BLOCK, &call, &sequences[1], &dropped[1]));
   for (int64_t i = 2; i < 21; ++i) {
     append = Append("s", 500'100 + 10 * (i - 2), 500'100 + 10 * (i - 1));
     call = queue.Call(i);
-    ASSERT_DONE(rr_appender_append(appender_, &append, 1, &call, &sequences[i], &dropped[i]));
+    ASSERT_DONE(rr_appender_append(appender_, &append, 1, RR_BLOCK, &call, &sequences[i], &dropped[i]));
   }
   rr_queue_cancel(queue.get(), 20);
   auto ends = queue.Wait(2);
@@ -210,7 +225,7 @@ TEST_F(CAppendTest, WithAQueueSmallAppendsAreQueuedAtOnceAndNoneOvertakes) {
   for (uint64_t i = 1; i < 20; ++i) EXPECT_EQ(sequences[i], i + 1) << i;
   EXPECT_EQ(sequences[20], 0U);
   append = Append("s", 500'280, 500'300);
-  ASSERT_DONE(rr_appender_append(appender_, &append, 1, &kBlocking, sequences, dropped));
+  ASSERT_DONE(rr_appender_append(appender_, &append, 1, RR_BLOCK, &kBlocking, sequences, dropped));
   ASSERT_DONE(rr_appender_flush(appender_, &kBlocking));
   ExpectStored("s", {ids_.begin(), ids_.begin() + 500'300});
 }
@@ -219,7 +234,7 @@ TEST_F(CAppendTest, CommitSaysWhatBecameOfASample) {
   Open(kDefaults);
   const rr_append append = Append("s", 0, 9);
   uint64_t sequence = 0;
-  ASSERT_DONE(rr_appender_append(appender_, &append, 1, &kBlocking, &sequence, nullptr));
+  ASSERT_DONE(rr_appender_append(appender_, &append, 1, RR_BLOCK, &kBlocking, &sequence, nullptr));
   Committed said = Commit("s");
   EXPECT_EQ(said.status, "committed");
   EXPECT_EQ(said.rows, 9);
@@ -237,7 +252,7 @@ TEST_F(CAppendTest, CommitSaysWhatBecameOfASample) {
   EXPECT_EQ(Failure(rr_run_commit(c_run_, Text("s"), {0, 1}, nullptr, {}, &kBlocking, &commit)).field, "num_tokens");
 
   service_.OnAppend([](const AppendRequest&) { return Do::kHang; });
-  ASSERT_DONE(rr_appender_append(appender_, &append, 1, &kBlocking, &sequence, nullptr));
+  ASSERT_DONE(rr_appender_append(appender_, &append, 1, RR_BLOCK, &kBlocking, &sequence, nullptr));
   TestQueue queue;
   const rr_call call = queue.Call(5);
   ASSERT_DONE(rr_run_commit(c_run_, Text("s"), {}, nullptr, {}, &call, &commit));
@@ -253,7 +268,7 @@ TEST_F(CAppendTest, MayBeFreedAtAnyTime) {
     Open(options);
     const rr_append append = Append("s", 0, 9);
     uint64_t sequence = 0;
-    ASSERT_DONE(rr_appender_append(appender_, &append, 1, &kBlocking, &sequence, nullptr));
+    ASSERT_DONE(rr_appender_append(appender_, &append, 1, RR_BLOCK, &kBlocking, &sequence, nullptr));
     rr_object_free(std::exchange(appender_, nullptr));
   }
   rr_object_free(nullptr);

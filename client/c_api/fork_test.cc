@@ -109,7 +109,7 @@ class User {
 
   Failure Append(const Rows& rows) {
     uint64_t sequence = 0;
-    return Failure(rr_appender_append(appender, &rows.append, 1, &kBlocking, &sequence, nullptr));
+    return Failure(rr_appender_append(appender, &rows.append, 1, RR_BLOCK, &kBlocking, &sequence, nullptr));
   }
   Failure Flush() { return Failure(rr_appender_flush(appender, &kBlocking)); }
   Failure Put(const Rows& rows) {

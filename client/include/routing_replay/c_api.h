@@ -345,19 +345,21 @@ enum rr_on_full { RR_BLOCK = 0, RR_DROP = 1, RR_RAISE = 2 };
 
 typedef struct rr_appender_options {
   int64_t max_queued_bytes, queue_timeout_ms, append_timeout_ms; /* Below 0: the default. */
+  /* When the queue is full. RR_BLOCK: an append waits for queue_timeout_ms, and is then dropped. */
   int32_t on_full;
   int32_t keep_outcomes; /* Not 0: outcomes are kept for rr_appender_outcomes. 0: they are only counted. */
 } rr_appender_options;
 
 RR_API rr_error* rr_run_new_appender(rr_run* run, const rr_appender_options* options, rr_appender** appender);
 /* Queues appends in this order. `sequences` gets one number per append: 1, 2, …; `dropped` gets the number of appends
- * that did not fit into the full queue; their rows are only marked as unrecorded. Stops at the first invalid append:
- * the appends before it are queued, and if there are several, the error names the index of the invalid one as
- * append[i]. With RR_BLOCK the call waits for room for queue_timeout_ms (a blocking call: at most call->timeout_ms, if
- * set), and then drops. If the rr_call has a queue, small appends for which there is room are queued before the
- * function returns. No append overtakes one of an earlier call. */
-RR_API rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, size_t count, const rr_call* call,
-                                    uint64_t* sequences, size_t* dropped);
+ * that did not fit into the full queue; their rows are only marked as unrecorded. Stops at the first append that is
+ * invalid or does not fit: the appends before it are queued, and if there are several, the error names its index as
+ * append[i]. on_full, for this call: RR_BLOCK does what the appender's options say; RR_DROP drops what does not fit
+ * now; RR_RAISE is RESOURCE_EXHAUSTED (OVER_BUDGET) if the append does not fit now. If the rr_call has a queue, small
+ * appends for which there is room are queued before the function returns. No append overtakes one of an earlier call.
+ * call->timeout_ms has no effect. */
+RR_API rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, size_t count, int32_t on_full,
+                                    const rr_call* call, uint64_t* sequences, size_t* dropped);
 /* Waits until every append made so far has an outcome (acknowledged or failed), at most call->timeout_ms (below 0: 120
  * s). */
 RR_API rr_error* rr_appender_flush(rr_appender* appender, const rr_call* call);

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support import ServerTest, random_routes
+from support import Gate, ServerTest, random_routes
 
 import routing_replay as rr
 from routing_replay import _calls, aio
@@ -185,6 +185,33 @@ class NativeTest(ServerTest):
             self.run_.read_one("never", wait=True, timeout=PATIENCE)
         self.assertLess(time.monotonic() - began, PATIENCE / 2)
         self.assertEqual(self.run_.read_one("never").status, "NOT_FOUND")
+
+    def test_a_signal_ends_the_wait_for_room(self) -> None:
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, interrupt))
+        gate = Gate(self.server)
+        self.addCleanup(gate.shut)
+        with rr.Client(gate.endpoint) as client:
+            run = client.run(self.run_name)
+            run.append("s", ROWS)
+            run.flush(PATIENCE)
+            gate.shut()
+            appender = run.appender(max_queued_bytes=1000)
+            appender.append("s", ROWS, row_start=300)
+            for wait in (
+                lambda: appender.append("s", ROWS, row_start=600),
+                lambda: appender.append_many([rr.Append("s", ROWS, row_start=600)]),
+            ):
+                began = time.monotonic()
+                signal.setitimer(signal.ITIMER_REAL, 0.2)
+                with self.assertRaises(KeyboardInterrupt):
+                    wait()
+                self.assertLess(time.monotonic() - began, PATIENCE / 2)
+            gate.open()
+            appender.flush(PATIENCE)
+            self.assertEqual(run.stat("s").committed_rows, 600)
 
     def test_a_call_interrupted_anywhere_leaves_nothing_behind(self) -> None:
         run = self.run_

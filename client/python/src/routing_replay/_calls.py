@@ -28,7 +28,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 _HANDLER_MS = 50  # Seconds that a signal may have to wait before Python runs its handler.
-PLAIN_CALL, NO_WAIT = byref(Call(-1, None, 0)), byref(Call(0, None, 0))
+PLAIN_CALL = byref(Call(-1, None, 0))
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class Operation(Generic[T]):
     def wait(self) -> T:
         """Blocks until the call ends. In the main thread signal handlers run meanwhile, and an exception in a handler
         cancels the call."""
-        if self.in_thread or threading.get_ident() != _main_thread:
+        if self.in_thread or not in_main_thread():
             return self.here()
         try:
             queue = _interruptible.pop()
@@ -142,6 +142,11 @@ def operation(
     value."""
     owner = making(lib.rr_free, function, inputs, timeout, kept, **options)
     return owner.then(lambda owner: read(kind.from_address(owner.pointer)))
+
+
+def in_main_thread() -> bool:
+    """True in the thread in which Python runs signal handlers; there a wait must be interruptible."""
+    return threading.get_ident() == _main_thread
 
 
 def blocking(build: Callable[Concatenate[S, P], Operation[T]]) -> Callable[Concatenate[S, P], T]:

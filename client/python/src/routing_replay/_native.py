@@ -244,7 +244,7 @@ _FALLIBLE = {
     "rr_run_commit": "ptopopp",
     "rr_run_read": "pppp",
     "rr_run_export": "pppp",
-    "rr_appender_append": "ppzppp",
+    "rr_appender_append": "ppzwppp",
     "rr_appender_flush": "pp",
     "rr_appender_close": "pp",
     "rr_appender_outcomes": "ppp",

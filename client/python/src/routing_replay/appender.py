@@ -12,14 +12,15 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import byref, c_size_t, c_uint64, c_void_p
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from routing_replay import _calls, _convert, _native, _values
-from routing_replay._calls import NO_WAIT, PLAIN_CALL, Operation, blocking
+from routing_replay._calls import PLAIN_CALL, Operation, blocking, in_main_thread
 from routing_replay._convert import taking
 from routing_replay._native import lib
-from routing_replay.errors import RoutingReplayError
-from routing_replay.types import Append, AppendOutcome
+from routing_replay.errors import ResourceExhaustedError, RoutingReplayError
+from routing_replay.types import Append, AppendOutcome, OnFull
 
 if TYPE_CHECKING:
     from routing_replay.run import Link
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("routing_replay")
 _EXIT_TIMEOUT = 5.0  # Seconds that the interpreter's exit waits for queued appends.
 _LINGER_TIMEOUT = 125.0  # Seconds to send the queue of an appender that nobody refers to any more.
-ON_FULL = {"block": 0, "drop": 1, "raise": 2}
+_BLOCK, _DROP, _RAISE = range(3)
+ON_FULL = {"block": _BLOCK, "drop": _DROP, "raise": _RAISE}
 
 OnOutcome = Callable[[AppendOutcome], None]
 C = TypeVar("C", bound="Closing")
@@ -101,10 +103,11 @@ class AppenderCalls:
 
     _drops_in_loop = False
 
-    def __init__(self, link: Link, line: Line, default_on_full: bool, on_outcome: OnOutcome | None) -> None:
+    def __init__(self, link: Link, line: Line, on_full: OnFull | None, on_outcome: OnOutcome | None) -> None:
         self._link = link
         self.line = line
-        self._never_waits_in_loop = default_on_full and self._drops_in_loop
+        self._may_wait = on_full in (None, "block")
+        self._never_waits_in_loop = on_full is None and self._drops_in_loop
         self._on_outcome = on_outcome
         self._drop_reported = False
         link.lines.add(line)
@@ -119,9 +122,17 @@ class AppenderCalls:
         """Queues the appends from this thread."""
         made, sequence, dropped = _native.Append(), c_uint64(), c_size_t()
         _kept = _convert.append(append, made)
-        call = NO_WAIT if self._never_waits() else PLAIN_CALL
-        error = lib.rr_appender_append(self.line.pointer, byref(made), 1, call, byref(sequence), byref(dropped))
-        _native.check(error)
+        on_full = self._on_full()
+        if on_full == _BLOCK and self._may_wait and in_main_thread():
+            on_full = _RAISE  # A signal handler could not interrupt a wait within this call.
+        error = lib.rr_appender_append(
+            self.line.pointer, byref(made), 1, on_full, PLAIN_CALL, byref(sequence), byref(dropped)
+        )
+        if error is not None:
+            failure = _native.take_error(error)
+            if on_full == _RAISE and isinstance(failure, ResourceExhaustedError):
+                return self._queueing([append], itemgetter(0)).wait()
+            raise failure
         if dropped.value:
             self._report_drop([append])
         return sequence.value
@@ -138,14 +149,13 @@ class AppenderCalls:
                 self._report_drop(appends)
             return numbers(sequences)
 
-        timeout = 0.0 if self._never_waits() else None
         outputs = sequences, byref(dropped)
-        arguments = self.line.pointer, made, count
-        return Operation(lib.rr_appender_append, arguments, outputs, read, timeout=timeout, kept=kept, in_thread=True)
+        arguments = self.line.pointer, made, count, self._on_full()
+        return Operation(lib.rr_appender_append, arguments, outputs, read, kept=kept)
 
-    def _never_waits(self) -> bool:
-        """True in a thread with a running event loop, which a blocking wait would stop."""
-        return self._never_waits_in_loop and asyncio._get_running_loop() is not None
+    def _on_full(self) -> int:
+        """What a full queue means for this append: a thread with a running event loop must not wait."""
+        return _DROP if self._never_waits_in_loop and asyncio._get_running_loop() is not None else _BLOCK
 
     def _report_drop(self, appends: Sequence[Append]) -> None:
         level = logging.DEBUG if self._drop_reported else logging.WARNING

@@ -204,10 +204,10 @@ class RunCalls(Generic[A, T]):
 
         max_queued_bytes: limit for appends that wait in memory (default 64 MiB)
         on_full: what `append` does when the queue is full: "block" for at most queue_timeout seconds (default 60) and
-            then drop; "drop"; or "raise" ResourceExhaustedError. If absent: "block", but "drop" in a thread with a
-            running event loop, which would be blocked (in routing_replay.aio only the coroutine waits). The rows of a
-            dropped append are marked as unrecorded in the store, so that a trainer sees at once that they are missing,
-            and are counted in metrics()
+            then drop, where a signal handler that raises ends the wait; "drop"; or "raise" ResourceExhaustedError. If
+            absent: "block", but "drop" in a thread with a running event loop, which would be blocked (in
+            routing_replay.aio only the coroutine waits). The rows of a dropped append are marked as unrecorded in the
+            store, so that a trainer sees at once that they are missing, and are counted in metrics()
         append_timeout: seconds for which an append is retried while the server is unreachable or full (default 120)
         on_outcome: called once per append, in order per sample, in a thread of the appender or, of asyncio, in the
             event loop; must not call the appender
@@ -220,7 +220,7 @@ class RunCalls(Generic[A, T]):
             0 if on_full is None else _values.choice(on_full, "on_full", ON_FULL),
             _values.callback(on_outcome, "on_outcome") is not None,
         )
-        return self._appender_type(self.link, Line(self.native, self.name, options), on_full is None, on_outcome)
+        return self._appender_type(self.link, Line(self.native, self.name, options), on_full, on_outcome)
 
     def _default_appender(self) -> A:
         with self._lock:
