@@ -1,4 +1,4 @@
-// The C++ of client/README.md, played against the server of the environment's ROUTING_REPLAY_ENDPOINT.
+// The C++ examples of client/README.md, run against the server at ROUTING_REPLAY_ENDPOINT.
 #include <gtest/gtest.h>
 
 #include "routing_replay/client.h"
@@ -6,7 +6,7 @@
 using namespace routing_replay;
 
 absl::Status HandOver(const std::vector<uint32_t>& tokens, absl::Span<const uint8_t> int32_ids) {
-  auto client = Client::Connect({});  // Of the environment's ROUTING_REPLAY_ENDPOINT, or {.endpoint = "server:7400"}.
+  auto client = Client::Connect({});  // Uses the environment's ROUTING_REPLAY_ENDPOINT, or {.endpoint = "server:7400"}.
   if (!client.ok()) return client.status();
   auto run = (*client)->OpenRun("grpo-44", Geometry::Uniform(/*num_layers=*/48, /*num_experts=*/128, /*top_k=*/8));
   if (!run.ok()) return run.status();

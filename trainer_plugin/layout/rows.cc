@@ -345,7 +345,8 @@ class RowMapBuilder {
     return map;
   }
 
-  // Local row b·S + s of a stream moves to s·samples + b, where S is tokens_per_sample. Runs of a stream have stride 1.
+  // Row b·S + s after CP and SP becomes local row s·samples + b, where S is tokens_per_sample. Runs of a stream have
+  // stride 1.
   void SplitUnflattened(const RowRun& run, int64_t samples, RowMap& map) const {
     const int64_t size = *layout_.tokens_per_sample;
     for (int64_t begin = 0; begin < run.count;) {

@@ -86,9 +86,9 @@ struct MicroBatchLayout {
   bool sequence_parallel = false;
   RowOrder row_order = RowOrder::kSequenceMajor;
   SpSlice sp_slice = SpSlice::kAfterFlatten;
-  // THD: Megatron's PackedSeqParams.tokens_per_sample, here S. If a MoE layer has n·S local rows after CP and SP, with
-  // n > 1, it un-flattens them to [S][n] (TransformerLayer._maybe_unflatten_for_moe): router row s·n + b shows local
-  // row b·S + s.
+  // THD: Megatron's PackedSeqParams.tokens_per_sample, here S. If a rank has n·S rows of the stream after CP and SP,
+  // with n > 1, its MoE layers un-flatten them to [S][n] (TransformerLayer._maybe_unflatten_for_moe): row b·S + s of
+  // these becomes local row s·n + b of the router.
   std::optional<int64_t> tokens_per_sample;
   // Number of rows at the router of every rank, if the trainer pads them further after SP. Pads are added at the end.
   std::optional<int64_t> target_rows;
