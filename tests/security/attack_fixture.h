@@ -18,6 +18,8 @@
 namespace routing_replay::testing {
 
 inline constexpr int64_t kMiB = 1 << 20;
+// What OPERATING.md promises beside the budget, with the longest messages of this server.
+inline constexpr int64_t kBound = 339 * kMiB;
 inline constexpr std::chrono::seconds kPatience(20);
 inline constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 inline constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;

@@ -109,9 +109,6 @@ class RapidReset {
   const bool encrypted_;
 };
 
-// What OPERATING.md promises beside the budget, with the longest messages of this server.
-constexpr int64_t kBound = 339 * kMiB;
-
 TEST_F(AttackTest, RapidReset) {
   for (const bool encrypted : {false, true}) {
     const std::string http = FreeAddress();
