@@ -3,8 +3,8 @@
 #
 #   deploy/install_build_deps.sh [--tests]
 #
-#   --tests  also large programs without which a few tests are skipped: a browser, a proxy, and Debian's checkers of packages and of
-#            the layout of C++
+#   --tests  also programs without which a few tests are skipped: a browser, a proxy, Debian's checkers of packages and of
+#            the layout of C++, and what signs a release
 #
 # Runs as root, or as a user who may use sudo. CUDA is not among them: the build uses nvcc where it finds one.
 set -euo pipefail
@@ -27,7 +27,7 @@ packages=(
 )
 
 case "${1-}" in
-  --tests) packages+=(chromium haproxy lintian clang-format) ;;
+  --tests) packages+=(chromium haproxy lintian clang-format git openssh-client) ;;
   "") ;;
   *) echo "unknown option $1" >&2; exit 2 ;;
 esac

@@ -135,8 +135,23 @@ def _entry_of(package: closure.Package) -> dict[str, Any]:
     return entry
 
 
+def spdx(name: str, packages: list[dict[str, Any]], relationships: list[dict[str, Any]]) -> dict[str, Any]:
+    """SPDX 2.3. The same content makes the same document, but for its time (SOURCE_DATE_EPOCH)."""
+    content = json.dumps([packages, relationships], sort_keys=True)
+    when = datetime.datetime.fromtimestamp(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())), datetime.timezone.utc)
+    return {
+        "spdxVersion": "SPDX-2.3",
+        "dataLicense": "CC0-1.0",
+        "SPDXID": "SPDXRef-DOCUMENT",
+        "name": name,
+        "documentNamespace": f"urn:uuid:{uuid.UUID(hashlib.sha256(content.encode()).hexdigest()[:32])}",
+        "creationInfo": {"created": when.strftime("%Y-%m-%dT%H:%M:%SZ"), "creators": ["Tool: routing-replay-notices"]},
+        "packages": packages,
+        "relationships": relationships,
+    }
+
+
 def document(name: str, version: str, parts: dict[closure.Package, str]) -> dict[str, Any]:
-    """SPDX 2.3. The same parts make the same document, but for its time (SOURCE_DATE_EPOCH)."""
     relations = {COMPILED: "STATIC_LINK", CONTAINED: "CONTAINS", NEEDED: "DYNAMIC_LINK"}
     relationships = [
         {"spdxElementId": "SPDXRef-DOCUMENT", "relationshipType": "DESCRIBES", "relatedSpdxElement": "SPDXRef-Package"}
@@ -149,18 +164,7 @@ def document(name: str, version: str, parts: dict[closure.Package, str]) -> dict
         if how == COMPILED:
             relation["comment"] = "a static library, or code of headers"
         relationships.append(relation)
-    content = json.dumps([packages, relationships], sort_keys=True)
-    when = datetime.datetime.fromtimestamp(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())), datetime.timezone.utc)
-    return {
-        "spdxVersion": "SPDX-2.3",
-        "dataLicense": "CC0-1.0",
-        "SPDXID": "SPDXRef-DOCUMENT",
-        "name": f"{name}-{version}",
-        "documentNamespace": f"urn:uuid:{uuid.UUID(hashlib.sha256(content.encode()).hexdigest()[:32])}",
-        "creationInfo": {"created": when.strftime("%Y-%m-%dT%H:%M:%SZ"), "creators": ["Tool: routing-replay-notices"]},
-        "packages": packages,
-        "relationships": relationships,
-    }
+    return spdx(f"{name}-{version}", packages, relationships)
 
 
 def main() -> int:
@@ -180,8 +184,8 @@ def main() -> int:
         return 1
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "THIRD_PARTY_NOTICES").write_text(text)
-    spdx = document(options.name, options.version, parts)
-    (options.out / "sbom.spdx.json").write_text(json.dumps(spdx, indent=1) + "\n")
+    made = document(options.name, options.version, parts)
+    (options.out / "sbom.spdx.json").write_text(json.dumps(made, indent=1) + "\n")
     return 0
 
 

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Writes the notes of a release from what the repository says already.
+
+    deploy/release_notes.py --version V --key FINGERPRINT --image FILE >RELEASE_NOTES.md
+
+The changes are those of CHANGELOG.md; how a framework is started and what it was tested with come from the READMEs. A
+section or a row that is not where it was is an error, so that no user is forgotten.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TRAINERS, CLIENTS = "trainer_plugin/README.md", "client/README.md"
+# Rows of the README's table, and where the section is that says what their users do.
+FRAMEWORKS = {
+    "verl": (TRAINERS, "verl"),
+    "slime": (TRAINERS, "slime"),
+    "miles": (TRAINERS, "miles"),
+    "Megatron-Core": (TRAINERS, "Megatron-LM"),
+    "NeMo-RL": (TRAINERS, "NeMo-RL"),
+    "SkyRL": (TRAINERS, "SkyRL"),
+    "ms-swift": (TRAINERS, "ms-swift"),
+    "transformers": (TRAINERS, "Hugging Face and FSDP"),
+    "vLLM": (CLIENTS, "From an engine"),
+    "SGLang": (CLIENTS, "From an engine"),
+}
+# Of sections that have no lines to start with: what to do first.
+FIRST = {
+    "Megatron-Core": "Build the model with `moe_enable_routing_replay=True`, and put `megatron.attach` of "
+    "`routing_replay_trainer` and three calls into your training step.",
+    "transformers": "Put `hf.attach` of `routing_replay_trainer` and three calls into your training loop.",
+    "vLLM": "Start vLLM with `--enable-return-routed-experts`, and append its answers as they are "
+    "(`routing_replay.engines.vllm`); or set `ROUTING_REPLAY_RUN`, and its server appends them.",
+    "SGLang": "Start SGLang with `--enable-return-routed-experts`, and append its answers as they are "
+    "(`routing_replay.engines.sglang`); or set `ROUTING_REPLAY_RUN`, and its server appends them.",
+}
+NOTES = """\
+# routing-replay {version} ({day})
+
+{changes}
+
+## Verify
+
+With the public key of the project (fingerprint {key}), which must not come from where these files come from:
+
+    printf 'routing-replay %s\\n' "$(cat KEY.pub)" >allowed_signers
+    ssh-keygen -Y verify -f allowed_signers -I routing-replay -n file -s SHA256SUMS.sig <SHA256SUMS
+    sha256sum --check --ignore-missing SHA256SUMS
+
+## Install
+
+    pip install routing_replay-{version}-*.whl            # where an engine, a worker or a trainer runs
+    pip install routing_replay_server-{version}-*.whl     # where the server runs; or one of:
+    sudo apt-get install ./routing-replay-server_{version}-1_amd64.deb ./routing-replay-client_{version}-1_amd64.deb
+    docker load <{image}
+
+Wheels need Python 3.10 or later on x86-64 Linux, Debian packages Debian 12. `sbom.spdx.json` names all software in each
+file.
+
+## By framework
+
+Start a server, install the first wheel wherever the framework runs, and set `ROUTING_REPLAY_ENDPOINT=HOST:7400` for all
+of its processes. Begin with `ROUTING_REPLAY_MODE=shadow` (`mode="shadow"` of `attach`), which compares and changes
+nothing.
+
+{frameworks}
+
+## Everything else
+
+| | tested | by recorded form | untested |
+|---|---|---|---|
+{rest}
+
+## Not run
+
+{not_run}"""
+
+
+def section(path: str, title: str) -> str:
+    """The text under a heading, without examples."""
+    text = re.sub(r"(?ms)^```.*?^```$", "```", (ROOT / path).read_text())  # In code `#` begins a comment.
+    found = re.search(rf"(?ms)^#+ {re.escape(title)}$(.+?)(?=^#|\Z)", text)
+    if found:
+        return found[1].strip("\n")
+    raise ValueError(f"{path} must have a section {title!r}")
+
+
+def changes(version: str) -> tuple[str, str]:
+    """The day of the version that CHANGELOG.md begins with, and its changes."""
+    found = re.search(r"(?ms)^## \[([^\]]+)\] - (\S+)$(.*?)(?=^## |\Z)", (ROOT / "CHANGELOG.md").read_text())
+    if not found or found[1] != version or not re.fullmatch(r"\d{4}-\d\d-\d\d", found[2]):
+        said = f"[{found[1]}] - {found[2]}" if found else "nothing"
+        raise ValueError(f"the first heading of CHANGELOG.md must be [{version}] - YYYY-MM-DD, got {said}")
+    return found[2], re.sub(r"^###", "##", found[3].strip(), flags=re.M)
+
+
+def tested() -> dict[str, list[str]]:
+    """The README's table: three cells by name."""
+    table = section("README.md", "What it was tested with").partition("-->\n")[2].partition("<!--")[0]
+    rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table.splitlines()[2:]]
+    return {name: cells for name, *cells in rows}
+
+
+def to_do(name: str, path: str, title: str) -> str:
+    """What a user writes: the section's lines to start with, and what stands before them."""
+    if name in FIRST:
+        return FIRST[name]
+    lines = re.match(r"(?s).*\n    [^\n]+", section(path, title).partition("```")[0].partition("\n|")[0])
+    if not lines:
+        raise ValueError(f"{path} must say how to start {title}")
+    return re.sub(r"\[([^\]]+)\]\((?!http)[^)]*\)", r"\1", lines[0])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("version", "key", "image"):
+        parser.add_argument(f"--{name}", required=True)
+    options = parser.parse_args()
+    try:
+        day, changed = changes(options.version)
+        rows = tested()
+        frameworks = []
+        for name, (path, title) in FRAMEWORKS.items():
+            runs, recorded, untested = rows.pop(name)
+            said = f"Tested: {runs}.\n\nCompared with saved output of: {recorded}. Untested: {untested}."
+            frameworks.append(f"### {name}\n\n{to_do(name, path, title)}\n\n{said} More: `{path}`, {title}.")
+        rest = "\n".join(f"| {' | '.join((name, *cells))} |" for name, cells in rows.items())
+        not_run = section("tests/README.md", "What was not run")
+    except (KeyError, ValueError) as error:
+        print(f"release_notes.py: {error}", file=sys.stderr)
+        return 1
+    print(
+        NOTES.format(
+            **vars(options), day=day, changes=changed, frameworks="\n\n".join(frameworks), rest=rest, not_run=not_run
+        )
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
