@@ -198,7 +198,7 @@ TEST_P(AlignmentTest, AWrongLayoutIsNamed) {
   Alignment alignment = Judge(GetParam(), Packed(), recorded, rollout.Live(model, kRank, 0.3F));
   EXPECT_TRUE(alignment.misaligned);
   EXPECT_EQ(alignment.rows.mistakes.front(), "partition_zigzag_per_document");
-  EXPECT_EQ(alignment.rows.what, "context parallelism was taken for zigzag_per_document, the tokens are contiguous");
+  EXPECT_EQ(alignment.rows.what, "rows were cut as zigzag_per_document, but the model's tokens as contiguous");
   PlanRank other = kRank;
   other.rows.tp_rank = 1;
   alignment = Judge(GetParam(), Packed(), recorded, rollout.Live(Packed(), other, 0.3F));

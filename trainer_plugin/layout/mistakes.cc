@@ -32,7 +32,7 @@ class RowCatalogue {
     ways_.push_back({{"none"}, what, {"none", what}, std::move(right)});
   }
 
-  // Adds the rows of another layout or rank. If this layout is invalid, nobody could have made the mistake.
+  // Adds the rows of another layout or rank. If that layout is invalid, the mistake is impossible.
   void Add(const std::string& mistake, const std::string& what, const Mistake& reversed,
            const std::function<void(MicroBatchLayout&, RowRank&)>& change) {
     MicroBatchLayout layout = layout_;
@@ -80,16 +80,15 @@ void AddPartitions(const MicroBatchLayout& layout, RowCatalogue& catalogue) {
   for (const Partition partition : {Partition::kContiguous, Partition::kContiguousPerSequence,
                                     Partition::kZigzagPerDocument, Partition::kZigzagPerSequence}) {
     const std::string name(NameOf(partition));
-    catalogue.Add(
-        absl::StrCat("partition_", name),
-        absl::StrCat("context parallelism was taken for ", name, ", the tokens are ", NameOf(layout.partition)),
-        {absl::StrCat("partition_", NameOf(layout.partition)),
-         absl::StrCat("context parallelism was taken for ", NameOf(layout.partition), ", the tokens are ", name)},
-        [partition](MicroBatchLayout& l, RowRank&) { l.partition = partition; });
+    catalogue.Add(absl::StrCat("partition_", name),
+                  absl::StrCat("rows were cut as ", name, ", but the model's tokens as ", NameOf(layout.partition)),
+                  {absl::StrCat("partition_", NameOf(layout.partition)),
+                   absl::StrCat("rows were cut as ", NameOf(layout.partition), ", but the model's tokens as ", name)},
+                  [partition](MicroBatchLayout& l, RowRank&) { l.partition = partition; });
   }
   catalogue.Add("no_context_parallel_slice",
-                "the rows were not sliced for context parallelism: each rank got the first ones",
-                {"context_parallel_slice", "rows were sliced for context parallelism, the model's tokens are not"},
+                "rows were not sliced for context parallelism: each rank got the first rows",
+                {"context_parallel_slice", "rows were sliced for context parallelism, but the model's tokens are not"},
                 [](MicroBatchLayout& l, RowRank& r) {
                   l.cp_size = 1;
                   r.cp_rank = 0;
@@ -98,7 +97,7 @@ void AddPartitions(const MicroBatchLayout& layout, RowCatalogue& catalogue) {
 
 Mistake NoSlice() {
   return {"no_sequence_parallel_slice",
-          "the sequence-parallel slice is missing: every tensor-parallel rank got the first rows"};
+          "rows were not sliced for sequence parallelism: each tensor-parallel rank got the first rows"};
 }
 Mistake Slice() {
   return {"sequence_parallel_slice", "rows were sliced by tensor-parallel rank although sequence parallelism is off"};
@@ -116,10 +115,10 @@ void AddSequenceParallel(const MicroBatchLayout& layout, RowCatalogue& catalogue
 
 Mistake BatchMajor() {
   return {"batch_major",
-          "the batch was flattened batch-major (b·S + s); Megatron's router sees sequence-major rows (s·B + b)"};
+          "the batch was flattened batch-major (b·S + s), but Megatron's router sees sequence-major rows (s·B + b)"};
 }
 Mistake SequenceMajor() {
-  return {"sequence_major", "rows were taken in sequence-major order, the router's are batch-major"};
+  return {"sequence_major", "rows were put in sequence-major order, but the router's are batch-major"};
 }
 
 void AddOrders(const MicroBatchLayout& layout, RowCatalogue& catalogue) {
@@ -138,10 +137,10 @@ void AddOrders(const MicroBatchLayout& layout, RowCatalogue& catalogue) {
                   });
   }
   if (layout.tokens_per_sample) {
-    catalogue.Add("tokens_per_sample_ignored",
-                  "packed rows were not un-flattened to tokens_per_sample as the MoE layer does",
-                  {"tokens_per_sample", "packed rows were un-flattened to tokens_per_sample, the MoE layer does not"},
-                  [](MicroBatchLayout& l, RowRank&) { l.tokens_per_sample.reset(); });
+    catalogue.Add(
+        "tokens_per_sample_ignored", "packed rows were not un-flattened to tokens_per_sample as the MoE layer does",
+        {"tokens_per_sample", "packed rows were un-flattened to tokens_per_sample, but those of the MoE layer are not"},
+        [](MicroBatchLayout& l, RowRank&) { l.tokens_per_sample.reset(); });
   }
 }
 
@@ -162,15 +161,15 @@ void AddPaddings(const MicroBatchLayout& layout, RowCatalogue& catalogue) {
   const bool left =
       std::any_of(layout.sequences.begin(), layout.sequences.end(), [](auto& s) { return s.first_row > 0; });
   if (left) {
-    catalogue.Add("left_padding_stripped", "left padding was stripped before alignment, the model sees it",
-                  {"left_padding_kept", "rows were left-padded, the model does not see the padding"},
+    catalogue.Add("left_padding_stripped", "left padding was removed from the rows, but the model's input has it",
+                  {"left_padding_kept", "rows were padded on the left, but the model's input is not"},
                   [](MicroBatchLayout& l, RowRank&) {
                     for (SequenceShape& sequence : l.sequences) sequence.first_row = 0;
                   });
   }
   if (layout.format != TokenFormat::kThd) {
-    catalogue.Add("left_padding_kept", "rows were left-padded, the model's rectangle is padded on the right",
-                  {"left_padding_stripped", "rows were padded on the right, the model's rectangle is on the left"},
+    catalogue.Add("left_padding_kept", "rows were padded on the left, but the model's rectangle on the right",
+                  {"left_padding_stripped", "rows were padded on the right, but the model's rectangle on the left"},
                   [](MicroBatchLayout& l, RowRank&) {
                     for (SequenceShape& sequence : l.sequences) sequence.first_row = l.padded_length - sequence.tokens;
                   });
@@ -178,17 +177,17 @@ void AddPaddings(const MicroBatchLayout& layout, RowCatalogue& catalogue) {
   }
   catalogue.Add(
       "padding_between_documents_ignored",
-      "rows of the samples were joined without the padding that each document has (real cu_seqlens in place of "
-      "the padded ones)",
-      {"padding_between_documents", "documents were taken for padded, the model's follow each other without padding"},
+      "rows of the samples were joined without the padding of each document (cu_seqlens without padding instead of "
+      "padded ones)",
+      {"padding_between_documents", "rows were placed as if documents were padded, but the model's have no padding"},
       [](MicroBatchLayout& l, RowRank&) {
         SetDocuments(l, [](const SequenceShape& sequence) { return sequence.tokens; });
       });
   catalogue.Add(
       "joined_recorded_rows",
-      "the recorded rows were joined: each sample has one less than tokens, so every sample is shifted by one "
-      "row more",
-      {"joined_tokens", "documents were assumed one token longer each than the model's"},
+      "recorded rows were joined, one less per sample than its tokens: each sample is shifted one row more than the "
+      "sample before it",
+      {"joined_tokens", "each document was assumed to be one token longer than the model's"},
       [](MicroBatchLayout& l, RowRank&) {
         SetDocuments(l, [](const SequenceShape& sequence) { return sequence.recorded_rows; });
       });
@@ -197,22 +196,23 @@ void AddPaddings(const MicroBatchLayout& layout, RowCatalogue& catalogue) {
 void AddRanks(const MicroBatchLayout& layout, const RowRank& rank, RowCatalogue& catalogue) {
   for (int32_t cp = 0; cp < layout.cp_size; ++cp) {
     if (cp == rank.cp_rank) continue;
-    catalogue.Add(
-        absl::StrCat("rows_of_cp_rank_", cp), absl::StrCat("these are the rows of context-parallel rank ", cp),
-        {absl::StrCat("rows_of_cp_rank_", rank.cp_rank),
-         absl::StrCat("these are the rows of context-parallel rank ", rank.cp_rank, ", the model's those of ", cp)},
-        [cp](MicroBatchLayout&, RowRank& r) { r.cp_rank = cp; });
+    catalogue.Add(absl::StrCat("rows_of_cp_rank_", cp),
+                  absl::StrCat("these are the rows of context-parallel rank ", cp),
+                  {absl::StrCat("rows_of_cp_rank_", rank.cp_rank),
+                   absl::StrCat("these are the rows of context-parallel rank ", rank.cp_rank,
+                                ", but the model's are those of rank ", cp)},
+                  [cp](MicroBatchLayout&, RowRank& r) { r.cp_rank = cp; });
   }
   for (int32_t tp = 0; layout.sequence_parallel && tp < layout.tp_size; ++tp) {
     if (tp == rank.tp_rank) continue;
-    catalogue.Add(
-        absl::StrCat("rows_of_tp_rank_", tp), absl::StrCat("these are the rows of tensor-parallel rank ", tp),
-        {absl::StrCat("rows_of_tp_rank_", rank.tp_rank),
-         absl::StrCat("these are the rows of tensor-parallel rank ", rank.tp_rank, ", the model's those of ", tp)},
-        [tp](MicroBatchLayout&, RowRank& r) { r.tp_rank = tp; });
+    catalogue.Add(absl::StrCat("rows_of_tp_rank_", tp), absl::StrCat("these are the rows of tensor-parallel rank ", tp),
+                  {absl::StrCat("rows_of_tp_rank_", rank.tp_rank),
+                   absl::StrCat("these are the rows of tensor-parallel rank ", rank.tp_rank,
+                                ", but the model's are those of rank ", tp)},
+                  [tp](MicroBatchLayout&, RowRank& r) { r.tp_rank = tp; });
   }
-  catalogue.Add("not_sliced_at_all", "the rows were sliced for no kind of parallelism: each rank got the first ones",
-                {"sliced", "rows were sliced, the model's are not: each rank has all of them"},
+  catalogue.Add("not_sliced_at_all", "rows were not sliced for any kind of parallelism: each rank got the first rows",
+                {"sliced", "rows were sliced, but the model's are not: each rank has all of them"},
                 [](MicroBatchLayout& l, RowRank& r) {
                   l.cp_size = 1;
                   l.sequence_parallel = false;
@@ -307,15 +307,19 @@ Mistake LayerNumber() {
 Mistake LayerBefore() { return {"one_layer_before", "each layer got the routes of the layer before it"}; }
 Mistake MoeOrdinal() {
   return {"moe_ordinal_as_layer",
-          "routers were counted and the count used as a decoder layer: dense layers are missing in it"};
+          "the router's number was used as a decoder layer, although it does not count dense layers"};
 }
 Mistake DecoderLayer() {
   return {"layer_as_moe_ordinal",
-          "the decoder layer was used as an index of MoE layers: dense layers are counted in it"};
+          "the decoder layer was used as an index of MoE layers, although it counts dense layers"};
 }
-Mistake LastColumns() { return {"last_columns", "of all layers' columns the last ones were kept, one per MoE layer"}; }
+Mistake LastColumns() {
+  return {"last_columns",
+          "the record has a column for every layer, and the last ones were used as those of the MoE layers"};
+}
 Mistake FirstColumns() {
-  return {"first_columns", "of all layers' columns the first ones were kept, one per MoE layer"};
+  return {"first_columns",
+          "the record has a column for every layer, and the first ones were used as those of the MoE layers"};
 }
 
 void AddNumberings(const Geometry& geometry, const std::vector<OwnedLayer>& right, LayerCatalogue& catalogue) {
@@ -333,14 +337,14 @@ void AddNumberings(const Geometry& geometry, const std::vector<OwnedLayer>& righ
     local_decoder.push_back(static_cast<int32_t>(i));
   }
   catalogue.Add("no_pipeline_offset",
-                "MoE layers were counted from the stage's first one: every stage got those of the first",
+                "MoE layers were counted from the start of each stage: every stage got the layers of the first stage",
                 std::move(local));
   catalogue.Add("construction_order",
-                "routers were numbered as they were built, and the number used as a decoder layer",
+                "routers were numbered in the order of their construction, and the number was used as a decoder layer",
                 std::move(local_decoder));
   std::vector<int32_t> offset;
   for (size_t i = 0; i < right.size(); ++i) offset.push_back(right.front().layer_id + static_cast<int32_t>(i));
-  catalogue.Add("dense_layers_counted", "MoE layers were taken for neighbours, from the stage's first one on",
+  catalogue.Add("dense_layers_counted", "MoE layers were assumed to follow each other without dense layers in between",
                 std::move(offset));
   catalogue.AddEach(LayerBefore(), LayerNumber(), [](int32_t layer) { return layer - 1; });
 }
@@ -350,13 +354,14 @@ void AddSplits(const Geometry& geometry, const LayerTable& table, const LayerSpl
   const int32_t pp_rank = rank.pp_rank;
   const std::optional<int32_t> chunk = rank.chunk;
   if (table.virtual_stages() > 1) {
-    catalogue.Add("chunks_side_by_side", "virtual stages were ignored: the chunks of a rank were taken for neighbours",
+    catalogue.Add("chunks_side_by_side",
+                  "virtual stages were ignored: the chunks of a rank were assumed to be adjacent",
                   ChunksSideBySide(geometry, table, pp_rank, chunk));
-    catalogue.Add("first_chunk_only", "every chunk got the layers of the rank's first one",
+    catalogue.Add("first_chunk_only", "every chunk got the layers of the rank's first chunk",
                   MoeLayersIn(geometry, table.range(pp_rank, 0)));
   }
   catalogue.AddSplit(
-      "even_split", "the stages were taken for equal",
+      "even_split", "layers were split evenly over the stages",
       {.num_layers = split.num_layers, .pipeline_size = split.pipeline_size, .virtual_stages = table.virtual_stages()},
       rank);
   LayerSplit decoder_alone = split;
@@ -372,8 +377,10 @@ void AddSplits(const Geometry& geometry, const LayerTable& table, const LayerSpl
     }
     catalogue.Add(
         absl::StrCat("layers_of_pp_rank_", p),
-        absl::StrCat("these are the layers of pipeline rank ", p,
-                     ": with pipeline_model_parallel_layout, some versions of Megatron answer for the calling rank"),
+        absl::StrCat(
+            "these are the layers of pipeline rank ", p,
+            ": with pipeline_model_parallel_layout, some versions of Megatron always return those of the calling "
+            "rank"),
         std::move(layers));
   }
 }

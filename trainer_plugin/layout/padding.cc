@@ -84,7 +84,7 @@ absl::Status CheckBatch(const UnpaddedBatch& batch, const Framework& framework) 
     const auto field = [i] { return absl::StrCat("sequences[", i, "]"); };
     if (shape.tokens < 0 || shape.recorded_rows < 0) return Invalid(field(), "a length is negative");
     if (shape.tokens > kMaxStreamRows - tokens) {
-      return Invalid(field(), absl::StrCat("brings the batch above ", kMaxStreamRows, " tokens"));
+      return Invalid(field(), absl::StrCat("makes the batch longer than ", kMaxStreamRows, " tokens"));
     }
     tokens += shape.tokens;
     if (!shape.live && !Takes(framework.recorded, shape)) {
@@ -179,15 +179,15 @@ void AddBatchMajorHazard(const char* policy, PaddingPrediction& prediction) {
   if (prediction.layout.batch_size <= 1) return;
   prediction.hazards.push_back(
       absl::StrCat(policy, " flattens the routes of ", prediction.layout.batch_size,
-                   " samples batch-major (row b·S + s), Megatron's router sees sequence-major rows (row s·B + b): its "
-                   "own replay is right for one sample only"));
+                   " samples batch-major (row b·S + s), but Megatron's router sees sequence-major rows (row s·B + b): "
+                   "its own replay is right only for a single sample"));
 }
 
 // Adds a hazard if the framework slices rows over tp although sequence parallelism is off.
 void AddSliceHazard(const char* policy, const UnpaddedBatch& batch, PaddingPrediction& prediction) {
   if (batch.tp_size == 1 || batch.sequence_parallel) return;
   prediction.hazards.push_back(absl::StrCat(policy, " slices routes over tp_size = ", batch.tp_size,
-                                            " whatever sequence_parallel says: with it off its own replay misaligns"));
+                                            " although sequence_parallel is off: its own replay is misaligned"));
 }
 
 // Megatron-LM.
@@ -211,13 +211,14 @@ Prediction Predict(const UnpaddedBatch& batch, const MegatronPadding& options) {
   if (!options.packed) {
     RR_ASSIGN_OR_RETURN(const auto length, total_of(LongestSample(batch)));
     PaddingPrediction prediction = PredictRectangle(batch, partition, length);
-    prediction.rule = absl::StrCat("the longest sample to a multiple of ", unit);
+    prediction.rule = absl::StrCat("the longest sample is padded to a multiple of ", unit);
     return prediction;
   }
   auto prediction = PredictPacked(batch, partition, documents ? unit : 1, Tail::kLastSample, total_of);
   if (!prediction.ok()) return prediction;
-  prediction->rule = absl::StrCat(documents ? "each document" : "the stream", " to a multiple of ", unit,
-                                  ", the last document to the end of ", prediction->layout.total_rows, " rows");
+  prediction->rule =
+      absl::StrCat(documents ? "each document" : "the stream", " is padded to a multiple of ", unit,
+                   ", and the last document until the stream has ", prediction->layout.total_rows, " rows");
   return prediction;
 }
 
@@ -265,9 +266,9 @@ void AddNarrowChunks(int64_t unit, PaddingPrediction& prediction) {
 }
 
 std::string RuleOf(int64_t sample, int64_t stream, const VerlPadding& options) {
-  std::string rule = absl::StrCat("each sample to a multiple of ", sample);
+  std::string rule = absl::StrCat("each sample is padded to a multiple of ", sample);
   if (options.fp8 || options.length_bucket || options.min_local_rows) {
-    absl::StrAppend(&rule, ", the last one grows until the stream has ", stream, " rows (", options.fp8 ? "FP8 " : "",
+    absl::StrAppend(&rule, ", and the last sample until the stream has ", stream, " rows (", options.fp8 ? "FP8 " : "",
                     options.length_bucket ? "length bucket " : "", options.min_local_rows ? "least local rows " : "",
                     "rule)");
   }
@@ -295,9 +296,9 @@ PaddingPrediction PredictRectangle(const UnpaddedBatch& batch, int64_t unit, con
   }
   const int64_t longest = options.forced_max_length.value_or(LongestSample(batch));
   PaddingPrediction prediction = PredictRectangle(batch, Partition::kZigzagPerSequence, RoundUp(longest, multiple));
-  prediction.rule = absl::StrCat("every sample to ", longest, " rows, that to a multiple of ", multiple);
+  prediction.rule = absl::StrCat("every sample is padded to ", longest, " rows, then to a multiple of ", multiple);
   prediction.hazards.emplace_back(
-      "verl packs replayed routes whatever the model does: routing replay needs use_remove_padding");
+      "verl packs replayed routes even if the model's input is not packed: routing replay needs use_remove_padding");
   return prediction;
 }
 
@@ -321,9 +322,9 @@ Prediction Predict(const UnpaddedBatch& batch, const SlimePadding& options) {
                                   Tail::kDocument, [&](int64_t rows) { return RoundUp(rows, stream); });
   if (!prediction.ok()) return prediction;
   prediction->rule =
-      absl::StrCat("each sample to a multiple of ", sample, ", the stream to one of ", stream, " (cp_size ",
-                   batch.cp_size, " x tp_size ", batch.tp_size, " x data_pad_size_multiplier ",
-                   options.pad_size_multiplier, ") by a document of its own");
+      absl::StrCat("each sample is padded to a multiple of ", sample,
+                   ", and the stream, by a padding document, to one of ", stream, " (cp_size ", batch.cp_size,
+                   " x tp_size ", batch.tp_size, " x data_pad_size_multiplier ", options.pad_size_multiplier, ")");
   return prediction;
 }
 
@@ -346,8 +347,8 @@ Prediction Predict(const UnpaddedBatch& batch, const MilesPadding& options) {
   PaddingPrediction prediction =
       PredictRectangle(batch, options.allgather_cp ? Partition::kContiguousPerSequence : Partition::kZigzagPerSequence,
                        RoundUp(MilesMaxLength(batch, options), sample));
-  prediction.rule =
-      absl::StrCat("the longest sample to a multiple of ", RectangleMultiple(batch, options), ", then of ", sample);
+  prediction.rule = absl::StrCat("the longest sample is padded to a multiple of ", RectangleMultiple(batch, options),
+                                 ", then of ", sample);
   AddBatchMajorHazard("miles", prediction);
   return prediction;
 }
@@ -364,7 +365,8 @@ Prediction Predict(const UnpaddedBatch& batch, const SkyRlPadding& options) {
       options.packed ? PredictPacked(batch, Partition::kZigzagPerDocument, multiple, Tail::kLastSample, std::identity())
                      : PredictRectangle(batch, Partition::kZigzagPerSequence, RoundUp(LongestSample(batch), multiple));
   if (!prediction.ok()) return prediction;
-  prediction->rule = absl::StrCat(options.packed ? "each" : "the longest", " sample to a multiple of ", multiple);
+  prediction->rule =
+      absl::StrCat(options.packed ? "each" : "the longest", " sample is padded to a multiple of ", multiple);
   if (!options.packed) AddBatchMajorHazard("skyrl", *prediction);
   AddSliceHazard("skyrl", batch, *prediction);
   return prediction;
@@ -394,10 +396,10 @@ Prediction PredictPack(const UnpaddedBatch& batch, const NemoRlPadding& options)
   auto prediction =
       PredictPacked(batch, Partition::kZigzagPerDocument, multiples.individual, Tail::kLastSample, total_of);
   if (!prediction.ok()) return prediction;
-  prediction->rule =
-      absl::StrCat("each sample to a multiple of ", multiples.individual, ", the last one grows until the pack has ",
-                   packed_to ? absl::StrCat(prediction->layout.total_rows, " rows, as every pack of the pipeline")
-                             : absl::StrCat("a multiple of ", multiples.packed, " rows"));
+  prediction->rule = absl::StrCat(
+      "each sample is padded to a multiple of ", multiples.individual, ", and the last sample until the pack has ",
+      packed_to ? absl::StrCat(prediction->layout.total_rows, " rows, like every pack of the pipeline")
+                : absl::StrCat("a multiple of ", multiples.packed, " rows"));
   return prediction;
 }
 
@@ -406,7 +408,7 @@ Prediction Predict(const UnpaddedBatch& batch, const NemoRlPadding& options) {
   const int64_t multiple = options.make_sequence_length_divisible_by;
   PaddingPrediction prediction =
       PredictRectangle(batch, Partition::kZigzagPerSequence, RoundUp(LongestSample(batch), multiple));
-  prediction.rule = absl::StrCat("the longest sample to a multiple of ", multiple);
+  prediction.rule = absl::StrCat("the longest sample is padded to a multiple of ", multiple);
   return prediction;
 }
 
@@ -444,7 +446,8 @@ Prediction PredictStream(const UnpaddedBatch& batch, int64_t multiple) {
   const int64_t rows = Sum(padded);
   const int64_t total = RoundUp(rows, multiple);
   if (total > kMaxStreamRows) {
-    return Invalid("padding", absl::StrCat("a multiple of ", multiple, " rows is above ", kMaxStreamRows));
+    return Invalid("padding", absl::StrCat("the stream, padded to a multiple of ", multiple, " rows, has more than ",
+                                           kMaxStreamRows));
   }
   if ((total - rows) % unit != 0) {
     return Invalid(
@@ -455,8 +458,8 @@ Prediction PredictStream(const UnpaddedBatch& batch, int64_t multiple) {
   PaddingPrediction prediction;
   prediction.layout =
       PackedLayout(batch, Partition::kZigzagPerDocument, padded, std::vector<int64_t>((total - rows) / unit, unit));
-  prediction.rule = absl::StrCat("each sample to a multiple of ", unit, ", then documents of ", unit,
-                                 unit == 1 ? " row" : " rows", " up to a multiple of ", multiple);
+  prediction.rule = absl::StrCat("each sample is padded to a multiple of ", unit, ", and the stream, by documents of ",
+                                 unit, unit == 1 ? " row" : " rows", ", to a multiple of ", multiple);
   return prediction;
 }
 
@@ -464,7 +467,7 @@ PaddingPrediction PredictRectangle(const UnpaddedBatch& batch, int64_t multiple)
   const int64_t unit = ZigzagUnit(batch.cp_size);
   PaddingPrediction prediction =
       PredictRectangle(batch, Partition::kZigzagPerSequence, RoundUp(RoundUp(LongestSample(batch), multiple), unit));
-  prediction.rule = absl::StrCat("the longest sample to a multiple of ", multiple, ", then of ", unit);
+  prediction.rule = absl::StrCat("the longest sample is padded to a multiple of ", multiple, ", then of ", unit);
   AddBatchMajorHazard("ms_swift", prediction);
   return prediction;
 }
@@ -484,14 +487,14 @@ Prediction Predict(const UnpaddedBatch& batch, const MsSwiftPadding& options) {
   auto prediction = options.padding_free ? PredictStream(batch, multiple) : PredictRectangle(batch, multiple);
   if (!prediction.ok()) return prediction;
   if (!AlwaysFits(batch, options, multiple)) {
-    prediction->hazards.push_back(
-        absl::StrCat("get_padding_to gives ", multiple, ", which not every batch can be cut by over cp_size ",
-                     batch.cp_size, " and tp_size ", batch.tp_size, ": these lengths fit by chance, if at all"));
+    prediction->hazards.push_back(absl::StrCat("get_padding_to gives ", multiple,
+                                               ": not every batch padded to this multiple can be divided over ",
+                                               "cp_size ", batch.cp_size, " and tp_size ", batch.tp_size));
   }
   if (HybridEpLength(options)) {
-    prediction->hazards.push_back(absl::StrCat(
-        "hybridep pads the whole model input to multiples of ", multiple,
-        " rows and sets aside what CP, SP and FP8 ask for; attention, experts and replay rows pay for the padding"));
+    prediction->hazards.push_back(absl::StrCat("hybridep pads the whole model input to multiples of ", multiple,
+                                               " rows and ignores the multiples that CP, SP and FP8 need; attention, "
+                                               "experts and replay all process the padding"));
   }
   AddSliceHazard("ms_swift", batch, *prediction);
   return prediction;
@@ -503,8 +506,8 @@ Prediction Predict(const UnpaddedBatch& batch, const PrimeRlPadding& options) {
   auto prediction = PredictPacked(batch, Partition::kContiguous, 1, Tail::kLastSample,
                                   [&](int64_t rows) { return RoundUp(rows, options.pad_to_multiple_of); });
   if (!prediction.ok()) return prediction;
-  prediction->rule =
-      absl::StrCat("the last sample grows until the stream is a multiple of ", options.pad_to_multiple_of, " rows");
+  prediction->rule = absl::StrCat("the last sample is padded until the stream has a multiple of ",
+                                  options.pad_to_multiple_of, " rows");
   return prediction;
 }
 
@@ -550,7 +553,7 @@ absl::StatusOr<NemoRlMultiples> GetNemoRlMultiples(const UnpaddedBatch& batch, c
   if (options.make_sequence_length_divisible_by % unit != 0) {
     return Invalid(Reason::kShape, "padding.make_sequence_length_divisible_by",
                    absl::StrCat(options.make_sequence_length_divisible_by, " is not a multiple of ", unit,
-                                ", what cp_size = ", batch.cp_size, " and tp_size = ", batch.tp_size, " divide"));
+                                ", as cp_size = ", batch.cp_size, " and tp_size = ", batch.tp_size, " need"));
   }
   NemoRlMultiples multiples{.individual = options.make_sequence_length_divisible_by};
   const int64_t divisor = std::max(Fp8Rows(options.fp8_recipe), options.hybridep ? kHybridEpRows : 1);
@@ -606,7 +609,7 @@ std::vector<Fact> FactsOf(const MicroBatchLayout& layout, size_t documents, bool
   for (size_t d = 0; d < documents; ++d) {
     const bool is_sample = d < layout.sequences.size();
     facts.push_back(
-        {is_sample ? absl::StrCat("sample ", d) : absl::StrCat("document ", d, ", padding behind the samples,"),
+        {is_sample ? absl::StrCat("sample ", d) : absl::StrCat("document ", d, ", padding after the samples,"),
          absl::StrCat(DocumentRows(layout, d)), true});
   }
   facts.push_back({"the stream", absl::StrCat(layout.total_rows), true});

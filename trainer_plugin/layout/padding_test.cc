@@ -138,7 +138,7 @@ TEST(Padding, MsSwiftTrap) {
       HasSubstr("get_padding_to gives 6, not a multiple of 2 x cp_size = 4: cu_seqlens end at 4, the stream has 6"));
   // 12 rows happen to fit.
   ASSERT_OK_AND_ASSIGN(const auto prediction, PredictPadding(Batch({12}, 2, 3, true), MsSwiftPadding{}));
-  EXPECT_THAT(prediction.hazards, ElementsAre(HasSubstr("by chance")));
+  EXPECT_THAT(prediction.hazards, ElementsAre(HasSubstr("not every batch")));
 }
 
 TEST(Padding, MsSwiftTailIsOfTheSmallestDocuments) {
@@ -161,7 +161,7 @@ TEST(Padding, HybridEpOverridesTheOtherRules) {
   EXPECT_THAT(prediction.hazards, ElementsAre(HasSubstr("pads the whole model input")));
   // It can break what CP and SP divide.
   ASSERT_OK_AND_ASSIGN(const auto uneven, PredictPadding(Batch({10}, 2, 8, true), options));
-  EXPECT_THAT(uneven.hazards, ElementsAre(HasSubstr("by chance"), HasSubstr("pads the whole model input"),
+  EXPECT_THAT(uneven.hazards, ElementsAre(HasSubstr("not every batch"), HasSubstr("pads the whole model input"),
                                           HasSubstr("not a multiple of tp_size = 8")));
   options.seq_length = 102;
   EXPECT_THAT(PredictPadding(batch, options), Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
@@ -246,7 +246,7 @@ TEST(Padding, SlicesWithoutSequenceParallelismAreHazards) {
   for (const PaddingPolicy& policy :
        {PaddingPolicy(VerlPadding{}), PaddingPolicy(SkyRlPadding{}), PaddingPolicy(MsSwiftPadding{})}) {
     ASSERT_OK_AND_ASSIGN(const auto prediction, PredictPadding(Batch({4}, 1, 2, false), policy));
-    EXPECT_THAT(prediction.hazards, ElementsAre(HasSubstr("whatever sequence_parallel says")));
+    EXPECT_THAT(prediction.hazards, ElementsAre(HasSubstr("although sequence_parallel is off")));
   }
 }
 
@@ -288,13 +288,13 @@ TEST_F(DifferenceTest, NoneForWhatWasPredicted) { EXPECT_EQ(Words(), ""); }
 TEST_F(DifferenceTest, NamesTheSample) {
   passed_.cu_seqlens_padded = {0, 16, 20};
   passed_.total_rows = 20;
-  EXPECT_EQ(Words(), "sample 1 has 4 rows, verl gives 8: each sample to a multiple of 8");
+  EXPECT_EQ(Words(), "sample 1 has 4 rows, verl gives 8: each sample is padded to a multiple of 8");
 }
 
 TEST_F(DifferenceTest, NamesTheTail) {
   passed_.cu_seqlens_padded = {0, 16, 24, 32};
   passed_.total_rows = 32;
-  EXPECT_THAT(Words(), HasSubstr("document 2, padding behind the samples, has 8 rows, verl gives 0"));
+  EXPECT_THAT(Words(), HasSubstr("document 2, padding after the samples, has 8 rows, verl gives 0"));
   passed_.cu_seqlens_padded = {0, 16, 24};
   EXPECT_THAT(Words(), HasSubstr("the stream has 32 rows, verl gives 24"));
 }

@@ -1,4 +1,4 @@
-"""The asyncio client does what the other one does."""
+"""The asyncio client behaves like the client for threads."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
         del appender, run
         deadline = time.monotonic() + 30
         while any(reference() for reference in gone) and time.monotonic() < deadline:
-            await asyncio.sleep(0.01)  # The loop still holds what has just ended.
+            await asyncio.sleep(0.01)  # The loop still holds the tasks that have just ended.
             gc.collect()
         self.assertEqual([reference() for reference in gone], [None] * 2)
         await self.client.close()
@@ -187,7 +187,7 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
             self.assertEqual(state.token_check, rr.token_check(tokens[:-1]))
 
     async def test_calls_that_are_cancelled_at_any_time(self) -> None:
-        """Nothing touches their arguments afterwards, and the next calls are as if they had not been."""
+        """After a cancelled call nothing touches its arguments, and the next calls are not affected."""
         rng = np.random.default_rng(8)
         for i in range(100):
             rows, out = LARGE.copy(), np.zeros(LARGE.size * 2, np.uint8)
@@ -220,7 +220,7 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
             np.testing.assert_array_equal(sample.rows, LARGE)
 
     async def test_a_full_executor_of_the_loop(self) -> None:
-        """Threads that wait for appends may fill it: these need none of it."""
+        """Threads that wait for appends may occupy the whole executor: the appends need none of its threads."""
         loop = asyncio.get_running_loop()
         workers = min(32, (os.cpu_count() or 1) + 4)
 

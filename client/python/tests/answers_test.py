@@ -1,4 +1,4 @@
-"""Answers of engines whose rows, tokens or layers are not as they seem: shapes that real engines gave."""
+"""Answers whose rows, tokens or layers are misleading, in forms that real engines returned."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class CacheTest(AnswerTest):
             ({"cached_tokens_details": {"device": 4, "host": 0}}, 4),
             ({"cached_tokens_details": None, "cached_tokens": 0}, 0),
             ({}, 4),
-            ({"cached_tokens": None}, 6),  # Not told: all of the prompt.
+            ({"cached_tokens": None}, 6),  # Unknown: all rows of the prompt.
             ({"num_retractions": 1}, 8),
         ):
             recorded = self.rows(self.response(**meta), hierarchical_cache=True)
@@ -151,7 +151,7 @@ class CacheTest(AnswerTest):
         self.assertEqual(sglang.rows(chat, GEOMETRY, hierarchical_cache=True).missing_rows, 6)
 
     def test_rows_of_later_weights(self) -> None:
-        """Of an answer that was taken back and computed again."""
+        """For an answer that was preempted and computed again."""
         spans = [{"version": "7", "start": 0, "end": 2}, {"version": "8", "start": 2, "end": 3}]
         for meta, missing in (
             ({"num_retractions": 1, "weight_versions": spans}, 7),

@@ -1,4 +1,4 @@
-"""The background appender against a real server that comes, goes, stops and is full."""
+"""The background appender against a real server that starts, stops, hangs and is full."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class AppenderTest(ServerTest):
         run.flush()
         for name, tokens in (("opened", 61), ("behind", 81), ("within", 61), ("holes", 7), ("lost", 5), ("empty", 1)):
             self.assertEqual(run.stat(name).num_tokens, tokens, name)
-        # What says its shape only inside.
+        # Payloads whose shape is only in their header.
         file = io.BytesIO()
         np.save(file, ROWS[:20])
         outcome = run.put("file", rr.Payload(file.getvalue(), "NPY"), seal=True)
@@ -159,7 +159,7 @@ class AppenderTest(ServerTest):
         del appender, run, dropped
         gc.collect()
         self.assertEqual([reference() for reference in gone], [None] * 4)
-        client.close()  # Also what a run that is gone had queued.
+        client.close()  # Also sends what a run without references had queued.
         self.assertEqual(rr.Client(self.server.endpoint).run(self.run_name).stat("c").committed_rows, 500)
         gone = [weakref.ref(client), weakref.ref(client._link)]
         del client
@@ -434,7 +434,7 @@ class TroubleTest(unittest.TestCase):
                 later = threading.Timer(0.3, lambda: file.write_text(second.endpoint))
                 file.unlink()
                 later.start()
-                run = client.run("r", GEOMETRY)  # Repeated until it is there.
+                run = client.run("r", GEOMETRY)  # Called until the run exists.
                 later.join()
                 run.append("after", ROWS)
                 run.flush(60)
@@ -443,13 +443,13 @@ class TroubleTest(unittest.TestCase):
                 with rr.Client(third.endpoint) as direct:
                     direct.run("r", GEOMETRY)
                 second.stop()
-                run.append("later", ROWS)  # The appender's stream was on the second one.
+                run.append("later", ROWS)  # The appender's stream was connected to the second server.
                 run.flush(60)
                 self.assertEqual(run.stat("later").committed_rows, 500)
                 fourth = self.start()
                 file.write_text(fourth.endpoint)
                 third.stop()
-                with self.assertRaises(rr.NotFoundError):  # Not repeated, so it must be right at once.
+                with self.assertRaises(rr.NotFoundError):  # Not retried: the first attempt must be right.
                     run.truncate("later", 0)
 
     def test_a_run_that_a_server_has_lost(self) -> None:
@@ -473,7 +473,7 @@ class TroubleTest(unittest.TestCase):
             error = outcomes[-1].error
             assert isinstance(error, rr.NotFoundError)
             self.assertEqual(error.reason, "NO_RUN")
-            # Whoever makes the run anew says so, and the same appender goes on.
+            # A client makes the run again, and the same appender continues.
             client.run("r", GEOMETRY)
             appender.append("a", ROWS[:200])
             appender.flush(60)

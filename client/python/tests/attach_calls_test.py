@@ -1,4 +1,4 @@
-"""What is attached: which calls of an engine are recorded, what stands in their outputs, and how all of it ends."""
+"""Attached engines: which calls are recorded, what their outputs contain, and what is left after detach."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TEXT = base64.b64encode(ROUTES.astype("<i4").tobytes()).decode()
 
 
 def output(name: str, start: int = 0, tokens: list[int] = ANSWER, rows: np.ndarray = ROUTES) -> SimpleNamespace:
-    """As vLLM's RequestOutput."""
+    """Like vLLM's RequestOutput."""
     fields = {"index": 0, "token_ids": tokens, "finish_reason": "length"}
     choice = SimpleNamespace(**fields, routed_experts=rows[start:].astype(np.uint8))
     return SimpleNamespace(request_id=name, prompt_token_ids=PROMPT, outputs=[choice])
@@ -45,7 +45,7 @@ def params(start: int) -> SimpleNamespace:
 
 
 class Llm:
-    """As vllm.LLM of 0.33: what its methods call, and the requests that they enqueue."""
+    """Like vllm.LLM of 0.33: its methods call each other as there, and enqueue requests."""
 
     def __init__(self) -> None:
         self.queue: list[Any] = []
@@ -124,7 +124,7 @@ class CallsTest(AttachedTest):
         self.assertIsNone(outputs[1].outputs[0].routed_experts)
 
     def test_chat_that_calls_generate(self) -> None:
-        """As in older releases."""
+        """As in older releases of vLLM."""
         llm = Llm()
         llm.chat = lambda messages, sampling_params=None: llm.generate(messages, sampling_params)
         attachment = self.attached(llm)
@@ -179,7 +179,7 @@ class ReferenceTest(AttachedTest):
         llm = Llm()
         self.attached(llm)
         [out] = llm.generate(["a"])
-        self.assertIsNone(out.outputs[0].routed_experts)  # Which servers send on as an array.
+        self.assertIsNone(out.outputs[0].routed_experts)  # Servers send this field on as an array.
         self.check(out.outputs[0].routing_replay, "0/0")
         for absent in ("raise", "unrecorded"):
             with self.assertRaisesRegex(rr.InvalidArgumentError, "is a reference"):
@@ -225,7 +225,7 @@ class FlushTest(AttachedTest):
         return queue
 
     def test_all_that_failed_are_named(self) -> None:
-        """What is rejected here as well as what the server rejects."""
+        """Rows that the client rejects, and rows that the server rejects."""
         llm = Llm()
         attachment = self.attached(llm)
         for sample in ("0/0", "1/0"):
@@ -349,7 +349,7 @@ class EndTest(AttachedTest):
             while not queue._waiting:
                 time.sleep(0.01)
             closing = pool.submit(queue.close, PATIENCE)
-            time.sleep(0.3)  # So that it waits for the first one: it could find both in the queue, as well.
+            time.sleep(0.3)  # Gives it time to wait for the first one; otherwise both could be in the queue.
             go.set()
             closing.result(PATIENCE)
             taken.result(PATIENCE)

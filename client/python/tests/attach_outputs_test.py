@@ -1,4 +1,5 @@
-"""Outputs of engines that are cut into events, or odd: nothing is guessed, and an odd one costs its own rows."""
+"""Outputs of engines that come in several events, or are malformed: a malformed output loses its own rows only, and no
+row is guessed."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def text_of(routes: np.ndarray) -> str:
 
 
 def event(name: str, prompt: int, count: int | None, finish: Any, ids: Any = None, rows: Any = None) -> dict[str, Any]:
-    """Of SGLang."""
+    """With the fields of SGLang's output."""
     meta = {"id": name, "prompt_tokens": prompt, "finish_reason": finish}
     if count is not None:
         meta["completion_tokens"] = count
@@ -44,7 +45,7 @@ def event(name: str, prompt: int, count: int | None, finish: Any, ids: Any = Non
 
 
 class Engine:
-    """As sglang.Engine: answers what it is given."""
+    """Like sglang.Engine: returns the answers that it is given."""
 
     def __init__(self, answer: Any, **settings: Any) -> None:
         self.answer = answer
@@ -55,11 +56,11 @@ class Engine:
 
 
 class StreamTest(unittest.TestCase):
-    """All ids so far, or those that are new, as the engine's settings say."""
+    """All ids so far or only the new ones, according to the engine's settings."""
 
     def test_against_the_truth(self) -> None:
-        """Random streams, in some of which a stop token is cut off, or whose settings say the wrong thing: what is not
-        rejected is right."""
+        """Random streams. In some a stop token is cut off, in others the settings are wrong: rows that are not rejected
+        are the right ones."""
         seen: collections.Counter[bool] = collections.Counter()
         for number in range(1000):
             prompt, ids = RNG.integers(3, size=RNG.integers(1, 4)).tolist(), RNG.integers(3, size=RNG.integers(1, 7))
@@ -84,7 +85,7 @@ class StreamTest(unittest.TestCase):
                 continue
             truth = [*prompt, *ids.tolist()]
             self.assertEqual((finished.num_tokens, recorded.take), (len(truth), (0, len(truth) - 1)))
-            if not (cut and wrong):  # Then the counts may agree by chance.
+            if not (cut and wrong):  # With wrong settings the counts may match by chance.
                 self.assertEqual(recorded.tokens.tolist(), truth)
             seen[True] += 1
         self.assertGreater(seen[False], 100)
@@ -159,7 +160,7 @@ class OutputsTest(ServerTest):
             event("b0", 3, 2, LENGTH, [5, 6], routes[0]),
             {"meta_info": {"id": "b1", "finish_reason": abort}},
             {"meta_info": None},
-            {"meta_info": {"finish_reason": STOP, "prompt_tokens": 3, "completion_tokens": 1}},  # Has no name.
+            {"meta_info": {"finish_reason": STOP, "prompt_tokens": 3, "completion_tokens": 1}},  # Has no request id.
             None,
             event("b5", 3, 2, LENGTH, [5, 6], routes[1]),
         ]
@@ -234,7 +235,7 @@ class OutputsTest(ServerTest):
         metrics = attachment.metrics()
         self.assertEqual([metrics[name] for name in ("handed_over", "dropped", "waiting_bytes")], [1, 2, 0])
         self.assertEqual(self.run_.stat("c/0").unrecorded, ())
-        for sample in ("c/1", "c/2"):  # That for which it waited, and the rest of the call.
+        for sample in ("c/1", "c/2"):  # The append for which it waited, and the rest of the call.
             state = self.run_.stat(sample)
             self.assertEqual((state.unrecorded, state.sealed), (((0, 4),), True))
 

@@ -1,4 +1,4 @@
-"""Attached to engines: stand-ins with the fields of vLLM's and SGLang's outputs."""
+"""Attachments to stand-ins with the fields of vLLM's and SGLang's outputs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def routes_of(tokens: int) -> np.ndarray:
 
 
 class Llm:
-    """As vllm.LLM: two completions per prompt; the second of the last prompt was aborted before any forward."""
+    """Like vllm.LLM: two completions per prompt; the second one of the last prompt was aborted before any forward pass."""
 
     def __init__(self) -> None:
         self.made: dict[str, np.ndarray] = {}
@@ -60,7 +60,7 @@ class Llm:
 
 
 class AsyncLlm:
-    """As vllm's AsyncLLM; in DELTA mode an output has its new tokens alone."""
+    """Like vllm's AsyncLLM; in DELTA mode an output has only its new tokens."""
 
     def __init__(self) -> None:
         self.routes = routes_of(9)
@@ -151,7 +151,7 @@ class AttachTest(ServerTest):
             outputs = original(self, *arguments)
             outputs[0].outputs[0].routed_experts = outputs[0].outputs[0].routed_experts[:, :2]  # Too few layers.
             outputs[0].outputs[1].routed_experts = outputs[0].outputs[1].routed_experts[:-2]
-            outputs[0].outputs[1].routed_experts[3, 1] = 0  # Missing at the front, and a broken row.
+            outputs[0].outputs[1].routed_experts[3, 1] = 0  # The first rows are missing, and one row is broken.
             return outputs
 
         llm.generate = bad.__get__(llm)
@@ -239,7 +239,7 @@ class AttachTest(ServerTest):
 
 
 class DetachTest(ServerTest):
-    """Attachments leave an engine as they found it, whatever is going on there."""
+    """Detaching restores the engine, whatever calls are running."""
 
     def setUp(self) -> None:
         client = Client(self.server.endpoint)
@@ -343,7 +343,7 @@ class DetachTest(ServerTest):
             attachment.detach()
             self.assertEqual(engine.generate.__func__, Llm.generate)
             again = kind(engine, self.run_)
-            attachment.detach()  # Has nothing to do with the new one.
+            attachment.detach()  # The earlier attachment has no effect on the new one.
             self.assertNotEqual(getattr(engine.generate, "__func__", None), Llm.generate)
             again.detach()
             self.assertEqual(vars(engine).keys(), {"made"})
@@ -378,7 +378,7 @@ class DetachTest(ServerTest):
 
 
 class SnapshotTest(ServerTest):
-    """The engine's loop takes a copy and goes on; reading the rows is the hand-over's."""
+    """The engine's loop only copies the array; the hand-over thread reads the rows."""
 
     def setUp(self) -> None:
         client = Client(self.server.endpoint)
@@ -404,7 +404,7 @@ class SnapshotTest(ServerTest):
             llm.generate([])
             for array in (rows, prompt_rows):
                 if isinstance(array, np.ndarray):
-                    array[:] = 0  # The engine uses its buffer again.
+                    array[:] = 0  # The engine overwrites its buffer.
             output.prompt_token_ids[:] = output.outputs[0].token_ids[:] = [0, 0, 0]
             go.set()
             attachment.flush()
@@ -435,7 +435,7 @@ class SnapshotTest(ServerTest):
         routes = routes_of(8)
 
         class Tensor:
-            """Of torch, as far as anyone asks it."""
+            """Like a torch tensor, as far as the adapter uses it."""
 
             def __init__(self, array: np.ndarray) -> None:
                 self.array = array
@@ -473,7 +473,7 @@ class SnapshotTest(ServerTest):
 
 
 class HandOverTest(unittest.TestCase):
-    """Where the appends take as long as the test likes."""
+    """A client whose appends take as long as the test wants."""
 
     def setUp(self) -> None:
         self.go = threading.Event()
@@ -489,7 +489,7 @@ class HandOverTest(unittest.TestCase):
         return _handover.Job(name, size, run, lambda: self.done.append(f"-{name}"), lambda: self.taken.append(name))
 
     def hand_over(self, patience: float = 30.0) -> _handover.HandOver:
-        """Whose calls wait for so many seconds."""
+        """A run whose calls take that many seconds."""
         changed = mock.patch.object(_handover, "_PATIENCE", patience)
         changed.start()
         self.addCleanup(changed.stop)

@@ -1,4 +1,4 @@
-"""Runs to directories and back."""
+"""Writes runs to directories and restores them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class CheckpointTest(ServerTest):
 
     def test_what_the_server_lost_is_restored(self) -> None:
         self.run_.checkpoint(self.directory)
-        self.run_.drop()  # As a server in memory that is restarted.
+        self.run_.drop()  # Like a restart of a server with a memory store.
         with self.assertRaises(rr.NotFoundError):
             self.run_.checkpoint(self.directory.with_name("next"), previous=self.directory)
         run = self.client.run(self.run_name, GEOMETRY)
@@ -93,7 +93,7 @@ class CheckpointTest(ServerTest):
         self.assertEqual(steps[-1], rr.CheckpointProgress(SEALED, SEALED, size))
         copy = self.client.run(name)
         self.assert_same(self.run_, copy)
-        # A reader that states its tokens is served.
+        # A reader that passes tokens gets the rows.
         tokens = np.arange(30, dtype=np.uint32) * 3
         asked = rr.SampleRead("s/0", token_checks=[rr.token_check(tokens)])
         self.assertEqual(copy.read_one(asked).status, "OK")
@@ -163,7 +163,7 @@ class CheckpointTest(ServerTest):
             self.client.restore(self.directory, copy.name)
         self.assertEqual(rejected.exception.reason, "CONFLICTING_ROWS")
         self.assertEqual(rejected.exception.sample, "s/0")
-        # What is there of the same rows is gone on from.
+        # If the run already has some of the same rows, the import continues after them.
         copy.truncate("s/0", 5)
         self.assertEqual(self.client.restore(self.directory, copy.name).samples, SEALED)
         self.assert_same(self.run_, copy)

@@ -1,4 +1,4 @@
-"""Whether one sample is in the store; runs that are joined before they are made; release by handle."""
+"""commit of a single sample; runs that are joined before they are made; release by handle."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class CommitTest(QuietTest):
         slow.append("slow", ROWS[:9], seal=True)
         self.run_.append("s", ROWS[:9], seal=True)
         self.assertTrue(self.run_.commit("s", 10).ok)
-        self.assertTrue(self.run_.commit("slow", 10).ok)  # Nor for those who are told of outcomes, as flush does.
+        self.assertTrue(self.run_.commit("slow", 10).ok)  # Unlike flush, it does not wait for on_outcome.
         with self.assertRaises(rr.DeadlineExceededError):
             slow.flush(0.1)
         go.set()
@@ -96,13 +96,13 @@ class CommitTest(QuietTest):
         self.assertEqual(self.unrecorded("gap"), ((9, 30),))
         self.assertEqual(run.stat("gap").token_check, rr.token_check(TOKENS[:30]))
         with self.assertRaises(rr.FailedPreconditionError):
-            run.flush()  # Still says so.
+            run.flush()  # flush still reports it.
         run.append("alone", ROWS[20:30], row_start=20)
         said = run.commit("alone")
         self.assertEqual((said.status, said.error.reason), ("missing", "GAP"))
 
     def test_a_name_that_is_taken(self) -> None:
-        """What is there is another trajectory's, and stays as it is."""
+        """The existing rows are of another trajectory, and stay as they are."""
         run = self.run_
         run.put("s", ROWS[:9], tokens=TOKENS[:9])
         run.append("s", ROWS[:20], tokens=TOKENS[1:21], seal=True)
@@ -114,7 +114,7 @@ class CommitTest(QuietTest):
 
     def test_tokens_are_told_and_compared(self) -> None:
         run = self.run_
-        run.append("s", ROWS[:9])  # By an engine that does not tell them.
+        run.append("s", ROWS[:9])  # Of an engine that does not report its tokens.
         self.assertEqual(run.commit("s", tokens=TOKENS[:10]), rr.Commit("s", "committed", 9, 10, None))
         self.assertEqual(run.stat("s").token_check, rr.token_check(TOKENS[:9]))
         for sample, seal in (("open", False), ("sealed", True)):
@@ -134,7 +134,7 @@ class CommitTest(QuietTest):
         self.assertTrue(self.unrecorded("s"))
 
     def test_who_asks_again_is_told_the_same(self) -> None:
-        """Until more of the sample is appended."""
+        """Holds until more of the sample is appended."""
         run = self.run_
         run.append("gap", ROWS[:9])
         run.append("gap", ROWS[20:30], row_start=20)
@@ -188,7 +188,7 @@ class CommitTest(QuietTest):
         for sample in ("0/0", "1/0"):
             self.assertEqual(run.commit(sample, tokens), rr.Commit(sample, "committed", tokens - 1, tokens, None))
         llm.enqueue(["c"])
-        llm.queue[0].outputs[0].routed_experts = np.full((tokens - 1, 4, 4), 3, np.uint8)  # Ids that stand twice.
+        llm.queue[0].outputs[0].routed_experts = np.full((tokens - 1, 4, 4), 3, np.uint8)  # Ids that occur twice.
         llm.wait_for_completion()
         said = run.commit("2/0", tokens)
         self.assertEqual((said.status, said.error.reason), ("marked", "DUPLICATE_ID"))
@@ -196,7 +196,7 @@ class CommitTest(QuietTest):
 
 
 class AttemptTest(QuietTest):
-    """A prompt that is dispatched again: workers that know nothing of each other."""
+    """A prompt that is dispatched again, to a worker that does not know of the first one."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -209,24 +209,24 @@ class AttemptTest(QuietTest):
         first.flush()
         second.append("s", ROWS[100:120], tokens=TOKENS[100:120], attempt=2)
         second.flush()
-        # What the first one had under way, and another one that came too late.
+        # Appends of the first attempt that were queued, and one that was sent too late.
         first.append("s", ROWS[9:30], row_start=9, tokens=TOKENS[9:30], attempt=0, seal=True)
         first.append("s", ROWS[:9], tokens=TOKENS[:9], attempt=1, seal=True)
         first.append("t", ROWS[:9], attempt=0, seal=True)
         self.assertEqual([first.commit("s", 31, attempt=number).status for number in (0, 1)], ["missing"] * 2)
         self.assertEqual(first.commit("s", 31, attempt=0).error.reason, "OLD_REVISION")
-        first.flush()  # No failure: what is there is newer.
+        first.flush()  # Not an error: the stored rows are newer.
         self.assertEqual(first.metrics()["stale_appends"], 2)
         second.append("s", ROWS[120:130], row_start=20, tokens=TOKENS[120:130], attempt=2, seal=True)
         self.assertEqual(second.commit("s", 31, attempt=2), rr.Commit("s", "committed", 30, 31, None))
         np.testing.assert_array_equal(first.read_one("s").rows, ROWS[100:130])
         self.assertTrue(first.read_one("t").ok)
-        first.append("s", ROWS[:9], attempt=7, seal=True)  # Nobody knows a revision.
+        first.append("s", ROWS[:9], attempt=7, seal=True)  # No worker knows a revision.
         self.assertEqual(first.commit("s", 10, attempt=7), rr.Commit("s", "committed", 9, 10, None))
         np.testing.assert_array_equal(first.read_one("s").rows, ROWS[:9])
 
     def test_numbers_of_other_types(self) -> None:
-        """As of a batch's column: what a tensor has in common with its number is __index__, and no hash."""
+        """Like an element of a batch's column: a tensor has __index__ like an int, but another hash."""
 
         class Tensor:
             def __index__(self) -> int:
@@ -254,7 +254,7 @@ class AttemptTest(QuietTest):
             run.flush()
 
     def test_rejections_that_no_later_attempt_explains(self) -> None:
-        """Of the sample's own attempt after a truncation, and where the sample has none: rows are lost."""
+        """The truncated sample has the same attempt, or none: the rows are lost."""
         run = self.run_
         run.put("s", ROWS[:9], attempt=1)
         run.truncate("s", 5)
@@ -274,16 +274,16 @@ class AttemptTest(QuietTest):
         run.append("s", ROWS[9:20], row_start=9, attempt=1)
         said = run.commit("s", attempt=1)
         self.assertEqual((said.status, said.error.reason, said.committed_rows), ("missing", "GAP", 9))
-        # The rest of the earlier one is not marked in the place of the later one's.
+        # The missing rows of the earlier attempt are not marked in the later one.
         self.assertEqual(run.commit("s", 21, attempt=1).status, "marked")
         self.assertEqual(run.stat("s").unrecorded, ((0, 20),))
-        # All of the earlier one is there, and none of the later one.
+        # All rows of the earlier attempt are stored, and none of the later one.
         run.put("t", ROWS[:20], attempt=0, seal=True)
         self.assertTrue(run.commit("t", 21, attempt=0).ok)
         self.assertEqual(run.commit("t", attempt=1).error.reason, "GAP")
         self.assertEqual(run.stat("t").unrecorded, ())
         self.assertEqual(run.commit("t", 21, attempt=1).status, "marked")
-        # None of the earlier one is, any more, and nobody has told it.
+        # No row of the earlier attempt is left, and its worker has not been told.
         self.assertEqual(run.commit("t", 21, attempt=0).error.reason, "OLD_REVISION")
         self.assertEqual(run.commit("t", attempt=0).error.reason, "OLD_REVISION")
 
@@ -358,7 +358,7 @@ class AioCommitTest(QuietTest):
 
 
 class EventLoopTest(QuietTest):
-    """An appender of threads in a coroutine: nothing that the loop serves may stand still for it."""
+    """An appender for threads in a coroutine must not block the loop's other tasks."""
 
     def test_a_full_queue_drops(self) -> None:
         gate = Gate(self.server)
@@ -376,7 +376,7 @@ class EventLoopTest(QuietTest):
         self.assertGreater(appender.metrics()["dropped_appends"], 0)
         gate.open()
         self.assertEqual(run.commit("s", 401, timeout=PATIENCE).status, "marked")
-        # Who says that it is to block has meant it.
+        # With on_full="block" blocking is intended.
         blocking = run.appender(max_queued_bytes=4000, on_full="block", queue_timeout=0.3)
         gate.shut()
 
@@ -392,7 +392,7 @@ class EventLoopTest(QuietTest):
 
 class JoinTest(QuietTest):
     def later(self, work: Any) -> None:
-        """While the caller waits."""
+        """Runs while the caller waits."""
         timer = threading.Timer(0.3, work)
         timer.start()
         self.addCleanup(timer.join)

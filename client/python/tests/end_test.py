@@ -1,4 +1,4 @@
-"""Ends: of the interpreter, of the appender's thread, of the client; and what must not be mistaken for a list."""
+"""Ends of the interpreter, of the appender's thread and of the client; and arguments that are not lists."""
 
 from __future__ import annotations
 

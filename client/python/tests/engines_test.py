@@ -1,4 +1,5 @@
-"""Every form and generation of engine_forms, from stand-ins with the shapes of real responses to rows in a store."""
+"""Every form and version of answers in engine_forms: stand-ins with the shapes of real responses are appended to a
+store."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ class EngineTest(ServerTest):
         self.samples = 0
 
     def check(self, recorded: rr.RecordedRows, begin: int = 0, unrecorded: tuple = (), tokens: bool = True) -> Any:
-        """Appends the rows behind `begin` stored ones; the store then holds the sample's rows."""
+        """Appends the rows after `begin` stored ones; the store then holds the sample's rows."""
         self.samples += 1
         sample = f"s/{self.samples}"
         if begin:
@@ -68,7 +69,7 @@ class EngineTest(ServerTest):
         return state
 
     def rejected(self, call: Any, reason: str, text: str = "", sample: str = "bad") -> rr.InvalidArgumentError:
-        """The error of an adapter, or of the append of what it gave. Nothing is stored."""
+        """Returns the error of an adapter, or of the append of its result. Checks that nothing is stored."""
         with self.assertRaises(rr.InvalidArgumentError) as caught:
             recorded = call()
             self.store.append(sample, recorded)
@@ -158,7 +159,7 @@ class VllmTest(EngineTest):
         self.rejected(lambda: vllm.rows(ignored, prompt_start=P + 1), "FIELD", "start")
 
     def test_missing_at_front(self) -> None:
-        self.rejected(lambda: vllm.rows(self.output(ALL[4:-1])), "ROW_COUNT")  # Or there is a token too many.
+        self.rejected(lambda: vllm.rows(self.output(ALL[4:-1])), "ROW_COUNT")  # Or there is one token too many.
 
     def test_absent(self) -> None:
         self.rejected(lambda: vllm.rows(self.output(None)), "FIELD", "enable-return-routed-experts")
@@ -223,7 +224,7 @@ class VllmTest(EngineTest):
             self.rejected(lambda i=index: vllm.rows({"choices": [first]}, i), "FIELD", "index")
 
     def test_media_in_the_prompt(self) -> None:
-        """The model sees more tokens than the caller, who counts a picture as one."""
+        """The model has more tokens than the caller, who counts a picture as one token."""
         choice = {"index": 0, "token_ids": OUTPUT, "routed_experts": b64(npy(ALL[:-1]))}
         body = {"usage": {"prompt_tokens": P}, "choices": [choice], "prompt_token_ids": PROMPT[:-5]}
         spans = [{"version": 3, "start": 0, "end": 2}, {"version": 4, "start": 2, "end": G}]
@@ -318,7 +319,7 @@ class SglangTest(EngineTest):
         counted = self.response(b64(ALL), "choice.meta_info")
         self.rejected(lambda: sglang.rows(counted, GEOMETRY), "ROW_COUNT", "pass the sampled ids as output_token_ids")
         self.assertEqual(sglang.rows(counted, GEOMETRY, output_token_ids=OUTPUT).surplus_rows, 1)
-        uncounted = {"output_ids": OUTPUT, "meta_info": {"routed_experts": b64(ALL)}}  # Of a stream?
+        uncounted = {"output_ids": OUTPUT, "meta_info": {"routed_experts": b64(ALL)}}  # Possibly part of a stream.
         prompt = {"prompt_token_ids": PROMPT}
         self.rejected(lambda: sglang.rows(uncounted, GEOMETRY, **prompt), "ROW_COUNT", "output_token_ids")
         self.rejected(lambda: sglang.rows(self.response(b64(ALL[1:-1])), GEOMETRY), "ROW_COUNT", "rows are missing")
@@ -333,7 +334,7 @@ class SglangTest(EngineTest):
         self.rejected(lambda: sglang.rows(body, GEOMETRY, prompt_token_ids=PROMPT), "ROW_COUNT", "output_token_ids")
         ids = {"prompt_token_ids": PROMPT, "output_token_ids": OUTPUT[:2]}
         self.assertEqual(sglang.rows(body, GEOMETRY, **ids).surplus_rows, 0)
-        ids["output_token_ids"] = OUTPUT[1:2]  # A stop was cut off.
+        ids["output_token_ids"] = OUTPUT[1:2]  # A stop token was cut off.
         self.assertEqual(sglang.rows(body, GEOMETRY, **ids).surplus_rows, 1)
 
     def test_tensors(self) -> None:
@@ -361,7 +362,7 @@ class SglangTest(EngineTest):
 
 
 class Tensor:
-    """A torch tensor, as far as anyone asks it."""
+    """Like a torch tensor, as far as the adapter uses it."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array
@@ -440,7 +441,7 @@ class EnvelopeTest(EngineTest):
 
 
 class BadCaptureTest(EngineTest):
-    """Known bad captures: each is rejected with its reason, row and layer, and counted."""
+    """Known bad captures are rejected with reason, row and layer, and counted."""
 
     def test_each(self) -> None:
         def spoil(*at: Any, value: Any = 0) -> np.ndarray:
@@ -482,7 +483,7 @@ class BadCaptureTest(EngineTest):
 
 
 class CounterTest(EngineTest):
-    """Turns that are rejected are in the run's metrics."""
+    """Rejected turns are counted in the run's metrics."""
 
     def test_turns(self) -> None:
         trajectory = self.store.trajectory("t")

@@ -1,4 +1,4 @@
-"""Clients of several servers that share what they hold: two gates before one server, shut and opened by turns."""
+"""Clients of several servers over one store: two proxies before one server are shut and opened in turn."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class FailoverTest(ServerTest):
                     for _ in range(5):
                         for sample in await run.read(SAMPLES, timeout=60):
                             np.testing.assert_array_equal(sample.rows, ROWS)
-                # Not repeated: it would fail where its server goes away while it is on its way.
+                # This call is not retried: it would fail if its server is shut while it is in flight.
                 self.gates[0].shut()
                 self.assertEqual((await run.truncate("s1", 10)).committed_rows, 10)
 

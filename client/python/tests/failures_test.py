@@ -1,4 +1,5 @@
-"""What goes wrong is told: each sample whose append failed, a server that is away, a token that cannot be read."""
+"""Errors are reported: each sample whose append failed, a server that cannot be reached, a token file that cannot be
+read."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ PATIENCE = 60.0
 
 class FlushTest(ServerTest):
     def wait_for_lines(self, lines: list[str]) -> None:
-        """A thread of its own passes them on."""
+        """The client logs in a thread of its own."""
         end = time.monotonic() + PATIENCE
         while len(lines) < 5 and time.monotonic() < end:
             time.sleep(0.01)
@@ -99,7 +100,7 @@ class FlushTest(ServerTest):
 
 class LongAnswerTest(ServerTest):
     def test_states_that_do_not_fit_in_one_answer(self) -> None:
-        """They are asked for in parts, and come in the order asked."""
+        """The read asks for samples in parts, and returns them in the requested order."""
         rows = random_routes(np.random.default_rng(2), 20_000, 2, 16, 2)
         holes = [(i, i + 1) for i in range(0, 40_000, 2)]
         names = [*(f"fork{i}" for i in range(24)), "parent"]
@@ -119,7 +120,7 @@ class LongAnswerTest(ServerTest):
 
 
 class AwayTest(unittest.TestCase):
-    """The server is away until a read has said that it waits for it."""
+    """The server cannot be reached until a read has logged that it waits for it."""
 
     def setUp(self) -> None:
         server = Server()
@@ -166,7 +167,7 @@ class CredentialsTest(unittest.TestCase):
         self.addCleanup(self.server.stop)
 
     def test_a_token_file_that_is_away_for_a_moment(self) -> None:
-        """The real cause, before the first stream."""
+        """The error names the real cause, before the first stream."""
         with tempfile.TemporaryDirectory() as directory:
             token = Path(directory, "token")
             token.write_text("secret")

@@ -1,4 +1,4 @@
-"""Rows in files, and from there to a store."""
+"""Reads rows from files and appends them to a store."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class ForkTest(ServerTest):
                 run.append(f"parent/{round_number}/{i}", ROWS, seal=True)
 
             def child(name: str = f"child/{round_number}") -> None:
-                assert run.metrics()["appends"] == 0  # Its own.
+                assert run.metrics()["appends"] == 0  # The child's run has its own counters.
                 run.append(name, ROWS[:100])
                 run.append(name, ROWS[100:], row_start=100, seal=True)
                 run.flush(30)

@@ -27,7 +27,7 @@ ZSTD = ctypes.util.find_library("zstd")
 
 
 def read(path: Path) -> bytes:
-    """What is in a file, perhaps compressed, by the library that the server is built with."""
+    """The content of a file, decompressed with the library that the server uses if needed."""
     data = path.read_bytes()
     if path.suffix != ".zst":
         return data
@@ -45,7 +45,7 @@ def read(path: Path) -> bytes:
 
 
 class Difference(Exception):
-    """What a case expects and what there is, in words."""
+    """Describes the expected value and the actual one."""
 
 
 def check(what: str, ours: Any, expected: Any) -> None:
@@ -85,7 +85,7 @@ def observed(model: rr.Geometry) -> Case:
 
 
 def one_or_many(values: list[int]) -> int | list[int]:
-    """As the files write it."""
+    """In the form that the files use."""
     return values[0] if len(set(values)) == 1 else values
 
 

@@ -82,7 +82,7 @@ def envelope_rows(dialect: Any) -> Adapter:
 
 
 def geometry_of(case: Case) -> rr.Geometry:
-    """Dense layers are columns without a meaning. Where a file states no layers the payload does, if it is whole."""
+    """Dense layers are columns without meaning. If a file does not give the layers, a complete payload does."""
     payload = case["payload"]
     shape = payload.get("shape") if isinstance(payload, dict) else None
     whole = isinstance(shape, list) and len(shape) == 3 and all(type(axis) is int and axis > 0 for axis in shape[1:])
@@ -100,7 +100,7 @@ class GoldenTest(ServerTest):
         self.samples = 0
 
     def each(self, kind: str, adapter: Adapter) -> None:
-        """All cases with a payload; others are asked of an encoder, which is no part of a client."""
+        """All cases with a payload; cases without one test an encoder, which the client does not have."""
         count = 0
         for case in cases(kind):
             if "payload" not in case["input"]:
@@ -114,7 +114,7 @@ class GoldenTest(ServerTest):
         self.assertGreater(count, 0, f"no case of {kind} in {DATA}")
 
     def check(self, way: Callable[[], rr.RecordedRows], run: rr.Run, expect: Case) -> None:
-        for append in (run.append, run.put):  # Decoded here, and by the server.
+        for append in (run.append, run.put):  # Decoded by the client, and by the server.
             self.samples += 1
             sample = f"s/{self.samples}"
             try:
@@ -140,7 +140,7 @@ class GoldenTest(ServerTest):
             self.assertTrue(expect.get("may_refuse"), f"refused: {error}")
             return
         self.assertIsNotNone(error.reason)
-        if "reason" in expect:  # Where the file does not say why, any typed reason will do.
+        if "reason" in expect:  # If the file gives no reason, any typed reason is accepted.
             self.assertIn(expect["reason"], REASONS.get(error.reason or "", ()), str(error))
             for name in ("row", "layer"):
                 if name in expect:
@@ -177,7 +177,8 @@ class GoldenTest(ServerTest):
         self.each("codec_msswift", envelope_rows("ms_swift"))
 
     def test_primerl_cuts(self) -> None:
-        """Its own cut is ours, too. Rows that it pads with are none. Its ids are any bytes, so each is a layer here."""
+        """The framework cuts turns as we do, and its padding rows count for nothing. Its ids may be any bytes, so each
+        id is a layer here."""
         for case in cases("codec_primerl"):
             given, expect = case["input"], case["expect"]
             if "data" not in given:

@@ -1,4 +1,4 @@
-"""A server of one's own: there in the context, gone after it, and with its process."""
+"""local_server: runs inside the context, and ends with it or with its process."""
 
 from __future__ import annotations
 

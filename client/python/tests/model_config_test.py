@@ -1,4 +1,4 @@
-"""Geometries from configurations of models, beyond those of the golden files."""
+"""Geometries from model configurations that are not in the golden files."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class HuggingFaceTest(unittest.TestCase):
         config = DEEPSEEK_V3 | {"model_type": "brand_new"}
         model = rr.Geometry.from_hf_config(config)
         self.assertEqual(model.moe_layers, tuple(range(3, 61)))
-        listed = rr.Geometry.from_hf_config(config | {"mlp_layer_types": ["sparse"] * 61})  # Wins wherever it is.
+        listed = rr.Geometry.from_hf_config(config | {"mlp_layer_types": ["sparse"] * 61})  # This field has precedence.
         self.assertEqual(listed.moe_layers, tuple(range(61)))
         for change in ({"decoder_sparse_step": 2}, {"moe_layer_freq": 2}):
             with self.assertRaises(rr.InvalidArgumentError):
@@ -184,7 +184,7 @@ class MegatronTest(unittest.TestCase):
             self.assertEqual(caught.exception.reason, "FIELD")
 
     def test_random_frequencies(self) -> None:
-        """Expressions beside the value that Python itself gives them."""
+        """Compares expressions with the value that Python gives them."""
         source = random.Random(7)
         for _ in range(2000):
             text = self._expression(source, 4)

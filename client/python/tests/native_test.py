@@ -1,4 +1,4 @@
-"""What stands on the library alone: results in the caller's memory, several appends at once, what goes with whom."""
+"""The Python layer over the library: results in the caller's memory, several appends at once, lifetimes of objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Odd values in responses and arguments, and bodies that are no JSON: a typed error that names the field."""
+"""Odd values in responses and arguments, and bodies that are not JSON, give a typed error that names the field."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RejectionTest(unittest.TestCase):
 
 
 class OddValueTest(RejectionTest):
-    """Whatever a response or a caller says: a typed error that names the field."""
+    """An odd value in a response or an argument gives a typed error that names the field."""
 
     def test_vllm(self) -> None:
         rows = b64(npy(ALL[:-1]))
@@ -141,7 +141,7 @@ class Bfloat16:
 
 
 class AppendedValueTest(RejectionTest, ServerTest):
-    """What is given to a run: nothing is sent of it."""
+    """Arguments of a run's calls: nothing of them is sent."""
 
     def setUp(self) -> None:
         client = rr.Client(self.server.endpoint)

@@ -17,11 +17,11 @@ from support import ServerTest, random_routes
 from routing_replay import Client, Geometry
 
 SAMPLES = 1000
-QUIET = 0.3  # Seconds without a message from the client, after which it is taken to be waiting.
+QUIET = 0.3  # A client that sends nothing for so many seconds is assumed to wait.
 
 
 class HoldingProxy(grpc.GenericRpcHandler):
-    """Stands before a server. Answers on streams are held back until the client waits for them: a round trip."""
+    """A proxy before a server. Holds answers of streams back until the client waits for them: one round trip."""
 
     def __init__(self, endpoint: str) -> None:
         self.round_trips = 0

@@ -1,4 +1,4 @@
-"""The plug-ins of SGLang's and vLLM's servers: requests go on whatever becomes of the run."""
+"""The plug-ins of SGLang's and vLLM's servers: requests are answered whatever happens to the run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TEXT = base64.b64encode(ROUTES.astype("<i4").tobytes()).decode()
 
 
 async def generate_request(manager: Any, request: Any) -> Any:
-    """As TokenizerManager's."""
+    """Like TokenizerManager's."""
     meta = {"id": request.rid, "prompt_tokens": 2, "completion_tokens": 4, "finish_reason": {"type": "stop"}}
     if hasattr(request, "is_embedding"):
         yield {"embedding": [0.5], "meta_info": {"id": request.rid, "prompt_tokens": 2, "finish_reason": {}}}
@@ -127,7 +127,7 @@ class SglangTest(PluginTest):
                 self.assertEqual(await self.play(hook, request("early", return_routed_experts=True)), TEXT)
                 await asyncio.to_thread(self.client.run, self.run_name, GEOMETRY)
                 await self.joined(hook)
-            self.assertEqual(len(logs.output), 2)  # That it waits, and that it is attached.
+            self.assertEqual(len(logs.output), 2)  # One line says that it waits, one that it is attached.
             await self.play(hook, request("real", return_routed_experts=True))
             await asyncio.to_thread(hook.attachment.flush)
 
@@ -135,7 +135,7 @@ class SglangTest(PluginTest):
         self.assertEqual((self.samples(), hook.metrics()["not_joined"]), (["real"], 1))
 
     def test_a_server_that_checks_several_guesses(self) -> None:
-        """Its rows are wrong: they stay in its answers, and no run is joined."""
+        """Its rows are wrong: they stay in its answers, and the plug-in joins no run."""
         hook = self.hook(mock.Mock(side_effect=AssertionError))
         settings = SimpleNamespace(speculative_algorithm="EAGLE", speculative_eagle_topk=4)
 
@@ -172,7 +172,7 @@ def choices(finish_reason: str | None) -> list[SimpleNamespace]:
 
 
 class VllmTest(PluginTest):
-    """Modules that stand for vLLM's."""
+    """Modules in the place of vLLM's."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -195,13 +195,13 @@ class VllmTest(PluginTest):
         self.patch(mock.patch.dict(os.environ, around))
 
     async def answer(self, request: str) -> str:
-        """As vLLM's servers send it."""
+        """In the form that vLLM's servers send."""
         outputs = [output async for output in self.engine.generate("?", None, request)]
         return self.serving.numpy2base64(outputs[-1].outputs[0].routed_experts)
 
     def test_rows_of_a_server(self) -> None:
         own = asyncio.run(self.answer("own"))
-        for _ in range(2):  # As vLLM may load it.
+        for _ in range(2):  # vLLM may load a plug-in more than once.
             attach.vllm_plugin()
         joining = self.engine._routing_replay_attachment
 
@@ -217,7 +217,7 @@ class VllmTest(PluginTest):
         run = self.client.run(self.run_name)
         np.testing.assert_array_equal(run.read_one("r/0").rows, ROUTES)
         self.assertEqual((self.samples(), joining.metrics()["not_joined"]), (["r/0"], 1))
-        with self.assertRaises(FailedPreconditionError):  # It would store the rows twice.
+        with self.assertRaises(FailedPreconditionError):  # This would store the rows twice.
             attach.vllm(self.engine, run)
 
     def test_without_a_run_nothing_is_wrapped(self) -> None:

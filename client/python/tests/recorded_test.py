@@ -1,4 +1,4 @@
-"""RecordedRows: what an adapter gives is appended as it says, and options win over it."""
+"""RecordedRows are appended as the adapter describes them; options of append have precedence."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class RecordedRowsTest(ServerTest):
         self.check("b", weights=((0, 300, -1, ""),))
 
     def test_weights_go_with_their_rows(self) -> None:
-        """Rows recorded as 0 … 19 that are appended elsewhere, or some of them."""
+        """Rows recorded as 0 … 19 are appended at another place, or only in part."""
         own = (rr.WeightSpan(0, 4, 4, "four"), rr.WeightSpan(10, 20, 5))
         for number, (recorded, options, expected) in enumerate(
             (

@@ -1,4 +1,4 @@
-"""What the tests share: a server of their own and random legal routes."""
+"""Shared by the tests: a server process and random valid routes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,9 @@ _reserved: list[socket.socket] = []
 
 
 def reserve_address() -> str:
-    """A port of the loopback interface that no other program is given while this one runs.
-
-    Also once the server on it was killed: a client that still tries it meets nobody, and not the server of another
-    test. Both options let the server bind it beside this socket, which never listens.
-    """
+    """Reserves a port of the loopback interface for the life of this process, also after the server on it was killed: a
+    client that retries then reaches no server, and never that of another test. Both socket options let the server bind
+    the port beside this socket, which never listens."""
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -53,7 +51,8 @@ class Server:
         self.endpoint = file.read_text().strip()
 
     def pause(self) -> None:
-        """Until a SIGCONT. A SIGSTOP alone is only on its way when it was sent: afterwards none of its threads runs."""
+        """Stops the server until SIGCONT. Waits until all of its threads stand still: a sent SIGSTOP may take effect
+        later."""
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
@@ -64,10 +63,8 @@ class Server:
 
 
 class Gate:
-    """Stands before a server and can be shut: then the server cannot be reached, but keeps what it has.
-
-    It takes a connection at once, and its bytes after `delay` seconds.
-    """
+    """A proxy before a server. While it is shut, the server cannot be reached, but keeps its content. It accepts
+    connections at once, and forwards their bytes after `delay` seconds."""
 
     def __init__(self, server: Server, delay: float = 0) -> None:
         self._delay = delay
@@ -76,7 +73,7 @@ class Gate:
         self._listener: socket.socket | None = None
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
-        self.endpoint = reserve_address()  # Nobody else gets its port while it is shut.
+        self.endpoint = reserve_address()  # No other process gets its port while it is shut.
         own, port = self.endpoint.rsplit(":", 1)
         self._address = own, int(port)
         self.open()
@@ -135,6 +132,6 @@ class ServerTest(unittest.TestCase):
 
 
 def random_routes(rng: np.random.Generator, rows: int, layers: int, experts: int, top_k: int) -> np.ndarray:
-    """ids [rows, layers, top_k], int32; those of a row and layer are all different."""
+    """ids [rows, layers, top_k], int32; those of one row and layer are distinct."""
     scores = rng.random((rows, layers, experts))
     return scores.argpartition(top_k - 1, axis=2)[:, :, :top_k].astype(np.int32)

@@ -1,4 +1,4 @@
-"""Samples that grow turn by turn, against a real server and an engine that answers like one."""
+"""Trajectories of several turns, against a real server and a fake engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GEOMETRY = rr.Geometry(num_layers=4, num_experts=64, top_k=4, moe_layers=[1, 2, 
 
 
 class Engine:
-    """Routes that depend on the tokens so far and on the weights, as those of a model do."""
+    """Routes that depend on the tokens so far and on the weights, as a model's routes do."""
 
     def __init__(self) -> None:
         self.version = 1
@@ -86,7 +86,7 @@ class TrajectoryTest(ServerTest):
                 fresh = engine.rows(context, len(expected))
                 versions += [engine.version] * len(fresh)
                 expected = np.concatenate([expected, fresh])
-                context = context + tokens_of(3, seed=50 + turn)  # What a tool said.
+                context = context + tokens_of(3, seed=50 + turn)  # A tool's answer.
             context = context[:-3]
             told = trajectory.seal()
             self.assertEqual(told.num_tokens, len(context))
@@ -119,7 +119,7 @@ class TrajectoryTest(ServerTest):
         trajectory.add(engine.rows(context), tokens=context)
         changed = [*context[:25], 7777, *context[26:], 5, 6]
         self.assertEqual(trajectory.next_row(changed), 25)
-        # What is wrong is found before rows are taken back.
+        # Errors are found before rows are truncated.
         with self.assertRaises(rr.InvalidArgumentError) as wrong:
             trajectory.add(np.full((16, 3, 4), 64, np.int32), tokens=changed, start=25)
         self.assertEqual(wrong.exception.reason, "ID_RANGE")
@@ -131,7 +131,7 @@ class TrajectoryTest(ServerTest):
         self.check(run, "a", engine.rows(changed), num_tokens=42, revision=1)
         metrics = trajectory.metrics()
         self.assertEqual((metrics["retokenised"], metrics["truncated_rows"]), (1, 14))
-        # The last token was never routed: another one in its place takes nothing back.
+        # The last token was never routed: another token in its place truncates nothing.
         other = run.trajectory("b")
         other.add(engine.rows(context), tokens=context)
         told = other.add(engine.rows([*context[:-1], 3, 4], 39), tokens=[*context[:-1], 3, 4], start=39)
@@ -176,7 +176,7 @@ class TrajectoryTest(ServerTest):
         trajectory.seal(missing="unrecorded")
         got = self.check(run, "a", engine.rows(context, 5), num_tokens=32)
         self.assertEqual(got.unrecorded, ((0, 5), (29, 31)))
-        # As an adapter says it, with rows of a prefix cache that had none, and one for the last token.
+        # As an adapter returns it: rows of a prefix cache are missing, and there is one row for the last token.
         file = io.BytesIO()
         rows = np.concatenate([engine.rows(context, 10), engine.rows([*context, 3], 29)])
         np.save(file, rows.astype(np.uint8))
@@ -228,7 +228,7 @@ class TrajectoryTest(ServerTest):
         for i, sibling in enumerate(siblings, 1):
             answer = prompt + tokens_of(20, 1 + i)
             rows = engine.rows(answer)
-            if i == 4:  # The same prompt, otherwise routed from row 300 on.
+            if i == 4:  # The same prompt, but other routes from row 300 on.
                 rows[300:] = engine.rows(answer, 300, version=9)
             told = sibling.add(rows, tokens=answer, seal=True)
             self.assertEqual(told.shared_rows, 300 if i == 4 else 600)
@@ -237,7 +237,7 @@ class TrajectoryTest(ServerTest):
         states = {state.sample: state for state in run.list(groups=(3, 4))}
         self.assertEqual(len(states), 5)
         self.assertLess(states["1"].stored_bytes, states["0"].stored_bytes / 2)
-        # A branch of a branch, asked for from where it leaves.
+        # A branch of a branch, requested from the row where it begins.
         branch = siblings[0].fork("1/1")
         context = prompt + tokens_of(20, 2) + [1, 2, 3]
         start = branch.next_row(context)
@@ -245,7 +245,7 @@ class TrajectoryTest(ServerTest):
         told = branch.add(engine.rows(context, start), tokens=context, start=start)
         self.assertEqual((told.shared_rows, told.appended), (619, ((619, 622),)))
         self.check(run, "1/1", engine.rows(context))
-        # Nothing in common, nothing shared.
+        # No common tokens, so no shared rows.
         other = first.fork("other")
         context = tokens_of(50, 77)
         self.assertEqual(other.add(engine.rows(context), tokens=context).shared_rows, 0)
@@ -267,7 +267,7 @@ class TrajectoryTest(ServerTest):
                 trajectory.cut(wrong)
 
     def test_trouble(self) -> None:
-        """Appends that fail, a truncation that cannot be had, and rows that are sent again because nobody has them."""
+        """Appends that fail, a truncation that is rejected, and rows that are sent again because they were lost."""
         gate = Gate(self.server)
         self.addCleanup(gate.shut)
         run, engine = self.open(gate.endpoint), Engine()
@@ -312,7 +312,7 @@ class TrajectoryTest(ServerTest):
         with self.assertRaises(rr.AlreadyExistsError) as tokens:
             run.trajectory("a", existing="resume").add(engine.rows(other), tokens=other)
         self.assertEqual(tokens.exception.reason, "OTHER_TOKENS")
-        # One that thinks it is the first learns it from the server, and says so from then on.
+        # A trajectory that does not know of the stored sample gets the server's error, and repeats it from then on.
         unaware = run.trajectory("a")
         unaware.add(engine.rows(other), tokens=other)
         with self.assertRaises(rr.AlreadyExistsError):
@@ -366,22 +366,22 @@ class TrajectoryTest(ServerTest):
         told = run.trajectory("a").add(recorded, seal=True)
         self.assertEqual((told.unrecorded_rows, told.appended), (29, ((0, 29),)))
         run.append("b", recorded, seal=True)
-        # Of a turn that goes on, the first ones are there.
+        # The turn continues a sample whose first rows are stored.
         trajectory = run.trajectory("c")
         trajectory.add(engine.rows(context[:15]), tokens=context[:15])
         self.assertEqual(trajectory.add(recorded, seal=True).unrecorded_rows, 15)
-        # Until the seal another turn may still give them.
+        # Until the seal, another turn may still bring them.
         open_ended = run.trajectory("d")
         self.assertEqual(open_ended.add(recorded).appended, ())
         open_ended.add(engine.rows(context), seal=True)
         run.flush()
         self.assertEqual([run.stat(sample).unrecorded for sample in "abcd"], [((0, 29),), ((0, 29),), ((14, 29),), ()])
-        # What nobody declared is an error still.
+        # Rows that were not declared missing are still an error.
         with self.assertRaises(rr.FailedPreconditionError):
             run.trajectory("e").add(None, tokens=context, seal=True)
 
     def test_the_example(self) -> None:
-        """As the class says it, of an engine that answers as SGLang does."""
+        """As the docstring of the class describes, with an engine that answers like SGLang."""
         run, routes = self.open(), Engine()
         version = 3
 

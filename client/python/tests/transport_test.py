@@ -1,4 +1,4 @@
-"""Appends and reads without gRPC, where that reaches the server, and over gRPC where it does not."""
+"""Appends and reads use the direct path where it reaches the server, and gRPC otherwise."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ import routing_replay as rr
 GEOMETRY = rr.Geometry(num_layers=3, num_experts=64, top_k=4)
 ROWS = random_routes(np.random.default_rng(1), 300, 3, 64, 4)
 LOG = "routing_replay"
-# An address of this machine at which no server listens, so that others may stand there.
+# An address of this machine where no server listens, so that proxies can.
 ELSEWHERE = "127.0.0.3"
 
 
@@ -37,7 +37,8 @@ def port_of(address: str) -> int:
 
 
 class Forwarder:
-    """Passes what comes to `port` of ELSEWHERE on to `target`; without one it takes connections and says nothing."""
+    """Forwards connections to `port` of ELSEWHERE to `target`; without a target it accepts connections and sends
+    nothing."""
 
     def __init__(self, port: int, target: str | None = None, says: bytes = b"") -> None:
         self._target, self._says = target, says
@@ -77,9 +78,9 @@ class Forwarder:
 
 
 class TransportTest(unittest.TestCase):
-    flags: tuple[str, ...] = ()  # Of every server, and …
-    security: ClassVar[dict[str, str]] = {}  # … what clients need for it.
-    local = "shm"  # What is used on the server's machine.
+    flags: tuple[str, ...] = ()  # Flags of every server.
+    security: ClassVar[dict[str, str]] = {}  # What clients need for these.
+    local = "shm"  # The transport on the server's machine.
 
     def setUp(self) -> None:
         self.lines: list[str] = []
@@ -97,7 +98,7 @@ class TransportTest(unittest.TestCase):
         return rr.Client(endpoint, **self.security)
 
     def run_of(self, client: rr.Client, name: str = "run") -> rr.Run:
-        """With a sample."""
+        """Appends a sample and reads it."""
         run = client.run(name, GEOMETRY)
         run.append("a", ROWS)
         run.flush(30)
@@ -107,7 +108,7 @@ class TransportTest(unittest.TestCase):
         self.addCleanup(Forwarder(port, target, says).close)
 
     def use(self, endpoint: str, transport: str = "") -> dict[str, object]:
-        """What the client says after an append and two reads."""
+        """What the client logs during an append and two reads."""
         with mock.patch.dict(os.environ, {"ROUTING_REPLAY_TRANSPORT": transport}), self.client(endpoint) as client:
             self.assertIsNone(client.metrics()["transport"])
             run = client.run("run", GEOMETRY)
@@ -157,7 +158,7 @@ class TransportTest(unittest.TestCase):
         self.assertEqual(self.direct_lines(), [])
 
     def test_another_address_of_the_server(self) -> None:
-        """As that of a service in front of one server, which has both ports."""
+        """Like a service in front of one server, which has both ports."""
         direct = reserve_address()
         server = self.start("--direct-listen", direct)
         self.elsewhere(port_of(server.endpoint), server.endpoint)
@@ -165,7 +166,7 @@ class TransportTest(unittest.TestCase):
         self.check(self.use(f"{ELSEWHERE}:{port_of(server.endpoint)}", "direct"), "direct")
 
     def test_strangers_where_the_direct_path_should_be(self) -> None:
-        """Each is noticed, said once, and not asked again for a minute."""
+        """Each failure is noticed and logged once, and the path is not tried again for a minute."""
         for name, says in (
             ("silence", b""),
             ("HTTP/2", b"\0\0\0\4\0\0\0\0\0"),
@@ -187,10 +188,10 @@ class TransportTest(unittest.TestCase):
         self.assertEqual(len(self.direct_lines()), 1, self.lines)
 
     def test_several_servers_behind_one_address(self) -> None:
-        """The other does not know the ticket."""
+        """The other server does not know the ticket."""
         direct = reserve_address()
         server, other = self.start("--direct-listen", direct), self.start("--direct-listen", reserve_address())
-        with self.client(other.endpoint) as client:  # It has tickets of its own.
+        with self.client(other.endpoint) as client:  # The other server gives its own tickets.
             client.run("run", GEOMETRY).append("s", ROWS)
         self.elsewhere(port_of(server.endpoint), server.endpoint)
         self.elsewhere(port_of(direct), f"127.0.0.1:{port_of(other.endpoint)}")
@@ -295,7 +296,7 @@ class TlsTransportTest(TransportTest):
             self.check(self.use(server.endpoint), "direct")
 
     def test_another_server_with_a_certificate_of_somebody_else(self) -> None:
-        """Where the direct path should be; no ticket is shown to it."""
+        """Another server listens in the place of the direct path; the client shows it no ticket."""
         self.new_authority("stranger")
         self.issue("stranger", "other")
         direct = reserve_address()
@@ -339,7 +340,7 @@ class TlsTransportTest(TransportTest):
         self.assertEqual(self.direct_lines(), [])
 
     def await_certificate(self, endpoint: str, authority: str) -> None:
-        """Until the server shows one of that authority."""
+        """Waits until the server shows a certificate of that authority."""
         issuer, deadline = ((("commonName", authority),),), time.monotonic() + 30
         context = ssl.create_default_context(cafile=str(self.directory / f"{authority}.crt"))
         while time.monotonic() < deadline:

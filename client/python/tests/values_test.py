@@ -1,4 +1,4 @@
-"""What needs no server: geometries, errors, endpoints, the package itself."""
+"""Tests that need no server: geometries, errors, endpoints, the package itself."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class EndpointTest(unittest.TestCase):
 
 
 class ArgumentTest(ServerTest):
-    """Nothing is rounded, wrapped or cut on its way to the library."""
+    """No value is rounded, wrapped or cut on its way to the library."""
 
     NO_INTEGERS = (1.5, 1.0, np.float64(2), True, np.True_, "1", None, [1], float("nan"), 2**63, -(2**63) - 1)
 

@@ -110,7 +110,7 @@ class WatchTest(unittest.TestCase):
                     self.assertRegex(said, r"sample (math/0|math/1|code/7) .* layer [345]")
                     # What was measured, and what is likely of it.
                     self.assertRegex(said, r"[0-9.]+% of the rows have no expert in common .* chosen live \(100%")
-                    self.assertRegex(said, r"taken back \d+% would be chosen live, so it is the likely cause")
+                    self.assertRegex(said, r"corrected, \d+% would be chosen live, so it is the likely cause")
                     self.assertEqual(watch.alarms, 1)
                     # Once per run and cause; the metrics go on counting.
                     with self.assertNoLogs("routing_replay_trainer"):

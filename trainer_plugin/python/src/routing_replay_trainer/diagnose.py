@@ -149,7 +149,7 @@ class Watch:
             )
         named = " and ".join(f"{mistake['mistakes'][0]} ({mistake['what']})" for mistake in mistakes)
         return measured + (
-            f"Nearest known mistake: {named}; with it taken back {alignment['explained_kept']:.0%} would be chosen "
+            f"Nearest known mistake: {named}; if that is corrected, {alignment['explained_kept']:.0%} would be chosen "
             "live, so it is the likely cause, rather than drift of the weights."
         )
 
