@@ -43,7 +43,7 @@ def routes_of(tokens: int) -> np.ndarray:
 
 
 class Llm:
-    """Like vllm.LLM: two completions per prompt; the second one of the last prompt was aborted before any forward pass."""
+    """Like vllm.LLM: two completions per prompt. The last prompt's second one was aborted before any forward pass."""
 
     def __init__(self) -> None:
         self.made: dict[str, np.ndarray] = {}

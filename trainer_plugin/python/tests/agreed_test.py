@@ -1,4 +1,4 @@
-"""Steps that ranks begin together: what they decide, and what is told of it."""
+"""Steps that ranks begin together: what they decide, and what they report."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class AgreedTest(unittest.TestCase):
             self.assertEqual(begun.counts, {"OK": 2, "NOT_FOUND": 1})
             self.assertEqual(getattr(begun, named), ("absent",))
             plan = plan_of({**some(0, 2), "absent": 9})
-            self.rows.add("absent", rows_of(9, 0))  # It is there after all: the ranks have decided otherwise.
+            self.rows.add("absent", rows_of(9, 0))  # The sample arrives after the ranks have decided.
             batch = self.source.fetch(plan, sequences=steps.apply(expected), missing=missing)
             self.assertEqual(batch.fallback_sequences, 1)
             self.assertEqual([one["status"] for one in batch.sequences], ["OK", "OK", "UNSPECIFIED"])
@@ -68,7 +68,7 @@ class AgreedTest(unittest.TestCase):
             self.rows.add("s1", rows_of(SAMPLES["s1"], 77), tokens=np.arange(SAMPLES["s1"]))
 
     def test_pieces_need_their_rows(self) -> None:
-        """What begin_step lets pass a fetch accepts, whichever of a sample's pieces needs most."""
+        """A fetch accepts what begin_step accepted, for every piece of a sample."""
         tokens = SAMPLES["s0"]
         for said, lengths in ((lambda *piece: [Sequence(*piece)], [9]), (lambda *piece: [[Sequence(*piece)]], None)):
             for start, rows, status in ((tokens - 9, 8, "OK"), (tokens - 9, 9, "OUT_OF_RANGE")):
@@ -80,7 +80,7 @@ class AgreedTest(unittest.TestCase):
             self.steps("strict").begin(asked)
 
     def test_what_only_compares_binds_nothing(self) -> None:
-        """A sample that turns out to be another one falls back, and is counted."""
+        """A sample with other tokens than recorded falls back, and is counted."""
         self.source.begin_step()
         steps = Steps(self.source, missing="live", max_fallback_fraction=1.0, binds=False)
         self.assertEqual(steps.begin([trainer.FetchSequence(name) for name in ("s0", "s1")]).replayed, 2)
@@ -128,7 +128,7 @@ class AgreedTest(unittest.TestCase):
         self.assertRegex(logged.output[0], r": 1 TOKENS_NOT_KNOWN; first mute")
 
     def test_tokens_that_only_a_micro_batch_tells(self) -> None:
-        """A sample that was recorded without falls back alone, and counts; other tokens are still rejected."""
+        """Only the sample recorded without tokens falls back, and is counted; other tokens are still rejected."""
         self.rows.add("mute", rows_of(9, 1))
         told = [trainer.FetchSequence("mute", 9, np.arange(9)), *expected_of(0)]
         untold = [trainer.FetchSequence(one.sample, one.num_tokens) for one in told]
@@ -154,7 +154,7 @@ class AgreedTest(unittest.TestCase):
         whole = [*told, *expected_of(1, 2), trainer.FetchSequence("absent", 9)]
         plan_of_all = plan_of({"mute": 9, **some(0, 1, 2), "absent": 9})
         steps.saw(self.source.fetch(plan_of_all, sequences=steps.apply(whole), missing="live"))
-        steps.end_pass()  # What begin_step has counted is not counted again.
+        steps.end_pass()  # What begin_step has counted is not counted twice.
         with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_NOT_KNOWN"):
             self.steps("strict").begin(told)
 
@@ -182,7 +182,7 @@ class AgreedTest(unittest.TestCase):
         self.steps("live", 0.5).begin([*expected_of(1, 2), *absent[:2]])
 
     def test_exactly_the_limit_is_within_it(self) -> None:
-        """0.29 times 100 is a little less than 29."""
+        """In floating point 0.29 times 100 is a little less than 29."""
         for i in range(71):
             self.rows.add(f"m{i}", rows_of(3, i))
         names = [f"m{i}" for i in range(71)] + [f"absent{i}" for i in range(29)]
@@ -271,14 +271,14 @@ class AgreedTest(unittest.TestCase):
             self.steps("strict").begin([own, copy])
 
     def test_what_begin_step_was_not_told_of_a_copy(self) -> None:
-        """It knows the sample by its name alone; the micro-batch has it twice."""
+        """begin_step has only the sample's id; the micro-batch has the sample twice."""
         steps = self.steps("live")
         steps.begin([trainer.FetchSequence("s1")])
         said = steps.apply([trainer.FetchSequence("s1", 50), trainer.FetchSequence("s1", 51)])
         self.assertEqual([one.live for one in said], [False, True])
 
     def test_sequences_of_no_sample(self) -> None:
-        """They have a state and counts of their own, and nothing is asked of a source."""
+        """Their rows have a state and a count of their own, and no source is asked for them."""
         layout = {"format": "THD", "cu_seqlens": [0, 9, 29, 36], "cu_seqlens_padded": [0, 9, 29, 36], "total_rows": 36}
         piece = [Sequence(None, tokens=4), Sequence("s0", 0, 2, 3)]
         for listed, live, unrecorded, fallen_back in (
@@ -311,7 +311,7 @@ class AgreedTest(unittest.TestCase):
             self.assertEqual(self.steps("live", 0.0).begin([*nobody, *expected_of(0)]).replayed, 1)
 
     def test_last_rows_on_filler(self) -> None:
-        """Where all other rows are recorded nothing chooses live; a sample that falls back does so as a whole."""
+        """If all other rows are recorded, no row routes live; a sample that falls back does so with all rows."""
         lengths = {**some(0), "absent": 9, "one": 1}
         samples = [*expected_of(0), trainer.FetchSequence("absent", 9), trainer.FetchSequence("one", 1)]
         layout = {"format": "THD", "total_rows": 30, "cu_seqlens_padded": [0, 20, 29, 30], "partition": "contiguous"}
@@ -325,7 +325,7 @@ class AgreedTest(unittest.TestCase):
         for slot, ids in enumerate(batch.indices):
             filler = np.arange(4).reshape(2, 2) + 2 * plan.layers[slot].ordinal
             np.testing.assert_array_equal(ids[[19, 29]], filler)
-        # Of a part of a sample the last token of the sequence; others may attend to those in its middle.
+        # If the sequence is a part of a sample, only its last token: later tokens may attend to those in its middle.
         for rows, last in ((3, 1), (2, 0)):
             pieces = [{"sample": "s0", "tokens": 3, "rows": 2}, {"sample": "s0", "tokens": 4, "start": 6, "rows": rows}]
             sequence = [{"tokens": 7, "pieces": pieces}]
@@ -335,7 +335,7 @@ class AgreedTest(unittest.TestCase):
             self.assertEqual((batch.unrecorded_rows, batch.pad_rows), (1 + 2 * (1 - last), last))
 
     def test_samples_without_rows(self) -> None:
-        """Of one token, or none: nobody has appended them."""
+        """Samples of one token or none: nobody appends them."""
         for missing in ("strict", "live", "drop"):
             steps = self.steps(missing, 0.0)
             expected = [trainer.FetchSequence("one", 1), *expected_of(0), trainer.FetchSequence("none", 0)]
@@ -360,7 +360,7 @@ class AgreedTest(unittest.TestCase):
 
 
 class StepsTest(unittest.TestCase):
-    """What both faces of a model do with their steps."""
+    """The calls that both interfaces make for a step."""
 
     def setUp(self) -> None:
         self.rows = CountingSource(geometry_of())
@@ -383,7 +383,7 @@ class StepsTest(unittest.TestCase):
         self.assertEqual(self.steps._contract.counters.report()["routing_replay/step_samples"], 1)
 
     def test_begin_and_fetch_have_one_rule_of_versions(self) -> None:
-        """What strict rejects it rejects before the passes, and what begin_step tells is what metrics report."""
+        """ "strict" rejects a sample before the passes, and metrics report what begin_step returns."""
 
         def begin(weights: Any, kind: Any = None) -> Any:
             record = {"status": "OK", "num_tokens": 9, "revision": 0, "content_id": 1, "weights": weights}
@@ -406,7 +406,7 @@ class StepsTest(unittest.TestCase):
 
 
 class ReplicaTest(unittest.TestCase):
-    """Sixteen ranks, each with a source of its own."""
+    """Sixteen ranks with a source each."""
 
     def step(self, missing: Any, change: Any, copies: Any = (), **options: Any) -> list[Any]:
         def one(collective: Any) -> Any:
@@ -430,7 +430,7 @@ class ReplicaTest(unittest.TestCase):
             return list(pool.map(one, LocalGroup(16)))
 
     def test_a_rank_with_wrong_arguments(self) -> None:
-        """It says so, and the others need not wait for the deadline."""
+        """The rank reports itself, and the others do not wait until the deadline."""
 
         def begin(collective: Any) -> Any:
             rows = CountingSource(geometry_of())

@@ -1,4 +1,4 @@
-"""Agreement in threads of one process, and with torch.distributed's gloo in processes of their own."""
+"""Agreement among threads of one process, and among processes with torch.distributed's gloo."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POLICIES = ("strict", "live", "drop")
 
 @dataclass(frozen=True)
 class SampleReport:
-    """What a rank's source says of a sample."""
+    """The state that a rank's source returns for a sample."""
 
     sample: Any
     status: str = "OK"
@@ -70,7 +70,7 @@ def states(count: int = 5) -> list[SampleReport]:
 
 
 def plain(result: Any) -> Any:
-    """For comparisons: errors by what they say."""
+    """Makes errors comparable by their message."""
     return (type(result), str(result)) if isinstance(result, Exception) else result
 
 
@@ -78,7 +78,7 @@ class AgreementTest(unittest.TestCase):
     """With 16 ranks."""
 
     def agree(self, change: Callable[[int, list[SampleReport]], Any] = lambda rank, seen: None, **options: Any) -> Any:
-        """What all ranks have come to."""
+        """The decision of all ranks."""
 
         def body(collective: Collective) -> StepDecision:
             seen = states()
@@ -126,7 +126,7 @@ class AgreementTest(unittest.TestCase):
         self.assertIn(f"{2**64 - 3} on one rank and 17 on another", error.message)
 
     def test_what_ranks_recorded_themselves(self) -> None:
-        """Each has other rows of the sample, and so no content to compare."""
+        """Each has recorded its own rows of the sample, so there is no content to compare."""
         geometry = {"num_layers": 1, "num_experts": 8, "top_k": 2}
         layout = {
             "format": "THD",
@@ -212,7 +212,7 @@ class AgreementTest(unittest.TestCase):
 
 
 def check_reductions(collective: Collective, seed: int) -> None:
-    """Against what every rank knows that the others give."""
+    """Compares with a rule that knows what every rank sees."""
     rng = np.random.default_rng(seed)
     for count in (1, 5, 0, 300):
         given = rng.integers(-(2**63), 2**63 - 1, (collective.size, count))
@@ -241,7 +241,7 @@ def random_states(rng: random.Random, ranks: int) -> list[list[SampleReport]]:
 
 
 def expected(seen: list[list[SampleReport]], policy: str) -> Any:
-    """Actions, or the sample that an error names, where it has a name."""
+    """Actions, or the sample that an error names, if it names one."""
     actions = []
     for column in zip(*seen, strict=True):
         if len({state.content_id for state in column if state.status == "OK"}) > 1:
@@ -272,7 +272,7 @@ class PropertyTest(unittest.TestCase):
 
 @unittest.skipUnless(importlib.util.find_spec("torch"), "torch is not installed")
 class GlooTest(unittest.TestCase):
-    """In 4 processes, of this file with a rank as its argument."""
+    """Runs this file in 4 processes, with the rank as argument."""
 
     def test_four_processes(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -313,7 +313,7 @@ def gloo_rank(rank: int, folder: str) -> None:
             raise AssertionError(error)
     distributed.barrier()
     sys.stdout.flush()
-    os._exit(0)  # Threads of gloo wait for the rank that did not come.
+    os._exit(0)  # Threads of gloo wait for the rank that is missing.
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Index buffers of a GPU: what one copy and one launch bring, and what is said where there is none."""
+"""Index buffers on a GPU: what one copy and one launch transfer, and the warning without kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import routing_replay_trainer as trainer
 from routing_replay_trainer import _core
 
-SKIPPED = 77  # What ctest takes for a skipped test.
+SKIPPED = 77  # CTest's status for a skipped test.
 
 
 class KernelsTest(unittest.TestCase):
@@ -38,7 +38,7 @@ LENGTHS = {"a": 9, "b": 40, "c": 2}
 
 
 class BuffersTest(unittest.TestCase):
-    """On the CPU with a queue that is one in name only; the same on a GPU where there is one."""
+    """On the CPU with a stand-in for the GPU's queue; on a GPU, if there is one, with a real queue."""
 
     def queue(self) -> Any:
         return HostQueue()

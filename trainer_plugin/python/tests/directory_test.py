@@ -1,4 +1,4 @@
-"""Exported runs, written here by the format's description, against the same rows in memory."""
+"""Exported runs, written by this test as the format describes, against the same rows in memory."""
 
 from __future__ import annotations
 

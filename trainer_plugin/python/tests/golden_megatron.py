@@ -36,11 +36,11 @@ NEEDS_MAIN = "megatron-core after 0.19 (a padding mask beside the expert bias)"
 
 
 class Difference(Exception):
-    """What a case expects and what there is, in words."""
+    """Describes the expected value and the actual one."""
 
 
 class Needs(Exception):
-    """What this megatron-core lacks."""
+    """This megatron-core lacks what the case needs."""
 
 
 def number(value: Any) -> float:
@@ -118,15 +118,15 @@ def one_layer(given: dict[str, Any], num_experts: int, run: Callable[..., Any], 
 
 @contextlib.contextmanager
 def replayed(model: OneLayer, given: dict[str, Any], inject: str, call: Callable[[], Any]) -> Iterator[Any]:
-    """What `call` gives while the plugin replays the indices, rows s-major. The plugin is attached until the end, so
-    that the backward pass comes before."""
+    """The result of `call` while the plugin replays the indices; rows are s-major. The plugin stays attached until the
+    context ends, so the backward pass must be inside."""
     length, batch = given["seq_length"], given["batch_size"]
     ids = np.array(given["replay_indices"], np.int32).reshape(length, batch, 1, given["topk"])
     geometry = {"num_layers": 1, "num_experts": model.config.num_moe_experts, "top_k": given["topk"]}
     source = trainer.LocalSource(geometry)
     for place in range(batch):
         source.add(str(place), ids[:, place])
-    # A capacity factor is rejected with "strict", as Megatron drops experts behind the router then.
+    # "strict" rejects a capacity factor, because Megatron then drops experts after the router.
     missing = "strict" if model.config.moe_expert_capacity_factor is None else "live"
     replay = megatron.attach(model, source=source, inject=inject, ranks={}, missing=missing)
     try:
@@ -185,7 +185,7 @@ def router_forward(case: dict[str, Any]) -> None:
             name = f"{action} ({inject})"
             if action == "live":
                 recorded = replay.get_recorded_indices()
-                ordered = given["grad_enabled"]  # Without gradients the peer leaves the order of slots open.
+                ordered = given["grad_enabled"]  # Without gradients Megatron leaves the order of slots open.
                 theirs = torch.tensor(expected["recorded_indices"])
                 pair = (recorded, theirs) if ordered else (recorded.sort(1).values, theirs.sort(1).values)
                 check(f"{name}: recorded", pair[0].tolist(), pair[1].tolist())
@@ -313,7 +313,7 @@ class Trace:
             replay.detach()
 
     def result(self, op: dict[str, Any]) -> dict[str, Any]:
-        """Of one op, in the words of the file."""
+        """The error or result of one op, in the format of the file."""
         said: dict[str, Any] = {}
         try:
             said = getattr(self, op["op"])(op) or {}
@@ -429,7 +429,7 @@ class Trace:
 
 
 class TracedRouter(nn.Module):
-    """As much of a router as the plugin attaches to."""
+    """The part of a router that the plugin attaches to."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -441,7 +441,7 @@ class TracedRouter(nn.Module):
 
 
 def as_sets(value: Any) -> Any:
-    """Without the order of ids in their rows, which the peer leaves open where gradients are off."""
+    """Ignores the order of ids in a row, which Megatron leaves open if gradients are off."""
     if isinstance(value, dict):
         return {key: as_sets(item) for key, item in value.items()}
     if isinstance(value, list):

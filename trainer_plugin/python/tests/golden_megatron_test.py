@@ -1,4 +1,4 @@
-"""Every value that golden_megatron.py checks is really checked: one changed, and the case fails."""
+"""golden_megatron.py checks every value: if one is changed, the case fails."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-SKIPPED = 77  # What ctest takes for a skipped test.
+SKIPPED = 77  # CTest's status for a skipped test.
 try:
     import golden_megatron as golden
     import torch
-except (ImportError, SystemExit):  # Which says first what it needs.
+except (ImportError, SystemExit):  # The script says first what it needs.
     print("SKIPPED: tests/run.sh --peers has an environment with megatron-core")
     sys.exit(SKIPPED)
 if shutil.which("zstd") is None:
@@ -51,7 +51,7 @@ def changed(value: Any) -> Any:
 
 
 def is_checked(value: Any) -> bool:
-    """The peer has no number where it has "nan" or "inf": anything may stand there."""
+    """If Megatron's value is "nan" or "inf", any value is accepted."""
     return not (isinstance(value, str) and value.lstrip("-") in ("nan", "inf"))
 
 
@@ -64,7 +64,7 @@ class MutationTest(unittest.TestCase):
                 count = 0
                 for case in cases[:: max(1, len(cases) // CASES_PER_FILE)]:
                     if golden.run(kind, case)["verdict"] != "passed":
-                        continue  # What this megatron-core lacks.
+                        continue  # A case that this megatron-core cannot run.
                     fields: dict[str, list[Place]] = {}
                     for place in leaves(case["expect"]):
                         fields.setdefault(field(place), []).append(place)

@@ -1,4 +1,4 @@
-"""Golden files through the Python face: the rows of every framework, and Megatron's router forward and backward."""
+"""Golden files through the Python package: the rows of every framework, and Megatron's router forward and backward."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import routing_replay_trainer as trainer
 
 DATA = Path(os.environ["ROUTING_REPLAY_GOLDEN_DATA"])
 ZSTD = shutil.which("zstd")
-SKIPPED = 77  # What ctest takes for a skipped test.
+SKIPPED = 77  # CTest's status for a skipped test.
 
 
 def cases(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -45,7 +45,7 @@ def to_float64(values: np.ndarray) -> np.ndarray:
 
 class RouterTest(unittest.TestCase):
     def assert_close(self, ours: np.ndarray, expected: list[Any], tolerance: float) -> None:
-        """Where Megatron itself has no number, ours is none or a finite one."""
+        """If Megatron's own value is not a number, ours may be, or any finite one."""
         theirs = np.array(expected, np.float64)
         finite = np.isfinite(theirs)
         np.testing.assert_allclose(to_float64(ours)[finite], theirs[finite], rtol=0, atol=tolerance)
@@ -131,7 +131,7 @@ class RowsTest(unittest.TestCase):
         ranks = 0
         for name, case in cases("frameworks/rows_*"):
             if "neutral" not in case["input"] or case["expect"].get("error"):
-                continue  # Rejections and what a framework's options say are for the golden runner.
+                continue  # The golden runner checks rejections and the effect of a framework's options.
             for rank in case["expect"].get("ranks", ()):
                 with self.subTest(name, cp=rank["cp_rank"], tp=rank["tp_rank"]):
                     place = {"cp": rank["cp_rank"], "tp": rank["tp_rank"]}

@@ -1,4 +1,4 @@
-"""What must hold of every model that hf.attach takes: run over stand-ins (hf_standin_test) and over transformers'
+"""Cases that every model accepted by hf.attach must pass: run over stand-ins (hf_standin_test) and over transformers'
 own models (hf_test)."""
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Rollout:
 
 
 def loss_of(model: Any, call: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Over rows of real tokens."""
+    """The mean over rows of real tokens."""
     logits = model(**call).logits
     mask = call.get("attention_mask", torch.ones_like(call["input_ids"]))
     logits = logits[mask.bool()]
@@ -168,7 +168,7 @@ class Cases(unittest.TestCase):
 
     @over("right", "left", "packed")
     def test_the_own_choice(self, model: Any, rollout: Rollout) -> None:
-        """Replayed, it gives bit by bit what the model gives by itself."""
+        """A replay of the model's own choice gives the model's result, bit for bit."""
         peer = copy.deepcopy(model)
         with Choices() as live:
             expected, loss = loss_of(peer, rollout.call)
@@ -183,7 +183,8 @@ class Cases(unittest.TestCase):
 
     @over("right", "left", "packed")
     def test_given_experts(self, model: Any, rollout: Rollout) -> None:
-        """Just those, with the weights that the model gives them, in forward and backward."""
+        """Routers take exactly the recorded experts, with the weights that the model gives them, in forward and
+        backward."""
         peer = copy.deepcopy(model)
         expected = self.by_hand(peer, rollout)
         with self.attached(model, rollout) as replay, Choices() as used:
@@ -191,7 +192,7 @@ class Cases(unittest.TestCase):
                 out, loss = loss_of(model, rollout.call)
             loss.backward()
         self.assert_same(model, out, peer, expected)
-        self.assertEqual(used.chosen, [])  # The method asks in the place of torch.topk.
+        self.assertEqual(used.chosen, [])  # The replayed method calls our function instead of torch.topk.
 
     @over("right", "packed")
     def test_checkpointed_layers(self, model: Any, rollout: Rollout) -> None:
@@ -261,7 +262,7 @@ class Cases(unittest.TestCase):
                     replay.end_step()
                 with self.assertRaisesRegex(trainer.FailedPreconditionError, "micro-batch 1 of step 0"):
                     loss.backward()
-                # Nothing of it is left: outside of a micro-batch the model is live.
+                # Nothing of the failed step is left: outside of a micro-batch the model routes live.
                 self.assertTrue(torch.equal(loss_of(ours, rollout.call)[0], loss_of(peer, rollout.call)[0]))
 
     @over("right", "left", "packed")
@@ -284,7 +285,7 @@ class Cases(unittest.TestCase):
 
     @over("right")
     def test_a_backward_part_after_detach(self, model: Any, rollout: Rollout) -> None:
-        """Where routers are recomputed in it they would choose live; what was saved is right."""
+        """If routers were recomputed inside this pass, they would choose live; saved values are right."""
         for reentrant in (None, False, True):
             for again in (False, True):
                 with self.subTest(reentrant=reentrant, again=again):
@@ -314,7 +315,7 @@ class Cases(unittest.TestCase):
                             loss.backward()
                     with self.assertRaisesRegex(trainer.FailedPreconditionError, "step 1, .* has been detached"):
                         given_up.backward()
-                    # The model is in order.
+                    # The model itself still works.
                     if again:
                         with replay.micro_batch(rollout.samples, **rollout.said):
                             loss = loss_of(ours, rollout.call)[1]
@@ -348,8 +349,8 @@ class Cases(unittest.TestCase):
 
     @over("right")
     def test_a_step_that_is_abandoned(self, model: Any, rollout: Rollout) -> None:
-        """Passes without a backward part, in the middle of a step whose loss has failed; of samples that are missing,
-        which the next step has nothing to do with."""
+        """Passes without a backward part, in a step whose loss has failed. Their samples are missing, which must not
+        affect the next step."""
         expected = self.by_hand(peer := copy.deepcopy(model), rollout)
         with self.attached(model, rollout, missing="live", max_fallback_fraction=0.5) as replay:
             for _ in range(2):
@@ -370,7 +371,7 @@ class Cases(unittest.TestCase):
             loss.backward()
             replay.end_step()
             self.assert_same(model, out, peer, expected)
-            metrics = replay.metrics()  # Of the passes that count alone.
+            metrics = replay.metrics()  # Only finished passes count.
             self.assertEqual(metrics["routing_replay/fallback_fraction"], 0)
             self.assertEqual(metrics["routing_replay/replayed_rows"], sum(LENGTHS) - len(LENGTHS))
 
@@ -402,7 +403,8 @@ class Cases(unittest.TestCase):
 
     @over("right")
     def test_compiled_blocks(self, model: Any, rollout: Rollout) -> None:
-        """Every call asks anew: a graph does not keep the ids that it was compiled with, and layers share one."""
+        """Every call looks up its ids: a graph does not keep the ids that it was compiled with, and layers share a
+        graph."""
         torch._dynamo.reset()
         graphs: list[Any] = []
 
@@ -499,7 +501,7 @@ class Cases(unittest.TestCase):
 
     @over("right")
     def test_a_step_with_a_sample_that_is_missing(self, model: Any, rollout: Rollout) -> None:
-        """Decided when it begins; its rows choose live, and all that was done is counted."""
+        """Decided when the step begins; the sample's rows route live, and everything is counted."""
         peer = copy.deepcopy(model)
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         said = rollout.said | {"sequences": [rollout.samples[0], "none"]}

@@ -1,4 +1,4 @@
-"""The Hugging Face face without torch: which modules choose experts, and what a trainer says of a micro-batch."""
+"""The Hugging Face interface without torch: which modules choose experts, and what a trainer says of a micro-batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ torch = types.SimpleNamespace(topk=lambda *arguments, **options: "live")
 
 
 class Module:
-    """As much of torch.nn.Module as a walk needs."""
+    """The part of torch.nn.Module that walking over a model needs."""
 
     def __init__(self, **parts: Any) -> None:
         vars(self).update(parts)
@@ -32,7 +32,7 @@ class Module:
 
 
 class Wrapper(Module):
-    """As FSDP's and torch.compile's: answers for what it wraps."""
+    """Like the wrappers of FSDP and torch.compile: passes attributes on to what it wraps."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(vars(self)["_orig_mod"], name)
@@ -59,11 +59,11 @@ class MixtralSparseMoeBlock(Module):
 
 
 class FSDPMixtralSparseMoeBlock(MixtralSparseMoeBlock):
-    """As FSDP2 derives."""
+    """Like a class that FSDP2 derives."""
 
 
 class Unseen(Module):
-    """Of a name that is not known."""
+    """A class whose name is not known."""
 
     def forward(self, hidden_states: Any) -> Any:
         return self.gate(hidden_states)
@@ -226,7 +226,7 @@ class MicroBatchTest(unittest.TestCase):
                 describe(["a"], position_ids=positions)
 
     def test_rows_of_each_layout(self) -> None:
-        """What a rank's router sees, row by row, against the obvious: the ids tell sample and row."""
+        """Compares each row that a rank's router sees with a simple calculation: an id encodes sample and row."""
         geometry = {"num_layers": 2, "num_experts": 64, "top_k": 1}
         source = trainer.LocalSource(geometry)
         for place, (sample, tokens) in enumerate((("a", 4), ("b", 6))):

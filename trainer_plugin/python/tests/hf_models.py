@@ -1,4 +1,4 @@
-"""Tiny models of transformers' own classes, of three layers: what of the families this version has."""
+"""Tiny models of transformers' own classes, with three layers: those families that the installed version has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mode R2 of the Hugging Face face, over any models: what is recorded, replayed and written."""
+"""Mode R2 of the Hugging Face interface, over any models: what is recorded, replayed and written."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RecordCases(Cases):
 
     @over("right", "left", "packed")
     def test_r2_records_are_written(self, model: Any, rollout: Rollout) -> None:
-        """Whole rows of its samples, as the model chose them by itself."""
+        """Expects whole rows of the samples, as the model chose them without replay."""
         with Choices() as live, torch.no_grad():
             loss_of(model, rollout.call)
         run = mock.Mock()
@@ -129,7 +129,7 @@ class RecordCases(Cases):
 
     @over("right", "packed")
     def test_r2_by_handle(self, model: Any, rollout: Rollout) -> None:
-        """As recipes carry samples. What cannot be recorded is rejected before the model computes."""
+        """Samples may be named as recipes name them. What cannot be recorded is rejected before the model computes."""
         handles = [-3, 1 << 62]
 
         def passes(replay: Any, samples: list[Any], grad: bool = False) -> None:
@@ -161,7 +161,7 @@ class RecordCases(Cases):
 
     @over("right")
     def test_rows_and_samples_without_tokens(self, model: Any, rollout: Rollout) -> None:
-        """A masked row fills a rectangle up, and one sample has no more than a token: there is nothing to replay."""
+        """A masked row fills up the rectangle, and one sample has a single token: neither has anything to replay."""
         call = {name: torch.cat([own, own[:1]]) for name, own in rollout.call.items()}
         call["attention_mask"][0, 1:] = 0
         call["attention_mask"][2] = 0
@@ -193,7 +193,7 @@ class RecordCases(Cases):
 
     @over("packed")
     def test_r2_records_of_ranks_are_put_together(self, model: Any, rollout: Rollout) -> None:
-        """Of two that share a stream, which the first one writes."""
+        """Two samples share a stream, which the first rank writes."""
         stream = torch.cat([rollout.call["input_ids"], torch.zeros(1, 1, dtype=torch.int64)], 1)
         group, run, live = LocalGroup(2), mock.Mock(), []
         writers = [hf.RecordWriter(group[rank], run if rank == 0 else None) for rank in range(2)]

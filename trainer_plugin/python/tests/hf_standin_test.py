@@ -1,4 +1,4 @@
-"""The Hugging Face face over stand-ins of the MoE blocks of transformers. What needs no torch is in hf_face_test."""
+"""The Hugging Face interface over stand-ins of transformers' MoE blocks. Tests without torch are in hf_face_test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import unittest
 from typing import Any
 
-SKIPPED = 77  # What ctest takes for a skipped test.
+SKIPPED = 77  # CTest's status for a skipped test.
 try:
     import hf_standins
     import torch
@@ -31,7 +31,7 @@ class StandinTest(RecordCases):
 
     @over("right")
     def test_a_compiled_model(self, model: Any, rollout: Rollout) -> None:
-        """As a whole, hooks included, with layers that are checkpointed."""
+        """Compiles the whole model, including hooks, with checkpointed layers."""
         torch._dynamo.reset()
         peer, other = copy.deepcopy(model), Rollout(rollout.layers, "right", seed=1)
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -71,7 +71,7 @@ class StandinTest(RecordCases):
 
 
 def load_tests(loader: unittest.TestLoader, tests: unittest.TestSuite, pattern: str | None) -> unittest.TestSuite:
-    """Without `Cases` itself, which has no models."""
+    """All test classes but `Cases` itself, which has no models."""
     return loader.loadTestsFromTestCase(StandinTest)
 
 

@@ -1,5 +1,5 @@
-"""Decoders with MoE blocks of the shapes that transformers has had, under its class names: small, and without
-attention. In each the way in which experts are chosen is that of one version."""
+"""Small decoders without attention, with MoE blocks of the shapes that versions of transformers have had, under its
+class names. Each model chooses experts in the way of one version."""
 
 from __future__ import annotations
 

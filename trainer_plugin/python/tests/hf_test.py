@@ -1,4 +1,4 @@
-"""The Hugging Face face over transformers' own models, on the CPU."""
+"""The Hugging Face interface over transformers' own models, on the CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import unittest
 from typing import Any
 from unittest import mock
 
-SKIPPED = 77  # What ctest takes for a skipped test.
+SKIPPED = 77  # CTest's status for a skipped test.
 try:
     import hf_models
     import torch
@@ -54,7 +54,7 @@ class TransformersTest(RecordCases):
                 out = model(**rollout.call, output_router_logits=True).logits
             out.sum().backward()
         self.assertTrue(torch.equal(out[rollout.call["attention_mask"].bool()], expected))
-        # What that leaves on a model is its own method, and may be attached.
+        # transformers leaves its own method on the model; such a model may be attached.
         peer(**rollout.call, output_router_logits=True)
         hf.attach(peer, source=rollout.source()).detach()
 
@@ -71,7 +71,8 @@ class TransformersTest(RecordCases):
 
     @over("packed", "right")
     def test_the_last_row_of_a_sample(self, model: Any, rollout: Rollout) -> None:
-        """It takes filler, and no layer calls topk, unless padding chooses live or its sample falls back."""
+        """The last row takes filler experts, and no layer calls topk, unless padding routes live or the sample falls
+        back."""
         with Choices(rollout.forced), torch.no_grad():
             expected = loss_of(model, rollout.call)[0]
         calls = []
@@ -98,7 +99,7 @@ class TransformersTest(RecordCases):
                 loss.backward()
                 replay.end_step()
                 metrics = replay.metrics()
-            torch.testing.assert_close(out[:6], expected[:6], rtol=1e-4, atol=1e-5)  # Nothing before it depends on it.
+            torch.testing.assert_close(out[:6], expected[:6], rtol=1e-4, atol=1e-5)  # Earlier rows do not depend on it.
             unrecorded = 4 if absent else 2 if last_row == "live" else 0
             self.assertEqual(metrics["routing_replay/unrecorded_rows"], unrecorded)
             self.assertEqual(metrics["routing_replay/replayed_rows"], 6 if absent else 9)
@@ -109,7 +110,7 @@ class TransformersTest(RecordCases):
 
     @over("right")
     def test_the_base_model_alone(self, model: Any, rollout: Rollout) -> None:
-        """Hosts that make logits in pieces of their own call it."""
+        """Hosts that compute logits in pieces call this method."""
         peer = copy.deepcopy(model)
         with Choices(rollout.forced):
             expected = peer.model(**rollout.call).last_hidden_state
@@ -150,7 +151,7 @@ class NoKernelsTest(NoKernels, Cases):
 
     @over("right", "packed")
     def test_inference_first(self, model: Any, rollout: Rollout) -> None:
-        """Memory that a pass under inference_mode has made is written to by the passes after it."""
+        """Later passes write to memory that a pass under inference_mode has allocated."""
         peer = copy.deepcopy(model)
         expected = self.by_hand(peer, rollout)
         with self.attached(model, rollout) as replay:
@@ -165,7 +166,7 @@ class NoKernelsTest(NoKernels, Cases):
 
 
 class ShardedTest(unittest.TestCase):
-    """One rank of one, with gloo: what FSDP does to modules, their classes and their hooks."""
+    """A single rank with gloo: what FSDP does to modules, their classes and their hooks."""
 
     @classmethod
     def setUpClass(cls) -> None:

@@ -1,4 +1,4 @@
-"""A GPU in name only: a model that says cuda:0, on a host whose streams do everything at once, and no kernels."""
+"""A fake GPU: a model that says cuda:0, on a host whose streams do everything at once, and no kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from routing_replay_trainer import _core, _device_buffers, ops
 
 
 class OnHost(TorchFunctionMode):
-    """Memory that is asked for on a GPU, or pinned, is the host's."""
+    """Memory that is requested on a GPU, or pinned, is allocated on the host."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -25,7 +25,7 @@ class OnHost(TorchFunctionMode):
 
 
 class Stream:
-    """Also an event."""
+    """Also used as an event."""
 
     cuda_stream = 0
 
@@ -45,7 +45,7 @@ class Stream:
 
 
 class NoKernels(unittest.TestCase):
-    """Tests of models whose parameters say that they are on a GPU which nobody has kernels for."""
+    """Runs tests with models whose parameters say that they are on a GPU without kernels."""
 
     def setUp(self) -> None:
         super().setUp()

@@ -1,4 +1,4 @@
-"""The side stream of a GPU as the CPU can play it: everything is done at once, on tensors of the host."""
+"""The side stream of a GPU, simulated on the CPU: everything is done at once, on host tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _REALIGN.argtypes, _REALIGN.restype = (ctypes.c_void_p, ctypes.c_int64, ctypes.c
 
 
 class HostQueue:
-    """As routing_replay_trainer._device_buffers.Queue. did: how often each of its functions was called."""
+    """Like routing_replay_trainer._device_buffers.Queue.
+
+    did: how often each of its functions was called
+    """
 
     def __init__(self, realigns: bool = True) -> None:
         self.realigns = realigns
@@ -37,7 +40,7 @@ class HostQueue:
 
     def send(self, size: int) -> torch.Tensor:
         self.did["send"] += 1
-        # Its address is as good as the block's.
+        # Any address will do; this is the block's.
         return torch.from_numpy(self._block[:size])
 
     def realign(self, block: torch.Tensor, staging_offset: int, units: int, indices: Any, states: Any) -> None:

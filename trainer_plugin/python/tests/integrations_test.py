@@ -1,4 +1,4 @@
-"""What integrations have in common, where no framework is installed; with the frameworks themselves: tests/peers."""
+"""The common part of the integrations, without frameworks; tests/peers tests them with the frameworks."""
 
 from __future__ import annotations
 

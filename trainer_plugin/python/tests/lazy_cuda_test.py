@@ -1,4 +1,4 @@
-"""CUDA code is loaded when a GPU's tensor comes and not before: a host without CUDA never meets it."""
+"""CUDA code is loaded only when a tensor of a GPU is used: a host without CUDA never loads it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 LIBRARIES = Path(os.environ["ROUTING_REPLAY_LIBRARY_DIR"])
 KERNELS = "librouting_replay_trainer_cuda.so"
 
-# Does on the CPU what a trainer does, then says which libraries of CUDA are in the process.
+# Does on the CPU what a trainer does, then prints which CUDA libraries the process has loaded.
 ON_THE_CPU = """
 import numpy as np, routing_replay_trainer as trainer
 from routing_replay_trainer import _core

@@ -29,19 +29,19 @@ class LocalGroup(Sequence["LocalCollective"]):
 
 
 class _Meeting:
-    """Where the ranks of a group meet, again and again: the next meeting cannot end before all have left this one, as
-    each of them comes to it, too."""
+    """A barrier for the ranks of a group that can be used again: a meeting ends when all ranks have come, and the next
+    one cannot end before all have left this one."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._changed = threading.Condition()
-        self._here: dict[int, Any] = {}  # What those brought that wait.
-        self._met: list[Any] = []  # Of the last meeting, by rank.
+        self._here: dict[int, Any] = {}  # The values of the ranks that wait.
+        self._met: list[Any] = []  # The values of the last meeting, by rank.
         self._number = 0
         self._failure: errors.RoutingReplayError | None = None
 
     def meet(self, rank: int, brought: Any, deadline: float) -> list[Any]:
-        """What all ranks brought. brought: a function's name, and what it was called with"""
+        """Returns the values of all ranks. brought: a function's name, and its arguments"""
         end = time.monotonic() + min(deadline, threading.TIMEOUT_MAX)
         with self._changed:
             if self._failure is None:

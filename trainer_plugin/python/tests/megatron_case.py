@@ -1,4 +1,4 @@
-"""What tests with Megatron-Core's real routers have in common: a rank's chunks, and steps over them."""
+"""Shared by the tests with Megatron-Core's real routers: a rank's chunks, and steps over them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class MegatronCase(unittest.TestCase):
         )
 
     def chunks(self, config: Any) -> list[Any]:
-        """Those of pipeline rank 0."""
+        """The layers of pipeline rank 0."""
         return [models.Model(config, [1, 2]), models.Model(config, [5, 6])]
 
     def hidden(self, index: int) -> torch.Tensor:
-        """What a chunk gets: [rows, 1, H]."""
+        """The input of a chunk: [rows, 1, H]."""
         generator = torch.Generator().manual_seed(index)
         return torch.randn(sum(LENGTHS[index]), 1, models.HIDDEN, generator=generator)
 
@@ -48,7 +48,7 @@ class MegatronCase(unittest.TestCase):
         return replay
 
     def step(self, replay: Any, rollout: Rollout, chunks: list[Any]) -> dict[tuple[int, int], torch.Tensor]:
-        """Runs the schedule; outputs by (micro-batch, chunk)."""
+        """Runs the schedule; returns outputs by (micro-batch, chunk)."""
         outputs = {}
         for kind, index, chunk in interleaved():
             if kind == "forward":
@@ -72,12 +72,12 @@ class MegatronCase(unittest.TestCase):
         for chunk, peer in zip(chunks, peers, strict=True):
             for (name, ours), theirs in zip(chunk.named_parameters(), peer.parameters(), strict=True):
                 self.assertIsNotNone(ours.grad, name)
-                difference = (ours.grad - theirs.grad).abs().max().item()  # Sums of micro-batches, in another order.
+                difference = (ours.grad - theirs.grad).abs().max().item()  # Micro-batches are summed in another order.
                 self.assertLessEqual(difference, 2e-6 * theirs.grad.abs().max().item(), name)
 
 
 class Staged(unittest.TestCase):
-    """The same with index buffers as a GPU has them, on a queue that the CPU plays."""
+    """The same with index buffers as on a GPU, on a queue that the CPU simulates."""
 
     def setUp(self) -> None:
         super().setUp()

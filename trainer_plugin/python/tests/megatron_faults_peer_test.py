@@ -1,4 +1,4 @@
-"""Replay in Megatron-Core's real routers: what goes wrong, is rejected, or comes out of order."""
+"""Replay in Megatron-Core's real routers: errors, rejections, and calls in an unusual order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from local_group import LocalGroup
 import routing_replay_trainer as trainer
 from routing_replay_trainer import megatron
 
-SKIPPED = 77  # What ctest takes for a skipped test.
+SKIPPED = 77  # CTest's status for a skipped test.
 try:
     import megatron_models as models
     import torch
@@ -43,7 +43,7 @@ def chunks_in_flight(replay: Any) -> int:
 
 class FaultsTest(MegatronCase):
     def test_a_copy_of_an_attached_model_is_attached(self) -> None:
-        """The copy has the hooks and the bound methods of what it is a copy of."""
+        """The copy has the hooks and bound methods of the original."""
         for inject in ("native", "fused"):
             with self.subTest(inject):
                 config = self.config()
@@ -71,7 +71,7 @@ class FaultsTest(MegatronCase):
             for second in (inject, other):
                 with self.assertRaisesRegex(trainer.FailedPreconditionError, "attached to this model already"):
                     self.attach(chunks, config, rollout.source, inject=second)
-            # Also through a module around the one that was attached.
+            # Also if a module wraps the attached one.
             around = torch.nn.Module()
             around.config, around.decoder = config, chunks[0].decoder
             with self.assertRaisesRegex(trainer.FailedPreconditionError, "attached to this router already"):
@@ -113,14 +113,16 @@ class FaultsTest(MegatronCase):
             chunks[0](self.hidden(0))
 
     def test_micro_batches_with_groups_of_their_own(self) -> None:
-        """Dynamic context parallelism, which sizes say alone: rejected by name where ranks would have to agree."""
+        """Dynamic context parallelism without process groups, only as a size: rejected by name if ranks would have to
+        agree."""
         config = self.config()
         rollout = Rollout(config, 2)
         sequences, packed = rollout.samples(0), rollout.packed(0)
         own = rollout.packed(0)
         own.local_cp_size = 2
         for missing in ("live", "drop"):
-            options = {"missing": missing, "agree": LocalGroup(2)[0], "fetch_deadline": 0.1}  # Nobody else is there.
+            # The second rank never comes.
+            options = {"missing": missing, "agree": LocalGroup(2)[0], "fetch_deadline": 0.1}
             chunks = self.chunks(config)
             replay = self.attach(chunks, config, rollout.source, **options)
             rejected = self.assertRaisesRegex(trainer.InvalidArgumentError, "local_cp_size: 2, .*dynamic")
@@ -143,7 +145,7 @@ class FaultsTest(MegatronCase):
         own.local_cp_size, own.cp_group = 2, types.SimpleNamespace(rank=lambda: 1)
         with strict.micro_batch(rollout.samples(4), index=0), torch.no_grad():
             model(self.hidden(4)[:8], packed_seq_params=own)
-        rows = [3, 4, 5, 6, 7, 8, 13, 14]  # Zigzag of the second of two ranks, of documents of 12 and of 4 tokens.
+        rows = [3, 4, 5, 6, 7, 8, 13, 14]  # The second of two zigzag ranks, with documents of 12 and of 4 tokens.
         ids, recorded = Rollout(model.config, 2).ids(4, 1)
         used = models.moe_layers(model)[1].seen[0][1].nonzero()[:, 1].view(8, -1)
         self.assertTrue(recorded[rows].all())
@@ -215,8 +217,8 @@ class FaultsTest(MegatronCase):
             replay.end_step()
 
     def test_an_exception_of_the_schedule_gives_its_step_up(self) -> None:
-        """Outside of any micro_batch, with passes in flight: it comes out unchanged, the next step is a healthy one,
-        and a pass that is really not finished is still told."""
+        """It is raised outside of any micro_batch, with passes in flight: it is passed on unchanged, the next step
+        works, and a pass that was never finished is still reported."""
         config = self.config(recompute_granularity="selective", recompute_modules=["moe"])
         chunks = self.chunks(config)
         rollout = Rollout(config, 6)
@@ -267,7 +269,7 @@ class FaultsTest(MegatronCase):
                 stack.enter_context(torch.set_grad_enabled(grad))
                 packed = rollout.packed(0)
                 stack.enter_context(replay.micro_batch(rollout.samples(0), packed_seq_params=packed, index=0))
-                for _ in range(2):  # Without backward parts, each is a step of its own.
+                for _ in range(2):  # Without backward passes, each forward pass is a step of its own.
                     chunks[0](self.hidden(0))
         replay.end_step()
 
@@ -375,7 +377,7 @@ class FaultsTest(MegatronCase):
             replay.begin_step(rollout.samples(0), tokens=torch.cat(tokens), lengths=LENGTHS[0])
 
     def test_a_run_without_hash_layers(self) -> None:
-        """They choose by themselves, as where the run has routes of them; the others replay theirs."""
+        """Hash layers choose by themselves, as with a run that has their routes; the others replay."""
         config = models.make_config()
         rollout = Rollout(config, 3)
         part = trainer.LocalSource(rollout.source.geometry | {"moe_layers": [2, 3]})
@@ -405,14 +407,14 @@ class FaultsTest(MegatronCase):
                         used = used.nonzero()[:, 1].view(len(ids), -1)
                         self.assertEqual(used[recorded].tolist(), ids[recorded].sort(1).values.tolist())
                 replay.detach()
-        model.decoder.layers[1].mlp.router.tid2eid = None  # The run does not have what it is to replay.
+        model.decoder.layers[1].mlp.router.tid2eid = None  # It must replay, but the run has no routes of it.
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "layer 1 chooses by scores|not that of the model"):
             self.attach(model, config, part)
 
 
 class FetchingTest(unittest.TestCase):
     def test_versions_of_what_falls_back_are_no_matter(self) -> None:
-        """Without begin_step as with it."""
+        """With and without begin_step."""
         rows = trainer.LocalSource(geometry_of())
         for name in ("s0", "s1"):
             rows.add(name, rows_of(SAMPLES[name], 1))

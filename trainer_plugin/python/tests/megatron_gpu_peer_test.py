@@ -1,4 +1,4 @@
-"""What a GPU, or a configuration of one, changes for the Megatron face, as far as a host can tell."""
+"""The Megatron interface with a GPU, or with a configuration for one, as far as a host can test it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import routing_replay_trainer as trainer
 from routing_replay_trainer import _core, megatron
 from routing_replay_trainer.megatron import _modules
 
-SKIPPED = 77  # What ctest takes for a skipped test.
+SKIPPED = 77  # CTest's status for a skipped test.
 try:
     import megatron_models as models
     import torch
@@ -32,12 +32,12 @@ except ImportError as missing:
     print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with megatron-core")
     sys.exit(SKIPPED)
 
-# cuda_graph_modules is of 0.18 and later.
+# cuda_graph_modules exists from 0.18 on.
 OLDER = tuple(map(int, megatron_version.split(".")[:2])) < (0, 18)
 
 
 class NoKernelsTest(NoKernels, MegatronTest):
-    """All that is tested of models on the host."""
+    """All tests of models on the host, again."""
 
     by_topk = ("native", "fused")
 
@@ -53,7 +53,7 @@ class NoKernelsTest(NoKernels, MegatronTest):
         return replay
 
     def test_fused(self) -> None:
-        """Megatron's own function, as exact as native; shadow and R2 as well."""
+        """With Megatron's own unfused function, as exact as native; shadow and R2, too."""
         for scores in ("softmax", "sigmoid"):
             options = {"recompute_granularity": "selective", "recompute_modules": ["moe"]}
             config = self.config(moe_router_score_function=scores, moe_router_topk_scaling_factor=2.5, **options)
@@ -97,7 +97,7 @@ class NoKernelsTest(NoKernels, MegatronTest):
         self.assertEqual(used[recorded].tolist(), ids[recorded].sort(1).values.tolist())
 
     def test_inference_first(self) -> None:
-        """Memory that a pass under inference_mode has made is written to by the passes after it."""
+        """Later passes write to memory that a pass under inference_mode has allocated."""
         config = self.config()
         chunks = self.chunks(config)
         peers = copy.deepcopy(chunks)
@@ -194,7 +194,7 @@ class MemoryTest(MegatronCase):
             replay.end_step()
 
 
-del MegatronTest  # Its own tests are run by its own file.
+del MegatronTest  # Its tests run from its own file.
 
 if __name__ == "__main__":
     unittest.main()

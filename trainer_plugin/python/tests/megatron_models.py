@@ -1,4 +1,4 @@
-"""Small models of Megatron-Core's real routers that run on a CPU: one MoE layer is a router and a matrix per expert."""
+"""Small models of Megatron-Core's real routers that run on a CPU: a layer is a router and one matrix per expert."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class DenseLayer(nn.Module):
 
 
 class Model(nn.Module):
-    """A chunk with the layers of these numbers; those that are dense as the configuration says."""
+    """A chunk with the layers of these numbers, dense or MoE as the configuration says."""
 
     def __init__(self, config: TransformerConfig, numbers: list[int]) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ def set_up(case: unittest.TestCase) -> None:
 
 
 def moe_layers(model: Model) -> dict[int, MoeLayer]:
-    """By global decoder layer id."""
+    """Parameters by global decoder layer id."""
     return {layer.layer_number - 1: layer for layer in model.decoder.layers if isinstance(layer, MoeLayer)}
 
 

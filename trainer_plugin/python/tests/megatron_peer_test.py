@@ -1,4 +1,4 @@
-"""Replay in Megatron-Core's real routers: what stands beside a step of its whole models (tests/peers/megatron)."""
+"""Replay in Megatron-Core's real routers: what a step of its whole models (tests/peers/megatron) does not cover."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from step_test import drain
 import routing_replay_trainer as trainer
 from routing_replay_trainer import megatron
 
-SKIPPED = 77  # What ctest takes for a skipped test.
+SKIPPED = 77  # CTest's status for a skipped test.
 try:
     import megatron_models as models
     import torch
@@ -32,17 +32,17 @@ except ImportError as missing:
     print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with megatron-core")
     sys.exit(SKIPPED)
 
-# What the host waits for a device in.
+# The calls in which the host waits for a device.
 READS = ("cpu", "item", "tolist", "__index__", "__bool__", "__int__")
 
 
 class MegatronTest(MegatronCase):
-    by_topk = ("native",)  # Where rows that are live choose by torch.topk.
+    by_topk = ("native",)  # The injections in which live rows choose by torch.topk.
 
     def test_fused_needs_no_router_replay(self) -> None:
         config = models.make_config(moe_enable_routing_replay=False)
         model = models.Model(config, [1, 2, 3, 4])
-        config.moe_router_fusion = True  # Would need Transformer Engine if it were asked.
+        config.moe_router_fusion = True  # This would need Transformer Engine if it were used.
         rollout = Rollout(config, 3)
         replay = self.attach(model, config, rollout.source, inject="fused")
         with replay.micro_batch(rollout.samples(0), packed_seq_params=rollout.packed(0), index=0), torch.no_grad():
@@ -75,7 +75,7 @@ class MegatronTest(MegatronCase):
         self.assertNotIn("get_replay_topk", vars(models.moe_layers(chunks[0])[1].mlp.router.router_replay))
 
     def test_a_method_that_a_framework_has_wrapped(self) -> None:
-        """As NeMo-RL does, by a function whose module has no RouterReplayAction."""
+        """NeMo-RL does this, with a function whose module has no RouterReplayAction."""
         config = self.config()
         chunks = self.chunks(config)
         rollout = Rollout(config, 2)
@@ -114,7 +114,7 @@ class MegatronTest(MegatronCase):
         self.assertEqual(replay.kept, 0)
 
     def test_r2_with_documents_that_nobody_has_named(self) -> None:
-        """What has a name is recorded, written and replayed; the rest routes live, and not on filler."""
+        """Sequences with a sample are recorded, written and replayed; the others route live, without filler."""
         config = models.make_config()
         model = models.Model(config, [1, 2, 3, 4])
         rollout = Rollout(config, 8)
@@ -184,7 +184,7 @@ class MegatronTest(MegatronCase):
                 start += len(tokens)
 
     def test_the_last_row_of_a_sample(self) -> None:
-        """It takes filler, and no layer calls topk; it is live again where its sample falls back."""
+        """The last row takes filler, and no layer calls topk; it routes live again if its sample falls back."""
         config = models.make_config()
         rollout = Rollout(config, 3)
         for inject in ("native", "fused"):
@@ -232,13 +232,13 @@ class MegatronTest(MegatronCase):
             self.assertEqual((metrics["live_rows"], metrics["replayed_rows"]), (7, 8))
             self.assertEqual((metrics["unrecorded_rows"], metrics["fallback_sequences"]), (0, 0))
             self.assertAlmostEqual(metrics["live_fraction"], 7 / 15)
-            first = models.moe_layers(model)[0].seen  # What is before it is the same with and without replay.
+            first = models.moe_layers(model)[0].seen  # Rows before it are the same with and without replay.
             rows = [*range(5), *range(14, 16)]
             self.assertTrue(torch.equal(first[0][1][rows], first[1][1][rows]))
             replay.detach()
 
     def test_a_copy_of_another_length_falls_back_alone(self) -> None:
-        """As frameworks copy the first sample's columns to what fills a batch up."""
+        """Frameworks copy the first sample's columns to the rows that fill up a batch."""
         config = models.make_config()
         rollout = Rollout(config, 3)
         for missing, named in (("live", "live"), ("drop", "dropped")):
@@ -326,7 +326,7 @@ class MegatronTest(MegatronCase):
         self.assertEqual(replay.metrics()["routing_replay/prefetch_hit_rate"], 1)
 
     def test_no_forward_step_waits_for_a_device(self) -> None:
-        """What is read of tensors that say where sequences are is read before the schedule."""
+        """Tensors with the boundaries of sequences are read before the schedule."""
         config = models.make_config()
         model = models.Model(config, [1, 2, 3, 4])
         rollout = Rollout(config, 10)

@@ -21,7 +21,7 @@ LENGTHS = ((5, 9, 2), (16,), (3, 3), (7, 6), (12, 4), (2, 2, 2), (11,), (8, 5)) 
 
 
 class Rollout:
-    """Random routes of all samples, and the micro-batches that they are in."""
+    """Random routes of all samples, and the micro-batches that use them."""
 
     def __init__(self, config: Any, seed: int) -> None:
         random = np.random.default_rng(seed)
@@ -61,7 +61,7 @@ class Rollout:
 
 
 class CountingSource(trainer.Source):
-    """Reads through another one, as if from far away."""
+    """Reads through another source, slowly, like a remote service."""
 
     def __init__(self, source: trainer.LocalSource) -> None:
         super().__init__(source.geometry)
@@ -92,8 +92,8 @@ def pattern(config: Any) -> list[bool]:
 
 
 def by_hand(model: Any, rollout: Rollout, index: int, hidden: torch.Tensor) -> torch.Tensor:
-    """Megatron's own replay of one micro-batch, layer by layer, without recompute: rows without a route are told what
-    they would choose."""
+    """Megatron's own replay of one micro-batch, layer by layer, without recompute: rows without a route get the experts
+    that they would choose."""
     for layer in model.decoder.layers:
         if layer.layer_number - 1 in rollout.moe:
             router = layer.mlp.router

@@ -1,5 +1,5 @@
-"""The Megatron face without torch: stand-ins of Megatron's modules, what a trainer says of a micro-batch, and which
-pass a router call belongs to in schedules of all kinds."""
+"""The Megatron interface without torch: stand-ins of Megatron's modules, layouts read from the model's call, and which
+pass a router's call belongs to in schedules of all kinds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from routing_replay_trainer.step import StepSource
 
 
 class Module:
-    """As much of torch.nn.Module as a walk needs."""
+    """The part of torch.nn.Module that walking over a model needs."""
 
     def __init__(self, **parts: Any) -> None:
         vars(self).update(parts)
@@ -78,7 +78,7 @@ class ModulesTest(unittest.TestCase):
     def test_routers_of_the_live_model(self) -> None:
         dense = Module(layer_number=1, mlp=Module())
         unnumbered = layer(4)
-        unnumbered.mlp.router.layer_number = None  # Then that of the layer it is in.
+        unnumbered.mlp.router.layer_number = None  # Then the layer's number is used.
         mtp = Module(layer_number=1, mtp_model_layer=layer(1))
         chunk = model(dense, layer(3), unnumbered, mtp=[mtp])
         found = modules.live_routers(Module(module=Module(module=chunk)))
@@ -110,7 +110,7 @@ class ModulesTest(unittest.TestCase):
                     self.assertEqual(modules.check(chunk, routers, "fused"), [])
                 else:
                     self.assertRaises(trainer.FailedPreconditionError, modules.check, chunk, routers, "fused")
-        # Not the MTP block's, which nobody replays; and layers that choose by hash are left to it.
+        # The MTP block needs no RouterReplay, as it is not replayed; nor do layers that choose by hash.
         chunk = model(layer(1), layer(2, tid2eid=object(), router_replay=None), mtp=[layer(1, router_replay=None)])
         self.assertEqual(modules.check(chunk, modules.live_routers(chunk), "native"), [1])
         attention_graphs = model(layer(1), cuda_graph_impl="transformer_engine", cuda_graph_scope=["attn"])
@@ -136,7 +136,7 @@ def describe(sequences: Any, **given: Any) -> MicroBatch:
 
 
 class Gpt:
-    """As much of GPTModel as its call says."""
+    """The part of GPTModel that its call needs."""
 
     pre_process = True
 
@@ -169,7 +169,7 @@ class OnDevice:
 
 
 class CallTest(unittest.TestCase):
-    """What a model's call says, of all stages and in every form."""
+    """The layout that a model's call gives, in all stages and forms."""
 
     PARALLEL = types.MappingProxyType({"cp_size": 2, "tp_size": 2, "sequence_parallel": True})
 
@@ -202,7 +202,7 @@ class CallTest(unittest.TestCase):
             one = described(["a", "b"], *of_megatron(parallel=self.PARALLEL, **call.read()))
             self.assertEqual([sequence["tokens"] for sequence in one.layout["sequences"]], [16, 5, 9])
             self.assertEqual((len(one.named), one.unnamed), (2, 1))
-        cut = self.call(Gpt(), ids, None, mask[:, :8])  # Of this rank alone, which says nothing of the others.
+        cut = self.call(Gpt(), ids, None, mask[:, :8])  # This rank's sizes only; nothing follows for the others.
         self.assertIsNone(cut.mask)
 
     def test_packed(self) -> None:
@@ -242,7 +242,7 @@ class CallTest(unittest.TestCase):
         self.assertEqual(ends.reads, 1)
 
     def test_lengths_that_begin_step_was_told(self) -> None:
-        """They count where boundaries are those of padded documents, and not where the real ones are said, too."""
+        """lengths count if boundaries include padding, and not if real boundaries are given, too."""
         padded = {"format": "THD", "cu_seqlens": [0, 8, 16], "cu_seqlens_padded": [0, 8, 16], "total_rows": 16}
         real = padded | {"cu_seqlens": [0, 7, 12]}
         for called, told, counts in (
@@ -271,7 +271,7 @@ def expected_counts(sequences: Any, given: Any) -> Any:
 
 
 def told(sequence: trainer.FetchSequence) -> tuple[Any, ...]:
-    """What a source is told of it."""
+    """What a source is asked for."""
     made = _core.Sequence()
     sequence._fill(made, 1)
     check = (made.check_rows, made.check_crc) if made.has_token_check else None
@@ -299,7 +299,7 @@ class MicroBatchTest(unittest.TestCase):
         )
         self.assertEqual([list(f.tokens) for f in said.fetch], [[100, 101, 102], [104, 105, 106, 107, 108]])
         self.assertEqual([f.num_tokens for f in said.fetch], [3, 5])
-        # Documents of padding behind the last sequence, and fewer tokens than a document has.
+        # Documents of padding after the last sequence, and fewer tokens than a document has.
         params.cu_seqlens_q_padded, params.total_tokens, params.tokens_per_sample = None, 16, 8
         said = describe(["a"], packed_seq_params=params, lengths=[2], padding_documents=1)
         self.assertEqual(said.layout["sequences"], [{"sample": "a", "tokens": 2}])
@@ -310,7 +310,7 @@ class MicroBatchTest(unittest.TestCase):
             describe(["a", "b"], packed_seq_params=params, tokens=stream[:6])
 
     def test_a_step_expects_what_its_micro_batches_do(self) -> None:
-        """The same arguments, whichever of the forms that say what sequences are."""
+        """The same result for every form of the boundaries."""
         params = types.SimpleNamespace(
             qkv_format="thd", cu_seqlens_q=np.array([0, 3, 8]), cu_seqlens_q_padded=np.array([0, 4, 12])
         )
@@ -349,7 +349,7 @@ class MicroBatchTest(unittest.TestCase):
             self.assertEqual(caught.exception.field, field)
 
     def test_documents_that_nobody_has_named(self) -> None:
-        """They hold real tokens, perhaps: filler would train them wrongly."""
+        """They may hold real tokens, and filler experts would train them wrongly."""
         geometry = {"num_layers": 2, "num_experts": 64, "top_k": 1}
         source = trainer.LocalSource(geometry)
         source.add("a", np.arange(4).reshape(2, 2, 1), tokens=np.zeros(3, np.int64))
@@ -477,7 +477,7 @@ def plan_of(chunk: int) -> trainer.Plan:
 
 class SlotsTest(unittest.TestCase):
     def test_waste_is_under_one_percent(self) -> None:
-        """Of what is held, over the ids of the passes in flight at one time, in an interleaved 1F1B schedule whose
+        """The memory held, over the ids of the passes in flight at one time, in an interleaved 1F1B schedule whose
         micro-batches fill a budget of tokens."""
         choose = random.Random(5)
         slots = Slots(bytearray)
@@ -506,7 +506,7 @@ class SlotsTest(unittest.TestCase):
 
 
 class PassesTest(unittest.TestCase):
-    """Ids say which micro-batch, chunk and layer they are of."""
+    """An id encodes its micro-batch, chunk and layer."""
 
     def setUp(self) -> None:
         self.buffers = Buffers()
@@ -550,7 +550,7 @@ class PassesTest(unittest.TestCase):
         return most
 
     def test_random_orders(self) -> None:
-        """Any order in which backward follows forward: 1F1B, interleaved and what no schedule does."""
+        """Any order in which backward follows forward: 1F1B, interleaved, and orders that no schedule uses."""
         for seed in range(50):
             choose = random.Random(seed)
             pairs = [(index, chunk) for index in range(6) for chunk in LAYERS]
@@ -597,7 +597,7 @@ class PassesTest(unittest.TestCase):
         self.assertEqual(self.chunks[0].in_flight, 0)
 
     def test_a_pass_that_is_over_is_not_recomputed(self) -> None:
-        """Its routers would choose live, and the gradients would be those of other experts."""
+        """Its routers would choose live, and gradients would be computed for other experts."""
         ended, dropped = self.begin(3, 0, 0), self.begin(3, 1, 1)
         for index, chunk in ((0, 0), (1, 1)):
             self.ask_all(index, chunk)
@@ -611,7 +611,7 @@ class PassesTest(unittest.TestCase):
         self.chunks[1].check_none_in_flight()
         for of, layer in ((ended, 0), (dropped, 4)):
             chunk = self.chunks[of.key.chunk]
-            chunk.begin_backward(of)  # Alone it is no error: what was saved is right.
+            chunk.begin_backward(of)  # Without recompute it is no error: saved values are right.
             chunk.end_backward(of)
             chunk.begin_backward(of)
             with self.assertRaisesRegex(trainer.FailedPreconditionError, f"micro-batch {of.key.micro_batch} of step 3"):
@@ -648,7 +648,7 @@ class PassesTest(unittest.TestCase):
 class OptionsTest(unittest.TestCase):
     def test_options(self) -> None:
         source = trainer.LocalSource({"num_layers": 2, "num_experts": 64, "top_k": 1})
-        source.keeps_rows = False  # As a service's.
+        source.keeps_rows = False  # Like a service's source.
         fine = {
             "mode": "R3",
             "source": source,
@@ -722,7 +722,7 @@ class OptionsTest(unittest.TestCase):
 
 class HandlesTest(unittest.TestCase):
     def test_a_tensor_of_handles(self) -> None:
-        """Or its elements, of which two that are equal are two objects."""
+        """Or elements of equal value, which are different objects."""
         handles = np.array([2**62 + 1, -5])
         for said in (handles, list(handles), [np.array(one) for one in handles], [[Sequence(handles[0])], -5]):
             for one, handle in zip(expected(said, None, [3, 4], {}), handles.tolist(), strict=True):
@@ -733,7 +733,7 @@ class HandlesTest(unittest.TestCase):
 
 class ReplayedTest(unittest.TestCase):
     def test_chunks_take_turns(self) -> None:
-        """Each virtual stage has an iterator of its own, and is at a micro-batch of its own."""
+        """Each virtual stage has its own iterator, and is at another micro-batch."""
         said: list[Any] = []
 
         class Replay:
@@ -789,7 +789,7 @@ class ReplayedTest(unittest.TestCase):
 
 class ImportTest(unittest.TestCase):
     def test_no_torch(self) -> None:
-        """None of the above has brought torch in."""
+        """The tests above do not import torch."""
         self.assertNotIn("torch", sys.modules)
         with self.assertRaises(AttributeError):
             trainer.megatron.no_such_name  # noqa: B018

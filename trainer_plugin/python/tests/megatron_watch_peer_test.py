@@ -1,4 +1,4 @@
-"""The watch in Megatron-Core's real routers: shifts are named, shadow changes nothing, recompute repeats forward."""
+"""The watch in Megatron-Core's real routers: it names shifts, shadow changes nothing, and recompute repeats forward."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import routing_replay_trainer as trainer
 from routing_replay_trainer import megatron
 from routing_replay_trainer.step import StepSource
 
-SKIPPED = 77  # What ctest takes for a skipped test.
+SKIPPED = 77  # CTest's status for a skipped test.
 try:
     import megatron_models as models
     import torch
@@ -32,7 +32,7 @@ LAYERS = 4
 
 
 class Rollout:
-    """What a model chooses for tokens of its own, as its samples' rows."""
+    """What a model chooses for random tokens, as the rows of its samples."""
 
     def __init__(self, model: Any) -> None:
         self.geometry = {"num_layers": LAYERS, "num_experts": 8, "top_k": 2}
@@ -46,7 +46,7 @@ class Rollout:
                 self.rows[f"{index}/{place}"] = rows[:-1].int().numpy()
 
     def source(self, *, rows: int = 0, layers: int = 0) -> trainer.LocalSource:
-        """Shifted by so many."""
+        """Shifted by so many rows."""
         source = trainer.LocalSource(self.geometry)
         for name, ids in self.rows.items():
             source.add(name, np.roll(ids, (rows, layers), (0, 1)))
@@ -77,7 +77,7 @@ def run_step(replay: Any, model: Any) -> list[torch.Tensor]:
 
 
 class Versioned(StepSource):
-    """Samples are told to be of these weight versions."""
+    """A source whose samples have these weight versions."""
 
     def __init__(self, source: Any, weights: dict[str, Any]) -> None:
         super().__init__(source, cache_bytes=0)
@@ -157,7 +157,7 @@ class WatchTest(unittest.TestCase):
             replay.detach()
 
     def test_shadow_is_bit_equal(self) -> None:
-        """Whatever is watched, and however wrong the record is."""
+        """Shadow changes nothing, whatever is watched, and however wrong the record is."""
         for options in ({"inject": "native"}, {"inject": "fused"}):
             live = copy.deepcopy(self.model)
             shadowed = copy.deepcopy(self.model)
@@ -237,7 +237,7 @@ class WatchTest(unittest.TestCase):
 
 
 class StagedWatchTest(WatchTest):
-    """The same with index buffers as a GPU has them, on a queue that the CPU plays."""
+    """The same with index buffers as on a GPU, on a queue that the CPU simulates."""
 
     def setUp(self) -> None:
         super().setUp()

@@ -1,4 +1,4 @@
-"""Metrics of a rank and of all of them, by the key table, and the mismatch of log-probabilities."""
+"""Metrics of one rank and of all ranks, by the table of keys, and the mismatch of log-probabilities."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CountersTest(unittest.TestCase):
             counters.count("pad_rows", rank.rank + 1)
             counters.count("fetch_wait_s", rank.rank * 0.5)
             counters.ratio("replayed_fraction", rank.rank, rank.rank + 1)
-            counters.ratio(layer_key("overlap", rank.rank), 1, 2)  # Its pipeline stage's.
+            counters.ratio(layer_key("overlap", rank.rank), 1, 2)  # The layer of its pipeline stage.
             return counters.report(rank)
 
         reports = on_ranks(4, body)

@@ -1,4 +1,4 @@
-"""Router replay on tensors of torch: gradients and recompute against the numpy face."""
+"""Router replay on torch tensors: gradients and recompute, compared with the numpy functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 import routing_replay_trainer as trainer
 
-SKIPPED = 77  # What ctest takes for a skipped test.
+SKIPPED = 77  # CTest's status for a skipped test.
 try:
     import torch
     from torch.utils.checkpoint import checkpoint
@@ -28,14 +28,14 @@ ROUTERS = (
     (trainer.Router(64, 6, "sqrtsoftplus", rounding="each_step"), torch.bfloat16),
     (trainer.Router(61, 5, "sigmoid", scaling_factor=2.5), torch.float16),
 )
-# Where the operators run here. What they give on a GPU differs from the CPU in the last bits of exp and log alone.
+# The devices to test. On a GPU results differ from the CPU's only in the last bits of exp and log.
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 TOLERANCE = {torch.float32: 4e-6, torch.float64: 4e-6, torch.bfloat16: 4 / 256, torch.float16: 4 / 2048}
 STATES = torch.tensor([0, 1, 2, 0, 3, 0, 0], dtype=torch.uint8)
 
 
 def bits(tensor: torch.Tensor) -> np.ndarray:
-    """As the numpy face takes it."""
+    """As the numpy functions take it."""
     tensor = tensor.detach()
     return tensor.view(torch.uint16).numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
@@ -89,12 +89,12 @@ class OpsTest(unittest.TestCase):
             for device in DEVICES:
                 live, replayed = ids.to(device)
                 compact = replayed.to(ops.id_dtype(experts))
-                for has_code in (True, False):  # Of a device that nobody has kernels for: by operators of torch.
+                for has_code in (True, False):  # On a device without kernels, torch operators compute the same.
                     with mock.patch.object(ops, "has_code", lambda device, has_code=has_code: has_code):
                         got = ops.compare(live, compact, states.to(device))
                     self.assertEqual(got.tolist(), counts)
                     self.assertEqual(got.device.type, device)
-        twice = torch.randint(6, (2, 300, 4), generator=self.random)  # Ids that are in a row more than once.
+        twice = torch.randint(6, (2, 300, 4), generator=self.random)  # Ids that occur twice in a row.
         states = torch.randint(4, (300,), generator=self.random, dtype=torch.uint8)
         kernel = ops.compare(twice[0], twice[1].to(torch.uint8), states)
         with mock.patch.object(ops, "has_code", lambda device: False):
@@ -191,7 +191,7 @@ class CudaTest(unittest.TestCase):
                 with self.subTest(router, rows=rows):
                     inputs = self.inputs(router, dtype, rows)
                     ours, theirs = self.run_on("cuda", router, inputs), self.run_on("cpu", router, inputs)
-                    # Of those that choose live, scores that are equal but for a last bit may swap.
+                    # Of rows that route live, experts with scores that differ in the last bit may swap.
                     replayed = (inputs[2] == trainer.REPLAYED) | (inputs[2] == trainer.PAD)
                     for got, expected in zip(ours[1:3], theirs[1:3], strict=True):
                         self.assertTrue(torch.equal(got[replayed].int(), expected[replayed].int()))

@@ -10,7 +10,7 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 def blocks() -> dict[str, str]:
-    """By heading."""
+    """The Python code of each section, by heading."""
     sections = re.split(r"^## (.*)$", README.read_text(), flags=re.MULTILINE)[1:]
     found = {}
     for heading, text in zip(sections[::2], sections[1::2], strict=True):
@@ -20,13 +20,13 @@ def blocks() -> dict[str, str]:
 
 
 def lines(heading: str) -> list[str]:
-    """What a section says a framework is to be started with: its block that is no Python."""
+    """The options that a section tells to start a framework with: its block that is not Python."""
     section = README.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
     return re.findall(r"^    (\S.*)$", section.split("```python")[0], re.MULTILINE)
 
 
 def run(heading: str, **names: Any) -> dict[str, Any]:
-    """What a block defines. names: that are there when it runs"""
+    """Runs a block and returns the names that it defines. names: those that it can use"""
     space: dict[str, Any] = {"__name__": "recipe", **names}
     exec(compile(blocks()[heading], heading, "exec"), space)
     return space

@@ -1,4 +1,4 @@
-"""Which recipes the trainer plugin's README has, all of which run in tests/peers, and what it says of both faces."""
+"""Which recipes the README of the trainer plugin has (tests/peers runs them), and whether its tables are complete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FACE = ROOT / "python/src/routing_replay_trainer"
 
 
 def face_of(name: str) -> ast.Module:
-    """The code of a face, which may need what is not here, behind that of what both have in common."""
+    """The code of an interface, which may import what is missing here, after the code that both interfaces share."""
     common, own = (ast.parse(path.read_text()) for path in (FACE / "_attached.py", FACE / name / "_replay.py"))
     return ast.Module([*common.body, *own.body], [])
 
@@ -27,8 +27,9 @@ class RecipesTest(unittest.TestCase):
         self.assertEqual(sorted(recipes.blocks()), headings)
 
     def test_the_readme_names_what_the_faces_take(self) -> None:
-        """Each option and argument is in its tables, and nothing else is."""
-        of_faces = recipes.README.read_text().split("## On a GPU")[0]  # Those of frameworks have tables of their own.
+        """The tables have each option and argument, and no others."""
+        # Later sections, on frameworks, have tables of their own.
+        of_faces = recipes.README.read_text().split("## On a GPU")[0]
         tables = re.findall(r"^\| (`.*?) \|", of_faces, re.MULTILINE)
         rows = {name for row in tables for name in re.findall(r"`(\w+)`", row)}
         taken, methods = {"padding_documents", *Options.__dataclass_fields__}, set()

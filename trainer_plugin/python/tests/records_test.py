@@ -1,5 +1,5 @@
-"""R2 records of all ranks of a replica, put together and appended to a service. Ids are the samples' own routes, which
-are a function of sample, row and layer."""
+"""R2 records of all ranks of a replica are merged and appended to a service. Ids are a function of sample, row and
+layer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def tokens(index: int) -> list[np.ndarray]:
 
 
 def described(index: int, sequence_parallel: bool, names: list[str] | None = None) -> MicroBatch:
-    """names: of the first samples of the micro-batch, if not all are in it"""
+    """names: the first samples of the micro-batch, if not all of them"""
     names = samples(index) if names is None else names
     multiple = 2 * CP * TP
     ends = np.cumsum([-(-count // multiple) * multiple for count in MICRO_BATCHES[index][: len(names)]])
@@ -67,7 +67,7 @@ def plan_arguments(said: MicroBatch, rank: dict[str, int], chunk: int) -> dict[s
 
 
 def recorded(said: MicroBatch, plan: trainer.Plan) -> np.ndarray:
-    """What routers that see the samples' own routes leave in the index buffer."""
+    """The content of the index buffer if routers choose the samples' own routes."""
     buffer = np.zeros(plan.buffer_bytes, np.uint8)
     shown = plan.local_rows()
     own = [routes(s["sample"], s["tokens"]) for s in said.layout["sequences"]]
@@ -98,15 +98,15 @@ def on_all(body: Callable[[Collective, dict[str, int]], Any]) -> list[Any]:
 
 
 class Run:
-    """A stand-in that keeps what is appended, and is its own appender.
+    """A fake run that keeps what is appended, and is its own appender.
 
-    rejects: what is said of a sample: an exception, at once or as its outcome, or how many of its rows conflict
+    rejects: by sample, an exception, raised at once or as the append's outcome, or how many of its rows conflict
     """
 
     def __init__(self, **rejects: Any) -> None:
         self.appended: dict[str, tuple[np.ndarray, dict[str, Any]]] = {}
         self.rejects = {name.replace("_", "/"): said for name, said in rejects.items()}
-        self.late = False  # Rejections are outcomes, which flush raises the first of.
+        self.late = False  # True: rejections are outcomes, and flush raises the first.
 
     def appender(self, on_outcome: Any) -> Run:
         self.on_outcome, self.failure = on_outcome, None
@@ -187,7 +187,7 @@ class WriterTest(unittest.TestCase):
             writer = RecordWriter(collective, run if collective.rank == 0 else None)
             self.record(writer, rank)
             written = writer.write(group=3, weight_version=17)
-            self.assertEqual(writer.write(), [])  # Nothing is left.
+            self.assertEqual(writer.write(), [])  # Nothing is left to write.
             return written
 
         names = [name for index in range(len(MICRO_BATCHES)) for name in samples(index)]
@@ -201,7 +201,7 @@ class WriterTest(unittest.TestCase):
             self.assertEqual(options, {"num_tokens": count, "producer": "trainer", "group": 3, "weight_version": 17})
 
     def test_all_ranks_learn_of_a_failure(self) -> None:
-        """Other samples are written, and all of them by the next call."""
+        """The other samples are written, and all of them by the next call."""
         names = [name for index in range(len(MICRO_BATCHES)) for name in samples(index)]
         failed = [samples(0)[1], samples(2)[0]]
         for late in (False, True):
@@ -235,7 +235,7 @@ class WriterTest(unittest.TestCase):
         self.assertIn("rank 0 could not append", others[0].message)
 
     def test_ranks_with_other_passes(self) -> None:
-        """Nothing is lost, and the rank that is behind may record what is missing."""
+        """Nothing is lost: the rank that lacks rows may still record them."""
         run = Run()
 
         def body(collective: Collective, rank: dict[str, int]) -> list[str]:
@@ -250,8 +250,8 @@ class WriterTest(unittest.TestCase):
         self.assertEqual(on_all(body), [names] + [[]] * 7)
 
     def test_passes_that_were_given_up(self) -> None:
-        """On one rank after it had recorded, on another before; and of what is recorded again the later record counts,
-        also where one rank alone has ended the step that failed."""
+        """One rank was asked to forget after it had recorded, another one before. If a sample is recorded again, the
+        later record counts, also if only one rank has ended the failed step."""
         for forgets in (True, False):
             run = Run()
 
@@ -275,7 +275,7 @@ class WriterTest(unittest.TestCase):
                 np.testing.assert_array_equal(rows, routes(name, len(rows)))
 
     def test_what_is_recorded_again_in_part(self) -> None:
-        """Of a micro-batch the samples that no later one has are written still."""
+        """Those samples of a micro-batch that no later one has are still written."""
         run = Run()
 
         def body(collective: Collective, rank: dict[str, int]) -> Any:
@@ -291,7 +291,7 @@ class WriterTest(unittest.TestCase):
         self.assertEqual(on_all(body)[0], samples(0)[1:] + samples(0)[:1])
 
     def test_a_rank_without_routers(self) -> None:
-        """The lowest rank that has some appends; rows that are missing then are named."""
+        """The lowest rank that has some appends them; rows that are missing then are named."""
 
         def body(collective: Collective, rank: dict[str, int]) -> None:
             writer = RecordWriter(collective, Run() if collective.rank == 1 else None)
@@ -363,14 +363,14 @@ class WriterTest(unittest.TestCase):
         states = run.stat_many(["five", "one"], producer="trainer")
         self.assertEqual([(state.num_tokens, state.committed_rows) for state in states], [(5, 4), (1, 0)])
 
-        # Under the name of an earlier rollout, whose rows stay unless the sample begins anew.
+        # The name is that of an earlier rollout, whose rows stay unless the sample begins again.
         said = describe(["new", "five"], *of_megatron([np.arange(5)] * 2, None, None, layout))
         arguments |= {"micro_batch": said.layout}
         plan = trainer.Plan(None, **arguments)
         other = recorded(said, plan)
         layer = plan.layers[0]
         ids = np.frombuffer(other, layer.dtype, plan.rows * TOP_K, layer.offset)
-        ids[:] = ids.reshape(-1, TOP_K)[:, ::-1].reshape(-1)  # Another order is another route.
+        ids[:] = ids.reshape(-1, TOP_K)[:, ::-1].reshape(-1)  # The same ids in another order are another route.
         writer.keep(PassKey(1, 0, 0), arguments, said, other)
         with self.assertRaisesRegex(trainer.FailedPreconditionError, "five: .*restart=") as caught:
             writer.write(group=3)

@@ -1,4 +1,4 @@
-"""The example host of C++ reads from a service what a rollout worker of Python has appended."""
+"""The C++ example host reads from a service what a Python rollout worker has appended."""
 
 from __future__ import annotations
 

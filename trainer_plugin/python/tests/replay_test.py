@@ -1,4 +1,4 @@
-"""The trainer's Python face: plans against a slow reference, both sources compared, router replay in numpy."""
+"""The trainer's Python package: plans against a slow reference, both sources compared, router replay in numpy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LENGTHS = (37, 600, 5)
 
 
 def routes(rng: np.random.Generator, rows: int) -> np.ndarray:
-    """Legal ids [rows, 4, 3]."""
+    """Valid ids [rows, 4, 3]."""
     return rng.random((rows, 4, 300)).argpartition(2, axis=2)[:, :, :3].astype(np.int32)
 
 
@@ -154,7 +154,7 @@ class ReplayTest(unittest.TestCase):
             make_plan(0, 0, 0, cp_size="two")
         self.assertEqual(caught.exception.field, "micro_batch.cp_size")
         plan = make_plan(1, 1, 1)
-        self.check(plan, source.fetch(plan), 1, 1, 1)  # What was there is still there.
+        self.check(plan, source.fetch(plan), 1, 1, 1)  # Rows that were stored before are still there.
 
     def test_padding_as_a_policy_predicts(self) -> None:
         sequences = [{"sample": f"s{i}", "tokens": length} for i, length in enumerate(LENGTHS)]

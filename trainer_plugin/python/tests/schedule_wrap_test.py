@@ -25,7 +25,7 @@ def expecting(sequences: list[Any], lengths: Any = None) -> list[trainer.FetchSe
 
 
 class Replay:
-    """Keeps what it is told."""
+    """Records the calls that it gets."""
 
     def __init__(self) -> None:
         self.begun: list[dict[str, Any]] = []
@@ -55,7 +55,7 @@ class Replay:
 
 
 class Reading(Replay):
-    """Reads what is described as a face does, of samples s0 … s5."""
+    """Reads micro-batches like an attached model, from samples s0 … s5."""
 
     def __init__(self, missing: trainer.fetch.Missing = "strict") -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Reading(Replay):
 
 
 class Far(CountingSource):
-    """As a service is."""
+    """Like a service's source."""
 
     keeps_rows = False
 
@@ -149,7 +149,7 @@ class ReplayedTest(unittest.TestCase):
         ):
             with self.subTest(words), self.assertRaisesRegex(trainer.InvalidArgumentError, words):
                 self.run_(data_iterator=iterator)
-            self.assertRegex(str(self.replay.stayed), words)  # The other ranks are told.
+            self.assertRegex(str(self.replay.stayed), words)  # The other ranks get the error.
         with self.assertRaises(KeyError) as caught:
             self.run_(lambda batch: {}[batch], data_iterator=iter("ab"))
         self.assertIs(self.replay.stayed, caught.exception)
@@ -158,7 +158,7 @@ class ReplayedTest(unittest.TestCase):
         self.assertEqual((self.replay.begun, self.replay.opened), ([], []))
 
     def test_an_iterator_that_has_next_alone(self) -> None:
-        """As Megatron-Core's RerunDataIterator."""
+        """Like Megatron-Core's RerunDataIterator."""
 
         class Batches:
             def __init__(self) -> None:
@@ -174,7 +174,7 @@ class ReplayedTest(unittest.TestCase):
             self.run_(data_iterator=batches)
 
     def test_a_step_is_told_what_its_micro_batches_tell(self) -> None:
-        """Rectangles, packed streams and lists, together: tokens and lengths of each sequence, where one tells them."""
+        """Rectangles, packed streams and lists in one step: tokens and lengths of each sequence, if given."""
         packed = types.SimpleNamespace(qkv_format="thd", cu_seqlens_q=np.array([0, 2, 5]), cu_seqlens_q_padded=None)
         told = {
             "a": {"sequences": ["a", "b"], "tokens": np.arange(8).reshape(2, 4), "lengths": [4, 3]},
@@ -210,7 +210,7 @@ class ReplayedTest(unittest.TestCase):
         replayed(self.replay, schedule, lambda batch: None, weight_version=versions.__next__)(
             **self.said | {"data_iterator": iter("ab")}
         )
-        self.assertEqual(next(versions), 8)  # Nobody asked for what routes live.
+        self.assertEqual(next(versions), 8)  # A micro-batch that routes live asks for no version.
         replayed(self.replay, schedule, describe, weight_version=3)(**self.said | {"data_iterator": iter("ab")})
         self.assertEqual(self.replay.begun[-1]["weight_version"], 3)
         with self.assertRaises(StopIteration) as caught:
@@ -241,7 +241,7 @@ class ReplayedTest(unittest.TestCase):
         first = read(["s0", "s1", "s2", "s3"])
         self.assertGreater(first, 0)
         self.assertEqual([read(["s0", "s1"]), read(["s2", "s3"]), read(["s3", "s0"])], [0, 0, 0])
-        self.assertGreater(read(["s4", "s0"]), 0)  # Of the next step: a sample that this one has not.
+        self.assertGreater(read(["s4", "s0"]), 0)  # A sample of the next step, which this step does not have.
         self.assertEqual(read(["s0"]), 0)
         self.assertGreater(read(["s0"], step=7), 0)
         self.assertEqual([read(["s0"], step=7), read(["s4"], step=7) > 0, read(["s4"], step=8) > 0], [0, True, True])

@@ -1,4 +1,4 @@
-"""Samples spread over several servers, one of which is killed: what each policy makes of it."""
+"""Samples spread over several servers, one of which is killed: the result of each policy."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class ShardedTest(unittest.TestCase):
             self.steps("strict")[1].begin(self.expected())
 
     def test_killed_after_the_ranks_decided(self) -> None:
-        """The ranks were to replay it: one of them cannot fall back alone."""
+        """The ranks had agreed to replay it: one of them cannot fall back alone."""
         source, steps = self.steps("live")
         self.assertEqual(steps.begin(self.expected()).replayed, len(SAMPLES))
         self.kill()

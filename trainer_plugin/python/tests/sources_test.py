@@ -19,7 +19,8 @@ import routing_replay_trainer as trainer
 
 @dataclass
 class Sample:
-    """What an engine delivered of T tokens: `rows` [T - 1, MoE layers, K] but for `unrecorded`; None: never sent."""
+    """What an engine delivered of a sample of T tokens: `rows` [T - 1, MoE layers, K], except `unrecorded`; None: never
+    sent."""
 
     tokens: np.ndarray
     rows: np.ndarray

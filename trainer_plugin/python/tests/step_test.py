@@ -1,4 +1,4 @@
-"""Steps: every slice is read once, ahead or not, within the bytes and the time given; what was agreed holds."""
+"""Steps: every slice is read once, ahead or not, within the limits of bytes and time; decisions of all ranks hold."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLENTY = 1 << 30
 
 
 class CountingSource(trainer.LocalSource):
-    """Counts fetches that read something, as a service would; can be slow, stand still, or reject."""
+    """Counts fetches that read something, as a service would; can be slow, block, or reject."""
 
     def __init__(self, geometry: Any) -> None:
         super().__init__(geometry)
@@ -98,7 +98,7 @@ def expected_of(*numbers: int) -> list[trainer.FetchSequence]:
 
 
 def drain(source: StepSource) -> None:
-    """Waits until all that was announced is read: each thread then comes to the meeting."""
+    """Waits until everything announced has been read: each thread then comes to the meeting."""
     meeting = threading.Barrier(3)
     for _ in range(2):
         source._jobs.put(lambda: meeting.wait(30))
@@ -293,7 +293,7 @@ class ServiceTest(unittest.TestCase):
         )
 
     def samples_read(self) -> int:
-        """How many the server has read so far, that were there."""
+        """How many existing samples the server has read so far."""
         return self.client.server_info().counters.get('routing_replay_read_samples_total{status="OK"}', 0)
 
     def source(self, deadline: float = 30.0) -> StepSource:
@@ -302,7 +302,7 @@ class ServiceTest(unittest.TestCase):
         return source
 
     def test_rows_that_came_without_tokens(self) -> None:
-        """At the end of a sample, unrecorded; or with the tokens told by the seal. Others are still found."""
+        """Unrecorded rows at the end of a sample, or tokens passed with the seal. Wrong tokens are still found."""
         tokens, rows = np.arange(20), rows_of(20, 7)
         self.run_.append("tail", rows[:9], tokens=tokens[:9])
         self.run_.append("tail", row_start=9, unrecorded=[(9, 19)], num_tokens=20, seal=True)
@@ -362,7 +362,7 @@ class ServiceTest(unittest.TestCase):
         self.run_.flush()
 
     def test_an_unsealed_sample_is_not_ready(self) -> None:
-        """Whatever is known of its length: it grows, and ranks that ask at other times see other ones."""
+        """Whatever is known of its length: the sample grows, and ranks that ask at other times get other lengths."""
         self.run_.append("late", rows_of(10, 3)[:4], tokens=np.arange(4))
         self.run_.flush()
         asked = [trainer.FetchSequence(name) for name in ("late", "s0")]

@@ -1,4 +1,4 @@
-"""The watch over replayed routes, its diagnosis and the on-policy contract, without torch."""
+"""The watch over replayed routes, its diagnosis, and the on-policy contract, without torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RANK = {"pp": 1, "cp": 1, "tp": 0}
 
 
 class Model:
-    """Scores of every token in every layer, and whom it chooses by them."""
+    """Scores of every token in every layer, and the experts that follow from them."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -62,13 +62,13 @@ def plan_of(described: MicroBatch) -> trainer.Plan:
 
 
 def counts(live: np.ndarray, replayed: np.ndarray, states: np.ndarray) -> np.ndarray:
-    """Those of ops.compare."""
+    """The counts of ops.compare."""
     common = (replayed[:, :, None].astype(int) == live[:, None, :]).any(2).sum(1)[states == trainer.REPLAYED]
     return np.array([len(common), (common < TOP_K).sum(), (common == 0).sum(), common.sum()])
 
 
 def run_step(watch: Watch, source: Any, described: MicroBatch, choices: list[np.ndarray]) -> Any:
-    """One micro-batch of one rank, whose routers choose that."""
+    """One micro-batch of one rank, with this choice of its routers."""
     plan = plan_of(described)
     batch = source.fetch(plan, sequences=described.fetch)
     whole = MicroBatch({**described.layout, "sequences": [{"tokens": n} for n in LENGTHS]}, [])
@@ -144,7 +144,7 @@ class WatchTest(unittest.TestCase):
         self.assertIn("one_row_late", said)
 
     def test_drift_is_no_alarm(self) -> None:
-        """Of weights that are versions on, many rows have no expert in common with their record."""
+        """With weights that are versions apart, many rows have no expert in common with their record."""
         for noise in (0.3, 0.6, 1.0):
             for seed in range(3):
                 model = Model(seed)
@@ -153,7 +153,7 @@ class WatchTest(unittest.TestCase):
                     batch = run_step(watch, source, micro_batch(), model.choices(noise))
                 self.assertEqual(watch.alarms, 0)
                 self.assertGreater(batch.replayed_rows, 80)
-        # So much of it that the share alone would have told otherwise.
+        # So many that the share alone would have raised the alarm.
         live, record = (np.concatenate(choices).reshape(-1, TOP_K) for choices in (model.choices(1.0), model.choices()))
         rows, _, disjoint, _ = counts(live, record, np.zeros(len(live), np.uint8))
         self.assertGreater(disjoint, 0.002 * rows)
@@ -247,7 +247,7 @@ class OnPolicyTest(unittest.TestCase):
             contract = Contract(kind)
             self.assertEqual(self.metrics(contract), {})
             contract.begin_step(19)
-            for _ in range(3):  # Several micro-batches, passes or ranks' rows of the same samples.
+            for _ in range(3):  # Several micro-batches, passes, or ranks with rows of the same samples.
                 contract.take([self.pure, self.mixed, {"sample": 5, "weights": [[0, 3, -1, ""]]}])
             expected = {
                 "weight_version/mixed_ratio": 1 / 3,
@@ -261,7 +261,7 @@ class OnPolicyTest(unittest.TestCase):
             self.assertNotIn("weight_lag_max", self.metrics(contract))
 
     def test_a_version_is_a_number_with_its_label(self) -> None:
-        """Also of engines whose versions are strings alone: their number is -1."""
+        """Also with engines whose versions are only strings: their number is -1."""
         labels = {"sample": "e", "weights": [[0, 4, -1, "x"], [4, 9, -1, "y"]]}
         with self.assertRaisesRegex(trainer.FailedPreconditionError, "sample e .*unknown version .x., .*version .y."):
             Contract("strict").take([self.pure, labels])
@@ -273,7 +273,7 @@ class OnPolicyTest(unittest.TestCase):
         self.assertEqual(self.metrics(contract)["weight_version/mixed_ratio"], 2 / 3)
 
     def test_all_ranks_decide_alike(self) -> None:
-        """With sequence, context, pipeline and expert parallelism: most ranks hold rows of one version alone."""
+        """With sequence, context, pipeline and expert parallelism: most ranks hold rows of a single version."""
         import routing_replay
 
         sys.path.insert(0, os.environ["ROUTING_REPLAY_CLIENT_TESTS"])
