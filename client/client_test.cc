@@ -165,7 +165,7 @@ TEST_F(RunTest, AServerThatStallsEndsWithTheDeadline) {
   EXPECT_EQ(sink.last(), 2);
 }
 
-// How a call ends that had the time for an answer: a machine that is busy may let all of it go by before.
+// The status of a call that had the time for an answer; on a busy machine the deadline may pass first.
 absl::StatusCode CodeOf(const std::function<absl::Status()>& call) {
   const auto end = std::chrono::steady_clock::now() + kLong;
   absl::Status status;
@@ -201,7 +201,7 @@ class MovedServerTest : public ::testing::Test {
   MovedServerTest() { Move(); }
   ~MovedServerTest() override { std::filesystem::remove(file_); }
 
-  // The server ends, and one that knows nothing of the past is somewhere else.
+  // The server ends, and one with an empty store starts at another address.
   void Move() {
     auto next = std::make_unique<FakeService>();
     std::ofstream(file_) << next->endpoint() << "\n";
@@ -226,17 +226,17 @@ TEST_F(MovedServerTest, TheEndpointsFileIsReadAgain) {
   Move();
   EXPECT_OK(run->Put({.sample = "put"}, tensor, ids));
   Move();
-  // Not repeated, so it must be right at once.
+  // Not retried: the first attempt must be right.
   EXPECT_OK(run->Truncate("s", Producer::kRollout, 0, {}));
   EXPECT_EQ(service_->Calls("Truncate"), 1);
   Move();
   ASSERT_OK(appender->Append({.sample = "append"}, tensor, ids));
   EXPECT_OK(appender->Flush(kLong));
   EXPECT_EQ(service_->Sample("append").rows.size(), 20u);
-  appender.reset();  // It would notice, too.
+  appender.reset();  // The appender would notice the move, too.
   Move();
   EXPECT_OK(run->ReadRows({.samples = {{.sample = "s"}}}, kLong));
-  // A file that is gone, or of which nobody can make sense, changes nothing.
+  // A missing or malformed file changes nothing.
   std::ofstream(file_) << "nonsense\n";
   EXPECT_OK(run->Put({.sample = "put"}, tensor, ids));
 }

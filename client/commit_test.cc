@@ -50,7 +50,7 @@ TEST_F(CommitTest, WhatWasAppended) {
   Append("s", {9, 20}, {}, 1);
   Expect(Committed({.sample = "s"}), CommitStatus::kCommitted, 20, {});
   Expect(Committed({.sample = "s", .num_tokens = 21}), CommitStatus::kCommitted, 20, 21);
-  EXPECT_EQ(service_.Sample("s").num_tokens, 21);  // By this.
+  EXPECT_EQ(service_.Sample("s").num_tokens, 21);  // commit has sealed it.
   Expect(Committed({.sample = "s", .num_tokens = 21}), CommitStatus::kCommitted, 20, 21);
   Expect(Committed({.sample = "s", .num_tokens = 22}), CommitStatus::kMissing, 20, 21, Reason::kSealed);
   EXPECT_EQ(service_.Calls("Put"), 1);
@@ -80,7 +80,7 @@ TEST_F(CommitTest, RowsThatTheServerRejected) {
   EXPECT_EQ(service_.Sample("s").rows[8].id, 7);
   EXPECT_EQ(service_.Sample("s").rows[9].id, std::nullopt);
   EXPECT_EQ(service_.Sample("s").rows[29].token, tokens_[29]);
-  // Until there is more of it; and flush says it, too.
+  // The result stays until more rows are appended, and flush reports it, too.
   Expect(Committed({.sample = "s"}), CommitStatus::kMarked, 30, 31, Reason::kGap);
   EXPECT_THAT(appenders_[0]->Flush(kLong), Fails(absl::StatusCode::kFailedPrecondition, Reason::kGap));
 }

@@ -1,4 +1,4 @@
-// A client of several servers that share what they hold.
+// A client of several servers over one store.
 #include <array>
 #include <map>
 
@@ -31,7 +31,7 @@ class FailoverTest : public ::testing::Test {
     return {
         .dtype = DType::kU8, .shape = {static_cast<int64_t>(ids.size()), 1, 1}, .layer_basis = LayerBasis::kMoeLayers};
   }
-  // The one that answers now.
+  // The server that the client uses now.
   FakeService& Present() {
     std::map<FakeService*, int> calls;
     for (const auto& service : services_) calls[service.get()] = service->Calls("Stat");
@@ -70,7 +70,7 @@ TEST_F(FailoverTest, CallsGoOnWithTheNextServerAndStayThere) {
   const int before = first.Calls("Stat");
   for (int i = 0; i < 5; ++i) EXPECT_OK(run_->Stat("a"));
   EXPECT_EQ(first.Calls("Stat"), before);
-  // Until that one is away as well, in truth.
+  // Until that server is really gone.
   for (auto& service : services_) {
     if (service.get() != &first) service.reset();
   }
@@ -86,7 +86,7 @@ TEST_F(FailoverTest, ACallThatMustNotBeRepeatedFindsALivingServer) {
   }
   ASSERT_OK_AND_ASSIGN(const SampleState state, run_->Truncate("a", Producer::kRollout, 5, {}));
   EXPECT_EQ(state.revision, 1);
-  // It is made once, even so.
+  // A call that fails is not sent again.
   for (auto& service : services_) {
     if (service) service->FailNext(1);
   }
@@ -148,7 +148,7 @@ TEST_F(FailoverTest, AReadGoesOnWithWhatIsMissing) {
       EXPECT_EQ((*read)[s].layers[0], std::vector<uint16_t>(ids.begin(), ids.end()));
     }
   };
-  // At the first message, then in the middle, once per server and again.
+  // Broken at the first message, then in the middle, once on each server, and once more.
   Present().FailNext(1);
   expect_all();
   for (const auto& service : services_) service->BreakNextReads(1);
@@ -160,7 +160,7 @@ TEST_F(FailoverTest, AReadGoesOnWithWhatIsMissing) {
 TEST_F(FailoverTest, ASampleThatChangedBetweenTwoServersIsReadAsItIsNow) {
   ASSERT_OK(Put("a", ModelIds(random_, 10)));
   ASSERT_OK(Put("b", ModelIds(random_, 10)));
-  // The fake breaks off between samples; a record without its rows is a sample half there.
+  // The fake breaks off between samples, so a record without its rows is an incomplete sample.
   for (const auto& service : services_) {
     service->OnRead([](v1::ReadResponse& response) {
       response.clear_pieces();
@@ -190,7 +190,7 @@ TEST_F(FailoverTest, NobodyIsThere) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, kLong);
 }
 
-// A name is resolved by gRPC; here it has one address.
+// gRPC resolves the name; here it has one address.
 TEST_F(FailoverTest, ANameOfServers) {
   const std::string endpoint = services_[0]->endpoint();
   const std::string port = endpoint.substr(endpoint.find(':') + 1);

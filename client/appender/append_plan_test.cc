@@ -23,7 +23,7 @@ using testing::ModelServer;
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr BlockOptions kLimits = {.max_message_bytes = 4 << 20, .max_payload_bytes = 64 << 20};
 
-// As the server would see the piece.
+// Parses a piece as the server would.
 AppendRequest AsRequest(const AppendPiece& piece) {
   AppendRequest request{.append = piece.header};
   for (const auto part : piece.payload) request.payload.Append(part);
@@ -55,7 +55,7 @@ TEST(AppendPlanTest, SealsWithoutANumber) {
     const auto plan = rows == 0 ? PlanUnrecorded(options, 0)
                                 : PlanBlocks(options, ModelRows(ids, range, SomeHoles(random, range), 64), 64, 300);
     ASSERT_OK(plan);
-    // The rows that are there once the append is stored, and one.
+    // The committed rows once the append is stored, and one more.
     std::optional<int64_t> expected;
     if (options.seal) expected = std::max(options.prefix_rows, options.row_start + rows) + 1;
     if (options.seal_num_tokens) expected = 2000;
@@ -227,7 +227,7 @@ std::vector<WeightSpan> SomeWeights(std::mt19937_64& random, RowRange rows) {
   return weights;
 }
 
-// A tensor with as many slots beside every row's ids, and some rows more at both ends.
+// A tensor in which each row's ids are followed by as many unused slots, with some more rows at both ends.
 std::vector<uint8_t> WithOthers(const std::vector<int32_t>& ids, int64_t before, int64_t after) {
   std::vector<int32_t> all(before * 2 * 2 * 3, -5);
   for (size_t i = 0; i < ids.size(); i += 3) {

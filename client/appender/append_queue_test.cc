@@ -30,7 +30,7 @@ absl::Status OverBudget(int32_t retry_after_ms) {
   return MakeError(absl::StatusCode::kResourceExhausted, "full", detail);
 }
 
-// A message of the queue as the server reads it. Keeps its bytes.
+// A message of the queue, parsed as the server does. Keeps its bytes.
 struct Received {
   explicit Received(const AppendQueue::Message& message) : bytes(message.header) {
     for (const auto part : message.payload) bytes.append(part.begin(), part.end());
@@ -52,7 +52,7 @@ AppendPlan MakePlan(const std::string& sample, const std::vector<uint8_t>& ids, 
   return *std::move(plan);
 }
 
-// One connection after the other between a queue and a model server, with everything that may go wrong.
+// A sequence of connections between a queue and a model server, with every kind of failure.
 class Simulation {
  public:
   Simulation(uint64_t seed, bool with_tokens) : random_(seed), with_tokens_(with_tokens) {}
@@ -158,7 +158,7 @@ class Simulation {
     queue_.OnResponse(to_client_.front(), clock_.Now());
     to_client_.pop_front();
   }
-  // What is on its way is lost, after the server took some of it or not.
+  // Messages in flight are lost; the server may have processed some of them.
   void Break() {
     while (random_() % 3 != 0) Serve();
     to_server_.clear();
@@ -198,11 +198,11 @@ class AppendQueueStepTest : public ::testing::Test {
   uint64_t Add(const std::string& sample, RowRange rows, milliseconds timeout = milliseconds(1000)) {
     return queue_.Add(MakePlan(sample, ids_, tokens_, rows, kPieceBytes, false), clock_.Now() + timeout);
   }
-  // Of so many rows that it may not be sent without credit.
+  // With so many rows that it may not be sent without credit.
   void AddLong(const std::string& sample, RowRange rows) {
     queue_.Add(MakePlan(sample, long_ids_, {}, rows, 10 * kLong, false), clock_.Now() + milliseconds(1000));
   }
-  // The next message, answered with all the credit that it asks for until it is an append.
+  // Returns the next append; grants all the credit that messages before it request.
   std::optional<AppendHeader> NextAppend() {
     while (auto message = queue_.NextMessage(clock_.Now())) {
       const Received received(*message);
@@ -340,7 +340,7 @@ TEST_F(AppendQueueStepTest, WhatFollowsAnOverBudgetAckIsSentAgainToo) {
   ASSERT_TRUE(first && other && second);
   Ack(*first, OverBudget(40));
   Ack(*other);
-  Ack(*second, absl::FailedPreconditionError("gap"));  // Of the attempt that is already void.
+  Ack(*second, absl::FailedPreconditionError("gap"));  // An ack of the first try, which no longer counts.
   EXPECT_FALSE(queue_.NextMessage(clock_.Now()));
   clock_.Advance(milliseconds(40));
   const auto again = NextAppend();

@@ -57,7 +57,7 @@ class AppendSessionTest : public ::testing::Test {
     if (request->append) response.ack = server_.Apply(*request);
     session_.OnMessage(Chain(EncodeAppendResponse(response)), clock_.Now());
   }
-  // Adds an append for which the server ends the stream.
+  // Adds an append that makes the server end the stream.
   void Fail(AppendPlan plan, const absl::Status& why) {
     session_.Add(std::move(plan), clock_.Now());
     clock_.Advance(milliseconds(100));
@@ -103,9 +103,9 @@ TEST_F(AppendSessionTest, ASmallAppendThatNothingWaitsBeforeIsForItsCaller) {
     session_.Add(MakePlan("a", std::vector<uint8_t>(bytes, 1), {}, {0, static_cast<int64_t>(bytes)}), clock_.Now());
     return session_.NextIfSmall(clock_.Now()).has_value();
   };
-  EXPECT_FALSE(add(1));  // No stream.
+  EXPECT_FALSE(add(1));  // There is no stream.
   EXPECT_EQ(Next(), Step::kConnect);
-  EXPECT_FALSE(add(1));  // The first one waits.
+  EXPECT_FALSE(add(1));  // The first one still waits.
   while (Next() == Step::kSend) {
   }
   EXPECT_TRUE(add(1));
@@ -119,7 +119,7 @@ TEST_F(AppendSessionTest, WhatGetsNoCreditForGoodFails) {
   EXPECT_EQ(Next(), Step::kConnect);
   const absl::Status gone = MakeError(absl::StatusCode::kNotFound, "no run", {.reason = Reason::kNoRun});
   for (size_t failed = 1; failed <= 2; ++failed) {
-    ASSERT_EQ(Next(), Step::kSend);  // At once: others of the queue get the same answer.
+    ASSERT_EQ(Next(), Step::kSend);  // Without a pause: credit for the others would be rejected in the same way.
     const AppendResponse response{.credit = Credit{.granted_bytes = 0, .rejection = gone}};
     session_.OnMessage(Chain(EncodeAppendResponse(response)), clock_.Now());
     Deliver();
@@ -177,7 +177,7 @@ TEST_F(AppendSessionTest, EndsAStreamThatCannotBeRead) {
 }
 
 TEST_F(AppendSessionTest, RoomAndDroppedAppends) {
-  EXPECT_TRUE(session_.HasRoom(1 << 30));  // A single one, however big.
+  EXPECT_TRUE(session_.HasRoom(1 << 30));  // One append always fits, however large it is.
   const std::vector<uint8_t> ids(600, 1);
   const std::vector<uint32_t> tokens = MakeTokens(600, 1);
   session_.Add(MakePlan("a", ids, {}, {0, 600}), clock_.Now());
@@ -226,7 +226,7 @@ class ImpatientSessionTest : public AppendSessionTest {
   ImpatientSessionTest() : AppendSessionTest(milliseconds(500)) {}
 };
 
-// Whoever waits until then need not be told of an append that its caller sends.
+// A thread that waits until then needs no wake-up for an append that its caller sends.
 TEST_F(ImpatientSessionTest, WaitsNoLongerThanAnAppendMayTake) {
   const Clock::Time until = session_.Next(clock_.Now(), true).until;
   session_.Add(MakePlan("a", {1}, {}, {0, 1}), clock_.Now());
@@ -248,7 +248,7 @@ TEST_F(ImpatientSessionTest, EndsAStreamThatDoesNotAnswer) {
   EXPECT_OK(session_.TakeError());
 }
 
-// Every appended row arrives once, whatever breaks.
+// Every appended row arrives once, whatever fails.
 TEST_F(AppendSessionTest, SurvivesWhateverBreaks) {
   std::mt19937_64 random(7);
   std::map<std::string, std::vector<uint8_t>> ids;

@@ -138,7 +138,7 @@ TEST_F(AppenderTest, AFullServerIsAnErrorWhenTheTimeIsUp) {
   ASSERT_OK(Append(*appender, "s", ids, {0, 100}));
   EXPECT_THAT(appender->Flush(kLong), Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
   EXPECT_GT(appender->metrics().credit_rejections, 0);
-  // It is not given up for good, however long the pause before it asks again is against the time of one append.
+  // The append does not fail for good, however long the pause between tries is compared with the time of one append.
   service_.OnAppend({});
   absl::Status status;
   const auto give_up = std::chrono::steady_clock::now() + kLong;
@@ -171,7 +171,7 @@ TEST_F(AppenderTest, TheQueueIsBounded) {
               Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
   EXPECT_EQ(appender->metrics().appends, 1);
   EXPECT_EQ(appender->Flush(milliseconds(20)).code(), absl::StatusCode::kDeadlineExceeded);
-}  // Destroyed with an append on its way.
+}  // Destroyed while an append is in flight.
 
 TEST_F(AppenderTest, OneAppendLargerThanTheQueueIsTaken) {
   const std::vector<uint8_t> ids(10000);
@@ -216,7 +216,7 @@ TEST_F(AppenderTest, SeveralInOneCallInTheirOrder) {
   EXPECT_EQ(sample.rows[100].id, std::nullopt);
   EXPECT_EQ(sample.num_tokens, 106);
 
-  // Those before one that is wrong are queued.
+  // The appends before a wrong one are queued.
   appends[3].options.row_start = -1;
   queued = {};
   EXPECT_EQ(appender->AppendMany(appends, queued).code(), absl::StatusCode::kInvalidArgument);
@@ -237,7 +237,7 @@ TEST_F(AppenderTest, WhatThereIsNoRoomForIsMarkedWhereItMayBeDropped) {
                                     {{.sample = "u"}, Tensor({0, 100}), Bytes(ids, {0, 100})}};
   QueuedAppends queued;
   ASSERT_OK(appender->AppendMany(more, queued, /*may_wait=*/false));
-  EXPECT_TRUE(queued.sequences.empty());  // One that follows does not overtake.
+  EXPECT_TRUE(queued.sequences.empty());  // A later append must not overtake.
   ASSERT_OK(appender->AppendMany(more, queued));
   EXPECT_EQ(queued.sequences, (std::vector<uint64_t>{2, 3}));
   EXPECT_EQ(queued.dropped, 1u);
@@ -254,7 +254,7 @@ TEST_F(AppenderTest, WhatThereIsNoRoomForIsMarkedWhereItMayBeDropped) {
   EXPECT_THAT(trouble->error, Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
   ASSERT_OK_AND_ASSIGN(const auto none, appender->Settle("u", {}, kLong));
   EXPECT_FALSE(none);
-  // At once, where nothing may be waited for.
+  // Returns at once, because it may not wait.
   service_.OnAppend([](const AppendRequest&) { return Do::kHang; });
   const auto hasty =
       run_->NewAppender({.max_queued_bytes = 15000, .queue_timeout = milliseconds(0), .drop_when_full = true});
@@ -286,7 +286,7 @@ TEST_F(AppenderTest, NothingMoreGoesThroughOneThatIsClosed) {
   EXPECT_OK(appender->Flush(kLong));
   EXPECT_EQ(appender->metrics().failed, 1);
 
-  // What is left is abandoned, and who waits for it is told.
+  // The remaining appends are abandoned, and waiting threads are told.
   service_.OnAppend([](const AppendRequest&) { return Do::kHang; });
   const auto left = run_->NewAppender();
   ASSERT_OK(Append(*left, "s", ids, {0, 100}));

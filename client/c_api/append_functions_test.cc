@@ -206,7 +206,7 @@ TEST_F(CAppendTest, WithAQueueSmallAppendsAreQueuedAtOnceAndNoneOvertakes) {
   EXPECT_EQ(sequences[0], 1U);
   EXPECT_EQ(queue.Wait(1).at(0).message, "");
   ASSERT_DONE(rr_appender_flush(appender_, &kBlocking));
-  // A large one is encoded elsewhere; then there is no room until the server takes something.
+  // A large append is encoded on another thread; then there is no room until the server accepts some of it.
   reject = true;
   append = Append("s", 100, 500'100);
   call = queue.Call(1);

@@ -1,4 +1,4 @@
-// The C functions as a C program sees them, against a fake server.
+// Tests the C functions as a C program uses them, against a fake server.
 #include "routing_replay/c_api.h"
 
 #include <cstring>
@@ -172,7 +172,7 @@ TEST_F(CApiTest, AQueueTellsEndsUnderTheirTags) {
   EXPECT_FALSE(queue.Readable(0));
   rr_free(states);
   rr_object_free(run);
-  // What is wrong with the arguments is said at once.
+  // Wrong arguments are reported at once.
   EXPECT_EQ(Failure(rr_run_stat(c_run_, &name, 1, 9, &stat, &states)).field, "producer");
   EXPECT_FALSE(queue.Readable(0));
 }
@@ -206,7 +206,7 @@ TEST_F(CApiTest, WhichWayStreamsWent) {
   const rr_rows* rows = nullptr;
   ASSERT_DONE(rr_run_read(c_run_, &request, &kBlocking, &rows));
   rr_free(rows);
-  const rr_transports* after = nullptr;  // The service in this process knows gRPC alone.
+  const rr_transports* after = nullptr;  // The fake server in this process has only gRPC.
   ASSERT_DONE(rr_client_metrics(c_client_, &after));
   EXPECT_EQ(std::string(after->transport.data, after->transport.size), "grpc");
   EXPECT_GE(after->grpc_streams, 1);
@@ -282,7 +282,7 @@ TEST_F(CApiTest, ClientsOfOneEndpointShareATransport) {
     ASSERT_DONE(rr_client_open_run(client, Text("run"), nullptr, nullptr, {}, 0, &kBlocking, &run));
     rr_object_free(run);
     rr_object_free(client);
-    // One with other settings has its own.
+    // A client with other settings has its own.
     EXPECT_EQ(service_.Connections(), before + (timeout_ms < 0 ? 0 : 1));
   }
 }

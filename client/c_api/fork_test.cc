@@ -1,4 +1,4 @@
-// Forks of a process that uses the C functions, with both sides going on.
+// Forks of a process that uses the C functions; parent and child continue.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -25,7 +25,7 @@ using testing::Do;
 
 constexpr std::chrono::seconds kLong(60);
 
-// A server, and one whose reads hang until it has a sample "go", and which takes long for a sample "slow".
+// A server, and a second one whose reads hang until a sample "go" exists, and which is slow for a sample "slow".
 class Servers {
  public:
   Servers() {
@@ -89,7 +89,7 @@ struct Rows {
   rr_append append;
 };
 
-// What a process does; "" or what went wrong.
+// The work of a process; returns "" or an error.
 class User {
  public:
   explicit User(const std::string& endpoint) {
@@ -153,7 +153,7 @@ class User {
   rr_appender* appender = nullptr;
 };
 
-// A child, which does this.
+// Forks a child that runs this.
 class Child {
  public:
   explicit Child(const std::function<std::string()>& work) {
@@ -260,7 +260,7 @@ TEST(ForkTest, AReadThatWaitsGoesOnInTheParent) {
   EXPECT_FALSE(queue.Readable(0));
   EXPECT_EQ(of_thread, "nothing");
   ASSERT_EQ(user.Put(go).message, "");
-  // The servers look for it when they are asked.
+  // The servers look for "go" whenever they get a call.
   ASSERT_EQ(Child([] { return ""; }).Wait(), "");
   waits.join();
   EXPECT_EQ(of_thread, "");
@@ -286,7 +286,7 @@ TEST(ForkTest, AChildOfAProcessNotAtRestIsToldSo) {
   EXPECT_EQ(user.Flush().message, "");
 }
 
-// fork() without a word to the library.
+// A fork() that the library is not told of.
 TEST(ForkTest, AForkInSilenceIsNoHang) {
   User user(servers->good());
   ASSERT_EQ(user.Turn("before"), "");
@@ -302,7 +302,7 @@ TEST(ForkTest, AForkInSilenceIsNoHang) {
 }  // namespace routing_replay::client
 
 int main(int argc, char** argv) {
-  const routing_replay::client::Servers servers;  // Before anything of this process uses gRPC.
+  const routing_replay::client::Servers servers;  // Created before this process uses gRPC.
   routing_replay::client::servers = &servers;
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

@@ -1,4 +1,4 @@
-// What engines emit, as a C program sees it.
+// Tests reading engines' answers as a C program does.
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 rr_text Text(absl::string_view text) { return {text.data(), text.size()}; }
 std::string String(rr_text text) { return {text.data, text.size}; }
 
-// "REASON field", and frees it.
+// Returns "REASON field", and frees the error.
 std::string Rejection(rr_error* error) {
   if (error == nullptr) return "";
   std::string rejection = absl::StrCat(String(error->reason), " ", String(error->field));

@@ -19,7 +19,7 @@ class CTrajectoryTest : public CApiTest {
     rr_object_free(appender_);
     CApiTest::TearDown();
   }
-  // Rows [begin, end) of ids_, and tokens up to the one behind them.
+  // Rows [begin, end) of ids_, and the tokens up to the one after them.
   struct Given {
     std::array<int64_t, 3> shape;
     rr_tensor tensor;
@@ -80,7 +80,7 @@ TEST_F(CTrajectoryTest, TurnsForksAndWhatTheyTell) {
   ASSERT_DONE(rr_trajectory_add(trajectory_, &cut, &kBlocking, &turn));
   EXPECT_EQ(turn->truncated_rows, 29);
   rr_free(turn);
-  EXPECT_EQ(Failure(rr_appender_flush(appender_, &kBlocking)).reason, "GAP");  // The fake server opens no prefixes.
+  EXPECT_EQ(Failure(rr_appender_flush(appender_, &kBlocking)).reason, "GAP");  // The fake server knows no prefixes.
   ExpectStored("s", {ids_.begin(), ids_.begin() + 20});
   EXPECT_EQ(service_.Sample("s").group, 7);
   const rr_trajectory_state* state = nullptr;
@@ -91,7 +91,7 @@ TEST_F(CTrajectoryTest, TurnsForksAndWhatTheyTell) {
   EXPECT_EQ(String(state->counters.data[0].name), "turns");
   EXPECT_EQ(state->counters.data[0].value, 1);
   rr_free(state);
-  // A fork outlives what it was made of.
+  // A fork outlives its parent.
   rr_object_free(std::exchange(trajectory_, nullptr));
   rr_object_free(std::exchange(appender_, nullptr));
   EXPECT_EQ(Rows(fork), 99);
@@ -142,7 +142,7 @@ TEST_F(CTrajectoryTest, WhatIsWrongWithATurn) {
   ASSERT_DONE(rr_appender_metrics(appender_, &counters));
   for (size_t i = 0; i < counters->count; ++i) {
     if (String(counters->data[i].name) != "rejected_appends") continue;
-    EXPECT_EQ(counters->data[i].value, 4);  // Not the cut.
+    EXPECT_EQ(counters->data[i].value, 4);  // Without the truncation.
   }
   rr_free(counters);
 }

@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// The first time that somebody asks.
+// From the first call on, the log keeps lines.
 void Ask() {
   Cancellation over(Clock::Real().Now());
   const CallScope scope(&over);

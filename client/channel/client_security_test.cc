@@ -82,7 +82,7 @@ TEST_F(ClientSecurityTest, ATokenNeverGoesElsewhereInPlaintext) {
   }
 }
 
-// An empty one would be all authorities of the system to gRPC.
+// To gRPC an empty string would mean the system's authorities.
 TEST_F(ClientSecurityTest, ANamedAuthorityIsThere) {
   const std::string half = std::string(kPem).substr(0, 40);
   for (const std::string& text : {std::string(), std::string("# soon\n"), half, kPem + half}) {

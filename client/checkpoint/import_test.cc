@@ -1,4 +1,4 @@
-// What an import makes of a sample of a directory, without a server.
+// Tests what an import does with a sample of a directory, without a server.
 #include "client/checkpoint/import.h"
 
 #include <random>

@@ -1,4 +1,4 @@
-// What is found in the directory of an exported run that was damaged afterwards.
+// Tests what verify finds in a damaged directory of an exported run.
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
@@ -82,7 +82,7 @@ TEST_F(VerifyExportedTest, ADirectoryThatIsWhole) {
 }
 
 TEST_F(VerifyExportedTest, AnotherIdIsFound) {
-  Write(3, 1, 0, 299);  // A legal one, which nobody appended there.
+  Write(3, 1, 0, 299);  // A valid id that nobody appended there.
   EXPECT_THAT(TheDamagedOne().what, HasSubstr("CRC32C"));
 }
 

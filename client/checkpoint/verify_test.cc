@@ -1,4 +1,4 @@
-// What is found in a run whose bytes are damaged in every way that a reader can be told of.
+// Tests what verify finds in a run that is damaged in every way that a reader can notice.
 #include <algorithm>
 #include <map>
 
@@ -17,7 +17,7 @@ constexpr int32_t kBlockRows = 16;
 
 enum class Kind {
   kFoundByClient,  // The read ends with DATA_LOSS.
-  kFoundByServer,  // The sample is taken back in the middle, the read goes on.
+  kFoundByServer,  // The server withdraws the sample in the middle, and the read continues.
   kLostWhole,
   kReleased,
 };
@@ -30,7 +30,7 @@ struct Damage {
 
 absl::Status None() { return absl::UnimplementedError("not in this test"); }
 
-// Samples of which some are damaged at one row of one layer.
+// Some of the samples are damaged at one row of one layer.
 class FakeRun final : public Run {
  public:
   std::map<std::string, int64_t> samples;  // Rows.

@@ -1,4 +1,4 @@
-// Reads whose servers go away.
+// Reads whose server fails.
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -29,7 +29,7 @@ class BrokenReadTest : public testing::ServedReadTest {
   Messages Serve(const ReadRequest& request) {
     return ServedReadTest::Serve(request, random_() % 2 ? Codec::kRaw : Codec::kPacked, 1 + random_() % 9);
   }
-  // Takes the first `count` messages, and then the server is gone.
+  // Takes the first `count` messages; then the server fails.
   static absl::Status TakeSome(ReadChecker& read, const Messages& served, size_t count) {
     for (size_t i = 0; i < count; ++i) {
       if (absl::Status status = read.OnMessage(served.messages[i]); !status.ok()) return status;
@@ -47,8 +47,8 @@ class BrokenReadTest : public testing::ServedReadTest {
   std::mt19937_64 random_{3};
 };
 
-// Whatever breaks, and how often: the sink gets what one undisturbed read gives. Codecs and the sizes of messages
-// differ from server to server.
+// Whatever breaks, and however often, the sink gets what one undisturbed read gives. Codecs and message sizes differ
+// from server to server.
 TEST_F(BrokenReadTest, BreaksAreNotSeen) {
   int64_t breaks = 0;
   for (int round = 0; round < 400; ++round) {
@@ -79,7 +79,7 @@ TEST_F(BrokenReadTest, BreaksAreNotSeen) {
   EXPECT_GT(breaks, 400);
 }
 
-// Samples that have come in full are not asked for again.
+// Samples that have arrived completely are not requested again.
 TEST_F(BrokenReadTest, NoSampleComesTwice) {
   const ReadRequest request{.samples = {{.sample = "a"}, {.sample = "b"}}};
   const Messages served = ServedReadTest::Serve(request, Codec::kRaw, 1);
@@ -99,7 +99,7 @@ TEST_F(BrokenReadTest, NoSampleComesTwice) {
   }
 }
 
-// What a later server says of a sample is the whole of it.
+// The record of a later server replaces that of an earlier one.
 TEST_F(BrokenReadTest, AChangedSampleIsReadAsItIsNow) {
   const ReadRequest request{.samples = {{.sample = "a"}, {.sample = "b"}}};
   PlaneCollector rows(geometry_, request, *LayerOrdinals(geometry_, {}));
@@ -113,7 +113,7 @@ TEST_F(BrokenReadTest, AChangedSampleIsReadAsItIsNow) {
   EXPECT_EQ(rows.ToRows()[0].layers[1], routes_.Slice(1, {{250, kRows}}));
 }
 
-// A sample that a later server has lost is taken back, as if the first one had said so.
+// If a later server has lost a sample, it is withdrawn, as if the first server had reported it as lost.
 TEST_F(BrokenReadTest, ALostSampleIsTakenBack) {
   const ReadRequest request{.samples = {{.sample = "a"}, {.sample = "b"}}};
   const Messages served = ServedReadTest::Serve(request, Codec::kRaw, 1);

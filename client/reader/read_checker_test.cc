@@ -122,7 +122,7 @@ TEST_F(ReadCheckerTest, ALateRecordTakesTheSampleBack) {
   const auto second = std::find_if(messages.messages.begin() + 1, messages.messages.end(),
                                    [](const ReadResponse& m) { return !m.records.empty(); });
   std::vector<ReadResponse> lost(messages.messages.begin(), messages.messages.begin() + 3);
-  // With its own bytes still in the message: they no longer count.
+  // The message still has bytes of the sample; they no longer count.
   lost.back().records.push_back({.index = 0, .status = SampleStatus::kLost, .message = "damaged"});
   lost.insert(lost.end(), second, messages.messages.end());
   PlaneCollector rows(geometry_, request, *LayerOrdinals(geometry_, {}));
@@ -157,7 +157,7 @@ TEST_F(ReadCheckerTest, ADenseLayerCannotBeAsked) {
   EXPECT_THAT(LayerOrdinals(geometry_, {77}), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
 }
 
-// What numpy sees: ids side by side, short rows filled up with zeros.
+// The layout of numpy arrays: ids side by side, short rows filled up with zeros.
 TEST_F(ReadCheckerTest, PlanesHoldIdsSideBySide) {
   record_.unrecorded = {{70, 90}};
   for (const Codec codec : {Codec::kRaw, Codec::kPacked}) {

@@ -21,7 +21,7 @@ using testing::TestIdentity;
 
 constexpr std::chrono::milliseconds kTimeout = std::chrono::seconds(20);
 
-// A listener on a free port of the loopback interface, which takes as many connections as `backlog` lets wait.
+// A listener on a free port of the loopback interface that accepts nothing; up to `backlog` connections wait.
 class Listener {
  public:
   explicit Listener(int backlog = 8) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
@@ -44,7 +44,7 @@ class Listener {
   int port_ = 0;
 };
 
-// Answers one connection with TLS, or with words that are none.
+// Answers one connection with TLS, or with other bytes.
 class Answerer {
  public:
   Answerer(const TestIdentity* identity, bool http2, const TestAuthority* clients = nullptr)
@@ -119,7 +119,7 @@ TEST(ConnectTest, RefusedAndSilentAreApart) {
   EXPECT_THAT(refused.what, HasSubstr("refused"));
   EXPECT_THAT(refused.fix, HasSubstr("start the server"));
 
-  // A listener whose queue is full does not answer any more, as a firewall that drops.
+  // A listener with a full queue does not answer any more, like a firewall that drops packets.
   const Listener full(0);
   CheckName(full.server(), addresses);
   std::vector<Socket> waiting;

@@ -88,7 +88,7 @@ TEST(LoadBalanceTest, TheExtremes) {
   EXPECT_EQ(BalanceOf({3}).entropy, 1);
 }
 
-// Choice by choice, as a definition has it.
+// Computed choice by choice, as the definition says.
 TEST(LoadBalanceTest, AgreesWithASlowReference) {
   std::mt19937_64 random(7);
   for (int trial = 0; trial < 20; ++trial) {
@@ -322,7 +322,7 @@ TEST(FileTest, AFailureLeavesNothingBehind) {
   EXPECT_EQ(WriteFile(folder + "/none/x", "x").code(), absl::StatusCode::kInvalidArgument);
 }
 
-// Whoever else may write into the folder chooses no file of ours.
+// Another user with access to the folder must not redirect our writes.
 TEST(FileTest, LinksAreNotFollowed) {
   const testing::ScratchDirectory directory;
   const std::string path = directory.path() + "/page", victim = directory.path() + "/victim";

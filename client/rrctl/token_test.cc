@@ -25,7 +25,7 @@ int64_t FilesIn(const std::string& directory) {
   return std::distance(std::filesystem::directory_iterator(directory), std::filesystem::directory_iterator());
 }
 
-// What is made is what the server takes.
+// The server accepts what rrctl makes.
 TEST(TokenTest, TheServerTakesTheEntry) {
   const testing::ScratchDirectory directory;
   const std::string path = directory.path() + "/tokens";
@@ -45,7 +45,7 @@ TEST(TokenTest, TheServerTakesTheEntry) {
   EXPECT_FALSE((*control)->Check("Bearer " + token, Scope::kPut, "y").ok());
 }
 
-// The server never sees a part of an entry, and the file stays what it was beside.
+// The server never sees a part of an entry, and nothing else in the file changes.
 TEST(TokenTest, AnEntryIsAddedByARename) {
   const testing::ScratchDirectory directory;
   const std::string path = directory.path() + "/tokens", link = directory.path() + "/link";
@@ -74,7 +74,7 @@ std::string TextOf(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The server is mostly another user than the one who edits the file.
+// The server usually runs as another user than the one who edits the file.
 TEST(TokenTest, OwnerAndGroupStay) {
   if (geteuid() != 0) GTEST_SKIP() << "only root gives files away";
   const testing::ScratchDirectory directory;
@@ -110,7 +110,7 @@ TEST(TokenTest, AFileThatCannotKeepItsOwnerStaysAsItIs) {
   EXPECT_EQ(FilesIn(directory.path()), 1);
 }
 
-// The server would take no change of the file from then on, a revocation neither.
+// The server would then reject every later version of the file, also one that revokes a token.
 TEST(TokenTest, WhatTheServerRejectsIsNotWritten) {
   const testing::ScratchDirectory directory;
   TokenOptions options{.name = "a",
@@ -124,7 +124,7 @@ TEST(TokenTest, WhatTheServerRejectsIsNotWritten) {
   options.scopes = {"write"};
   EXPECT_THAT(MakeToken(options).status().message(), ::testing::HasSubstr("scopes: 'write'"));
   EXPECT_EQ(FilesIn(directory.path()), 0);
-  // It may be somebody else's fault.
+  // The wrong entry may be an older one.
   options.scopes = {"read"};
   std::ofstream(options.append) << "- {name: b}\n";
   EXPECT_THAT(MakeToken(options).status().message(), ::testing::HasSubstr("tokens: entry 1: sha256"));

@@ -17,7 +17,7 @@ namespace {
 
 using testing::Fails;
 
-// XXH64 as its specification says, byte by byte.
+// XXH64, byte by byte, as its specification says.
 uint64_t SlowXxh64(const std::string& bytes, uint64_t seed) {
   constexpr uint64_t kP1 = 11400714785074694791u, kP2 = 14029467366897019727u, kP3 = 1609587929392839161u;
   constexpr uint64_t kP4 = 9650029242287828579u, kP5 = 2870177450012600261u;
@@ -47,7 +47,7 @@ uint64_t SlowXxh64(const std::string& bytes, uint64_t seed) {
   return hash ^ hash >> 32;
 }
 
-// Of a key that is no member's host.
+// The owner of a key that is no member's host.
 std::string SlowOwner(const std::vector<std::string>& members, const std::string& key) {
   std::vector<std::pair<uint64_t, std::string>> scores;
   for (const std::string& member : members) scores.push_back({SlowXxh64(key, SlowXxh64(member, 0)), member});

@@ -12,7 +12,7 @@
 namespace routing_replay::client {
 namespace {
 
-// Of a list whose servers nobody asks.
+// The servers of a list; no test calls them.
 std::string TagHere(const std::string& members) {
   const auto servers = Servers::Connect({.endpoint = absl::StrCat("shard:", members)});
   EXPECT_OK(servers);

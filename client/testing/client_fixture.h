@@ -13,7 +13,7 @@
 
 namespace routing_replay::testing {
 
-// Nothing in a test that passes waits so long.
+// Longer than any wait in a test that passes.
 inline constexpr std::chrono::seconds kLong(60);
 
 class ClientTest : public ::testing::Test {

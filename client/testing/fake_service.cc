@@ -14,7 +14,7 @@ namespace {
 
 constexpr int32_t kBlockRows = 64;
 
-// A generated message as the hand-written code sees it.
+// Parses a generated message with the hand-written code.
 struct Parsed {
   explicit Parsed(const v1::AppendRequest& message) : bytes(message.SerializeAsString()) {
     request = ParseAppendRequest(ByteChain({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}));
@@ -199,7 +199,7 @@ grpc::Status FakeService::Stat(grpc::ServerContext* context, const v1::StatReque
   return grpc::Status::OK;
 }
 
-// One sample a page.
+// One sample per page.
 grpc::Status FakeService::List(grpc::ServerContext*, const v1::ListRequest* request, v1::ListResponse* response) {
   if (grpc::Status status = Begin("List"); !status.ok()) return status;
   MutexLock lock(store_->mutex);
@@ -260,7 +260,7 @@ v1::ReadResponse FakeService::Answer(int index, const std::string& name) {
   return response;
 }
 
-// One message a sample; whole samples of recorded rows only.
+// One message per sample; only whole samples without unrecorded rows.
 grpc::Status FakeService::Read(grpc::ServerContext* context, const v1::ReadRequest* request,
                                grpc::ServerWriter<v1::ReadResponse>* writer) {
   if (grpc::Status status = Begin("Read"); !status.ok()) return status;

@@ -20,12 +20,12 @@ namespace routing_replay::testing {
 enum class Do {
   kAnswer,
   kLoseMessage,  // The stream breaks before the server has looked at the message …
-  kLoseAnswer,   // … or after it took it.
-  kReject,       // OVER_BUDGET, for credit or as the ack.
+  kLoseAnswer,   // … or after it has processed it.
+  kReject,       // Rejects credit or the append with OVER_BUDGET.
   kHang,         // No answer until the call is cancelled.
 };
 
-// What several servers may share.
+// State that several servers may share.
 struct FakeStore {
   Mutex mutex;
   ModelServer model ABSL_GUARDED_BY(mutex);
@@ -39,19 +39,19 @@ class FakeService final : public v1::RoutingReplay::Service {
 
   const std::string& endpoint() const { return endpoint_; }
 
-  // Asked for every message of an Append stream and for every Put. Called under a lock, one at a time.
+  // Called for every message of an Append stream and for every Put. Called under a lock, one at a time.
   void OnAppend(std::function<Do(const AppendRequest&)> decide);
   // The next `count` calls of every unary method fail with UNAVAILABLE.
   void FailNext(int count);
   // Called for each message of a Read before it is sent; false: the stream hangs there until it is cancelled.
   void OnRead(std::function<bool(v1::ReadResponse&)> change);
 
-  // The next `count` Reads break off behind their first message.
+  // The next `count` Reads break off after their first message.
   void BreakNextReads(int count);
 
   ModelSample Sample(const std::string& name);
   int Calls(const std::string& method);
-  // From how many connections OpenRun was called.
+  // The number of connections that have called OpenRun.
   size_t Connections();
 
   grpc::Status OpenRun(grpc::ServerContext*, const v1::OpenRunRequest*, v1::OpenRunResponse*) override;

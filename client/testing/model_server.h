@@ -1,4 +1,4 @@
-// A slow and obvious server for tests: samples of one layer, E = 256, K = 1, RAW, so that a row is one byte.
+// A slow and simple server for tests: samples of one layer, E = 256, K = 1, RAW, so that a row is one byte.
 #ifndef CLIENT_TESTING_MODEL_SERVER_H_
 #define CLIENT_TESTING_MODEL_SERVER_H_
 
@@ -20,7 +20,7 @@
 namespace routing_replay::testing {
 
 struct ModelRow {
-  std::optional<uint8_t> id;  // Nothing: unrecorded.
+  std::optional<uint8_t> id;  // Unset: unrecorded.
   std::optional<uint32_t> token;
 };
 

@@ -1,4 +1,4 @@
-// A slow and obvious model of a trajectory: every token and every row's label in plain vectors. A label says which
+// A slow and simple model of a trajectory: every token and every row's label in plain vectors. A label says which
 // forward pass made the row; equal labels are equal routes.
 #ifndef CLIENT_TRAJECTORY_REFERENCE_TRAJECTORY_H_
 #define CLIENT_TRAJECTORY_REFERENCE_TRAJECTORY_H_
@@ -13,7 +13,7 @@
 
 namespace routing_replay::testing {
 
-using Label = std::optional<uint64_t>;  // Nothing: no route.
+using Label = std::optional<uint64_t>;  // Unset: no route.
 using Tokens = std::vector<uint32_t>;
 
 struct ReferenceRow {
@@ -25,7 +25,7 @@ struct ReferenceRow {
 struct ReferenceTurn {
   std::optional<Tokens> tokens;
   int64_t tokens_start = 0;
-  std::optional<int64_t> row_start;  // Absent: no rows.
+  std::optional<int64_t> row_start;  // Unset: no rows.
   std::vector<Label> labels;
   std::vector<int64_t> versions;  // One per label.
   client::TurnOutcome outcome = client::TurnOutcome::kFinished;
@@ -41,7 +41,7 @@ struct ReferenceAnswer {
 
 class ReferenceTrajectory {
  public:
-  // What a fork may share of its parent.
+  // The rows that a fork may share with its parent.
   struct Parent {
     Tokens tokens;
     std::vector<ReferenceRow> rows;
@@ -52,16 +52,17 @@ class ReferenceTrajectory {
   std::vector<ReferenceRow> rows;
   std::optional<int64_t> sealed;
   std::optional<Parent> parent;
-  // Of a sample that was found: the tokens that its rows belong to, where the server can tell; until tokens are told.
+  // For a sample that was found on the server: the tokens of its rows, if the server can tell, until the trajectory
+  // gets tokens.
   std::optional<Tokens> resumed;
   client::TrajectoryCounters counters;
 
-  // Rows that stay with the turn, or the error that it is.
+  // The stored rows that the turn keeps, or the turn's error.
   ReferenceAnswer Keep(const ReferenceTurn& turn, int64_t& keep) const;
-  // Does all of the turn, after the rows that do not stay were taken back. Says how many rows came from the parent.
+  // The rest of the turn, after the rows that differ were truncated. Returns how many rows came from the parent.
   ReferenceAnswer Add(const ReferenceTurn& turn, int64_t& shared);
   void Truncate(int64_t keep);
-  // The server has only so many of the rows.
+  // The server has only this many of the rows.
   void Lose(int64_t stored);
   void Drop(RowRange dropped);
 

@@ -1,4 +1,4 @@
-// Reads as a server sends them, without a server.
+// Makes reads as a server sends them, without a server.
 #ifndef CLIENT_TESTING_SERVED_READ_H_
 #define CLIENT_TESTING_SERVED_READ_H_
 
@@ -65,7 +65,7 @@ class ServedReadTest : public ::testing::Test {
   static constexpr int64_t kRows = 300;
   static constexpr int64_t kBlockRows = 64;
 
-  // Answers `request` for samples that all hold `routes_`, unrecorded rows left out.
+  // Answers `request` for samples that all have the rows of `routes_`, without unrecorded rows.
   Messages Serve(const ReadRequest& request, Codec codec, size_t pieces_per_message) {
     Messages out;
     const auto ordinals = *client::LayerOrdinals(geometry_, request.layers);

@@ -25,7 +25,7 @@ using namespace client;  // NOLINT(google-build-using-namespace)
 using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
-using Subject = client::Trajectory;  // Not the endless sample of the store's tests.
+using Subject = client::Trajectory;  // The store's tests have a class of that name, too.
 using Step = TurnDecision::Step;
 constexpr int32_t kWindow = 32;
 constexpr int64_t kTopK = 2;
@@ -68,7 +68,7 @@ std::vector<int32_t> Tensor(const std::vector<Label>& labels) {
   return out;
 }
 
-// What the store holds of a sample, and the trajectory that writes it.
+// The store's content of a sample, and the trajectory that writes it.
 struct Writer {
   std::string name;
   Subject trajectory;
@@ -79,9 +79,9 @@ struct Writer {
   bool exists = false;
   int64_t revision = 0;
   std::vector<ReferenceRow> stored;
-  Tokens written;  // The history that the rows belong to.
+  Tokens written;  // The tokens that the rows belong to.
   std::optional<int64_t> sealed;
-  int64_t acknowledged = 0;  // Told to the trajectory.
+  int64_t acknowledged = 0;  // As told to the trajectory.
 };
 
 struct Queued {
@@ -90,7 +90,7 @@ struct Queued {
   std::vector<ReferenceRow> rows;
 };
 
-// How often each thing happened, so that the choice of turns cannot go blind unnoticed.
+// Counts each kind of event, so that the test fails if the random turns never reach one.
 using Tally = std::map<std::string, int64_t>;
 
 class World {
@@ -148,7 +148,7 @@ class World {
 
   // Turns.
 
-  // What an engine answers for this history: row i depends on the tokens 0 … i and on the weights.
+  // An engine's answer for this history: row i depends on the tokens 0 … i and on the weights.
   void Answer(const Writer& writer, const Tokens& history, ReferenceTurn& turn) {
     const bool cached = !OneIn(4);
     const bool marks = OneIn(8);
@@ -218,7 +218,7 @@ class World {
     return turn;
   }
 
-  // The loop of a client.
+  // The loop of a client that handles one turn.
   void Do(Writer& writer, const ReferenceTurn& turn) {
     SCOPED_TRACE(absl::StrCat(writer.name, " turn of ", turn.tokens ? turn.tokens->size() : 0, " tokens from ",
                               turn.tokens_start, " and ", turn.labels.size(), " rows from ",
@@ -356,7 +356,7 @@ class World {
         {static_cast<size_t>(&writer - writers_.data()), std::move(queued), {first + rows.begin, first + rows.end}});
   }
 
-  // A writer that died: another one takes over its sample.
+  // The writer died, and another one takes over its sample.
   void Restart(Writer& writer, bool replace) {
     Settle();
     ++tally_["restart"];
@@ -375,14 +375,14 @@ class World {
     last_.erase(writer.name);
   }
 
-  // The tokens of rows that were found, if the server has a check of them.
+  // The tokens of rows that were found, if the server has a token check of them.
   static void NoteTokens(Writer& writer, const absl::StatusOr<SampleState>& state) {
     writer.model.resumed.reset();
     if (writer.replacing || writer.stored.empty() || !state->token_check) return;
     writer.model.resumed = Tokens(writer.written.begin(), writer.written.begin() + writer.stored.size());
   }
 
-  // Appends on their way.
+  // Appends in flight.
 
   void Settle() {
     while (!queue_.empty() && !::testing::Test::HasFailure()) Deliver();
@@ -414,7 +414,7 @@ class World {
     CheckWriter(writer);
   }
 
-  // One piece at the store, and what the store must say.
+  // Sends one piece to the store, and checks the store's answer.
   void Arrive(Writer& writer, const Queued& queued, size_t index, AppendOutcome& outcome) {
     const AppendPiece& piece = queued.plan.pieces[index];
     const AppendHeader& header = piece.header;
@@ -467,7 +467,7 @@ class World {
     return command;
   }
 
-  // Looks.
+  // Comparisons.
 
   void CheckWriter(const Writer& writer) {
     const Subject& trajectory = writer.trajectory;
@@ -490,7 +490,7 @@ class World {
                         " failed ", c.failed_appends, " samples without routes ", c.unrecorded_samples);
   }
 
-  // The store's rows and versions, one by one.
+  // Compares the store's rows and versions one by one.
   void CheckStored(const Writer& writer) {
     SCOPED_TRACE(absl::StrCat("the rows of ", writer.name));
     const std::vector<RowRange> all{{0, kMaxRows}};

@@ -28,7 +28,7 @@ std::vector<RowMark> Marks(RowRange rows, uint64_t version = 0) {
   return marks;
 }
 
-// Does a turn that needs nothing but appends.
+// Does a turn that needs no call but appends.
 TurnDecision Do(Trajectory& trajectory, const Turn& turn, uint64_t version = 0) {
   auto decision = trajectory.Decide(turn);
   EXPECT_OK(decision.status());
@@ -77,14 +77,14 @@ TEST(TrajectoryTest, OtherTokensTakeRowsBackFromTheFirstOnThatDiffers) {
   EXPECT_EQ(decision.step, Step::kTruncate);
   EXPECT_EQ(decision.truncate_rows, 6);
   EXPECT_EQ(decision.retokenised_at, 6);
-  // Not known whether it happened: ask. It did.
+  // It is not known whether the truncation was done, so ask the server. It was done.
   trajectory.OnTruncateFailed();
   ASSERT_OK_AND_ASSIGN(const TurnDecision doubt, trajectory.Decide(turn));
   EXPECT_EQ(doubt.step, Step::kAsk);
   ASSERT_OK(trajectory.OnState(SampleState{.committed_rows = 6, .revision = 1}));
   EXPECT_EQ(Do(trajectory, turn).fresh, (RowRange{6, 9}));
   EXPECT_EQ(trajectory.revision(), 1);
-  // A wrong turn takes nothing back.
+  // A wrong turn truncates nothing.
   tokens[2] = 98;
   EXPECT_THAT(trajectory.Decide({.tokens = tokens, .rows = RowRange{3, 9}}), Fails(kPrecondition, Reason::kGap));
   EXPECT_EQ(trajectory.rows(), 9);
@@ -101,7 +101,7 @@ TEST(TrajectoryTest, FirstWriteWins) {
     EXPECT_EQ(decision.fresh, (RowRange{5, 9}));
     std::vector<RowMark> marks = Marks({0, 5});
     marks[2].digest = 77;
-    marks[4] = {};  // Not given: no conflict.
+    marks[4] = {};  // Unset: no conflict.
     const absl::Status refined = trajectory.Refine(turn, marks, decision);
     if (strict) {
       EXPECT_THAT(refined, Fails(absl::StatusCode::kAlreadyExists, Reason::kConflictingRows));

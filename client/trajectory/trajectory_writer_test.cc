@@ -84,14 +84,14 @@ TEST_F(TrajectoryWriterTest, ATruncationIsTriedAgainWhileItIsUncertain) {
   ASSERT_OK_AND_ASSIGN(const TurnResult turn, Add(*writer, {40, 99}, 100));
   EXPECT_EQ(turn.truncated_rows, 59);
   EXPECT_EQ(service_.Calls("Truncate"), 2);
-  EXPECT_EQ(service_.Calls("Stat"), 1);  // What it has after the one that failed.
+  EXPECT_EQ(service_.Calls("Stat"), 1);  // Asks for the state after the failed truncation.
 }
 
 TEST_F(TrajectoryWriterTest, AfterAnAppendThatFailedTheServerIsAsked) {
   const auto writer = New("s");
   ASSERT_OK(Add(*writer, {0, 9}, 10).status());
   ASSERT_OK(appender_->Flush(kLong));
-  ASSERT_OK(run_->Truncate("s", Producer::kRollout, 5, {}));  // By somebody else.
+  ASSERT_OK(run_->Truncate("s", Producer::kRollout, 5, {}));  // By another writer.
   ASSERT_OK(Add(*writer, {9, 19}, 20).status());
   EXPECT_THAT(appender_->Flush(kLong), Fails(absl::StatusCode::kFailedPrecondition, Reason::kOldRevision));
   ASSERT_OK_AND_ASSIGN(const TurnResult turn, Add(*writer, {0, 29}, 30));

@@ -13,7 +13,7 @@ using testing::Fails;
 constexpr int32_t kWindow = 32;
 constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
 
-// Rows without bytes: no rule here looks at any.
+// Rows without bytes: these rules do not look at bytes.
 SampleContent ContentOf(int64_t rows, std::optional<int64_t> num_tokens = std::nullopt) {
   SampleContent content{TokenChecks(kWindow)};
   const std::string ids = testing::Trajectory{}.TokenIds({0, rows});

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using Decisions = std::vector<absl::StatusOr<StepDecision>>;
 constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
 
-// What each rank comes to, by rounds of all of them. Ranks that fail do so in the same round.
+// The decision of each rank after all rounds. If ranks fail, all of them fail in the same round.
 Decisions AgreeOnAll(const std::vector<absl::StatusOr<StepReport>>& seen) {
   std::vector<StepAgreement> ranks;
   for (const auto& step : seen) ranks.emplace_back(static_cast<int32_t>(ranks.size()), step);
@@ -39,7 +39,7 @@ Decisions AgreeOnAll(const std::vector<StepReport>& seen) {
   return AgreeOnAll(std::vector<absl::StatusOr<StepReport>>(seen.begin(), seen.end()));
 }
 
-// 16 ranks that have all samples.
+// 16 ranks that all have every sample.
 std::vector<StepReport> AllThere(MissingPolicy policy = MissingPolicy::kStrict, int32_t samples = 5) {
   StepReport step{.policy = policy, .geometry_fingerprint = 0xFEDCBA9876543210u};
   for (int32_t i = 0; i < samples; ++i) {
@@ -136,7 +136,7 @@ TEST(Agreement, OtherContentIsAnErrorOnAllRanks) {
   }
 }
 
-// What a rank does not know, or says of a sample that it misses, is compared with nothing.
+// A value that a rank does not know, or that it reports for a sample that it lacks, is not compared.
 TEST(Agreement, WhatIsNotKnownIsNotCompared) {
   std::vector<StepReport> seen = AllThere(MissingPolicy::kLive);
   seen[3].samples[1] = {.sample = "math/1"};
@@ -231,12 +231,12 @@ TEST(Agreement, OtherVersionsAndOddWords) {
   StepAgreement one(0, AllThere()[0]), other(1, AllThere()[0]);
   EXPECT_THAT(one.Push({}), Fails(absl::StatusCode::kInvalidArgument, Reason::kLength));
   std::vector<int64_t> words(one.words().begin(), one.words().end());
-  ++words[0];  // Of a rank of the next version.
+  ++words[0];  // As a rank of the next version would send.
   EXPECT_THAT(one.Push(words), Fails(kFailed, Reason::kVersionMismatch));
   EXPECT_TRUE(one.words().empty());
 }
 
-// What the ranks must come to, the slow way.
+// Computes in a slow way what the ranks must decide.
 absl::StatusOr<StepDecision> Reference(const std::vector<StepReport>& seen) {
   StepDecision decision;
   const size_t samples = seen[0].samples.size();

@@ -1,4 +1,4 @@
-// Agreement and merged records as a C program sees them.
+// Tests agreement and merged records as a C program uses them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ using nlohmann::json;
 
 constexpr int32_t kRanks = 4;
 
-// Runs all rounds, each rank's reduction by hand: what each comes to, or the code of its error.
+// Runs all rounds and computes each rank's reduction. Returns each rank's decision, or the code of its error.
 std::array<absl::StatusCode, kRanks> AgreeOnAll(const std::array<std::string, kRanks>& seen,
                                                 std::array<json, kRanks>* decisions = nullptr) {
   std::array<rrt_agreement*, kRanks> ranks{};

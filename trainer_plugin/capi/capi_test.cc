@@ -1,4 +1,4 @@
-// The C API as a C program sees it: only capi.h, linked against the shared library.
+// Tests the C API as a C program uses it: only capi.h, linked with the shared library.
 #include "routing_replay/trainer/capi.h"
 
 #include <gmock/gmock.h>
@@ -67,7 +67,7 @@ class TrainerCapiTest : public ::testing::Test {
     return rrt_fetch_new(plan_, &options, fetch);
   }
 
-  // Has sample a and not b.
+  // The source has sample a, but not b.
   rrt_source* NewSource() const {
     rrt_source* source = nullptr;
     EXPECT_DONE(rrt_local_source_new(Text(kGeometry), &source));
@@ -84,7 +84,7 @@ class TrainerCapiTest : public ::testing::Test {
     return rrt_local_source_add(source, Text("a"), {}, {}, &tensor, nullptr, 0);
   }
 
-  // Sample a is replayed, b takes live routing.
+  // Sample a is replayed, and b routes live.
   void ExpectRealigned(const rrt_fetch* fetch) {
     std::vector<uint8_t> indices(BufferBytes(), 0xCD);
     std::vector<uint8_t> states(12, 9);
@@ -108,7 +108,7 @@ class TrainerCapiTest : public ::testing::Test {
     rr_free(records);
   }
 
-  // What a device is written comes to the same.
+  // The bytes for a device give the same result.
   void ExpectStaged(const rrt_fetch* fetch, const std::vector<uint8_t>& indices, const std::vector<uint8_t>& states) {
     rrt_staged* staged = nullptr;
     rrt_staged_shape shape;

@@ -1,4 +1,4 @@
-// Fetches and inspections from a run as a C program sees them, against a fake server.
+// Tests fetches and inspections from a run as a C program uses them, against a fake server.
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 constexpr char kGeometry[] = R"({"num_layers": 1, "num_experts": 256, "top_k": 1})";
 constexpr rr_call kBrief{.timeout_ms = 100};
 
-// Sample a has its three rows, b is not there.
+// Sample a has its three rows; b does not exist.
 class TrainerServiceTest : public CApiTest {
  protected:
   void SetUp() override {

@@ -1,4 +1,4 @@
-// The C API of steps as a C program sees it: a cache before a source, what is known of samples, and an exported run.
+// Tests the C API of steps as a C program uses it: a cache before a source, samples' states, and an exported run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -60,7 +60,7 @@ class TrainerCapiStepTest : public ::testing::Test {
     EXPECT_EQ(Take(rrt_fetch_new(plan_, &options, &fetch)), nullptr);
     return fetch;
   }
-  // How often it was read.
+  // Number of reads.
   int32_t FetchThroughCache(rrt_fetch* fetch, int32_t ahead) {
     EXPECT_EQ(Take(rrt_step_cache_attach(cache_, fetch, ahead)), nullptr);
     int32_t times = 0, reads = 0;
@@ -113,7 +113,7 @@ TEST_F(TrainerCapiStepTest, AFetchThroughTheCache) {
   rr_object_free(ahead);
   for (int32_t i = 0; i < 2; ++i) {
     rrt_fetch* fetch = NewFetch(RRT_DROP);
-    EXPECT_EQ(FetchThroughCache(fetch, 0), 1);  // For b, which is not there.
+    EXPECT_EQ(FetchThroughCache(fetch, 0), 1);  // For b, which does not exist.
     const json result = ResultOf(fetch);
     EXPECT_EQ(result["dropped"], json({{1, "b", 0}}));
     EXPECT_EQ(result["sequences"][0]["status"], "OK");
@@ -145,7 +145,7 @@ TEST_F(TrainerCapiStepTest, AheadNothingIsRejected) {
     ASSERT_EQ(Take(rrt_step_cache_next(fetch, 1000, &reads)), nullptr);
     ASSERT_EQ(reads, 1);
     const json read = Take(rrt_source_fetch(source_, fetch));
-    EXPECT_EQ(read, ahead == 0 ? json({"FAILED_PRECONDITION", ""}) : json());  // b is not there.
+    EXPECT_EQ(read, ahead == 0 ? json({"FAILED_PRECONDITION", ""}) : json());  // b does not exist.
     rr_object_free(fetch);
   }
 }
@@ -185,7 +185,7 @@ TEST_F(TrainerCapiStepTest, WhatWasToBeReadComesFirst) {
   EXPECT_EQ(Take(rrt_step_cache_next(fetch, 0, &reads)), json({"FAILED_PRECONDITION", "fetch"}));
   EXPECT_EQ(reads, 7);
   const rrt_records* records = nullptr;
-  EXPECT_EQ(Take(rrt_fetch_result(fetch, nullptr, &records))[0], "FAILED_PRECONDITION");  // It has not ended by that.
+  EXPECT_EQ(Take(rrt_fetch_result(fetch, nullptr, &records))[0], "FAILED_PRECONDITION");  // The fetch goes on.
   EXPECT_EQ(Take(rrt_source_fetch(source_, fetch)), nullptr);
   EXPECT_EQ(Take(rrt_step_cache_next(fetch, 0, &reads)), nullptr);
   EXPECT_EQ(reads, 0);

@@ -1,4 +1,4 @@
-// Fetches from an exported run against the same rows held in memory.
+// Compares fetches from an exported run with fetches of the same rows from memory.
 
 #include <cstring>
 #include <fstream>
@@ -43,7 +43,7 @@ class DirectorySourceTest : public ::testing::TestWithParam<std::pair<int32_t, i
       const int64_t rows = kTokens[i] - 1;
       const RandomRoutes routes = MakeRandomRoutes(geometry_, rows, i);
       const std::vector<uint32_t> tokens = MakeTokens(kTokens[i], i);
-      const RowRange recorded{0, rows - 2 * i};  // The rest was not delivered.
+      const RowRange recorded{0, rows - 2 * i};  // Later rows were not delivered.
       const std::vector<RowRange> unrecorded =
           i == 0 ? std::vector<RowRange>() : std::vector<RowRange>{{recorded.end, rows}};
       const std::vector<WeightSpan> weights = {{.rows = {0, rows}, .version = i}};

@@ -1,4 +1,4 @@
-// From a plan to an index buffer with a scripted read in between: what falls back, and what is rejected.
+// From a plan to an index buffer, with a scripted read: what falls back, and what is rejected.
 #include "routing_replay/trainer/fetch.h"
 
 #include "routing_replay/trainer/realign.h"
@@ -68,7 +68,7 @@ class ScriptedRun final : public Run {
   absl::StatusOr<ReleaseOutcome> Drop() override { return unused_; }
 
   std::vector<SampleRecord> records;
-  absl::Status end;  // Of a read, behind the records.
+  absl::Status end;  // The read's status after the records.
 
  private:
   const Geometry geometry_;
@@ -82,7 +82,7 @@ class ScriptedRun final : public Run {
 // Two sequences of four tokens and three rows on one rank that owns both layers.
 class FetchTest : public ::testing::Test {
  protected:
-  // Staged, and moved at once.
+  // Staged, then moved at once.
   absl::StatusOr<StagedRows> Fetch(MissingPolicy missing) {
     const FetchOptions options{.missing = missing, .timeout = kTimeout};
     auto staged = FetchSlices(run_, plan_, sequences_, options);
@@ -166,7 +166,7 @@ TEST_F(FetchTest, ASampleTakenBackIsLiveThroughout) {
   EXPECT_THAT(StatesOf(staged), ElementsAre(kLive, kLive, kLive, kLive, kReplayed, kLive, kReplayed, kLive));
 }
 
-// As when its server went away in the middle of it.
+// As if the server had failed in the middle.
 TEST_F(FetchTest, ASampleThatBeginsAgainIsStagedOnce) {
   run_.records = {{.index = 0, .status = SampleStatus::kOk},
                   {.index = 0, .status = SampleStatus::kOk, .unrecorded = {{0, 1}}},
@@ -207,7 +207,7 @@ TEST_F(FetchTest, WhatDoesNotComeFallsBack) {
     run_.end = end;
     EXPECT_EQ(Fetch(MissingPolicy::kStrict).status(), end);
     ASSERT_OK_AND_ASSIGN(const StagedRows live, Fetch(MissingPolicy::kLive));
-    EXPECT_EQ(live.fallback_sequences, 2);  // The last record's sample may not have come to its end.
+    EXPECT_EQ(live.fallback_sequences, 2);  // The sample of the last record may be incomplete.
     EXPECT_EQ(live.records[1].status, SampleStatus::kNotReady);
     EXPECT_EQ(live.records[1].message, std::string(end.message()));
     EXPECT_THAT(StatesOf(live), ::testing::Each(kLive));
@@ -230,7 +230,7 @@ TEST_F(FetchTest, AnInspectionAsksForOneRowOfEachSample) {
   EXPECT_THAT(run_.request().samples[0].rows, ElementsAre(RowRange{2, 3}));
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[0].status, SampleStatus::kNotFound);
-  EXPECT_EQ(records[1].status, SampleStatus::kOk);  // Of one token, which has no row.
+  EXPECT_EQ(records[1].status, SampleStatus::kOk);  // A sample of one token, which has no row.
   ASSERT_OK_AND_ASSIGN(const auto none, InspectSamples(run_, {}, {}));
   EXPECT_TRUE(none.empty());
 }

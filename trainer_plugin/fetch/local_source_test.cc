@@ -130,7 +130,7 @@ TEST_P(LocalSourceTest, WhatARankRecordedItReplays) {
         recorded.AddRecorded({.sample = "s", .num_tokens = kTokens, .token_ids = tokens_}, 0, layout, map, buffer));
     ASSERT_OK_AND_ASSIGN(const auto again, Realigned(recorded, plan, layout));
     EXPECT_EQ(again, buffer);
-    // The other rank's rows are nobody's here.
+    // The source lacks the other rank's rows.
     const ReplayPlan other =
         *MakeReplayPlan(geometry_, one_stage, PlanLayout(), {.pp_rank = 0, .rows = {.cp_rank = 1 - cp}});
     ASSERT_OK_AND_ASSIGN(const StagedRows staged, recorded.Fetch(other, {{.sample = "s"}}, {}));

@@ -1,4 +1,4 @@
-// Fetches through a cache against the same fetches without one, and what is read how often.
+// Compares fetches through a cache with fetches without one, and counts reads.
 #include "trainer_plugin/fetch/step_cache.h"
 
 #include <atomic>
@@ -62,7 +62,7 @@ class StepCacheTest : public ::testing::Test {
     EXPECT_OK(source_.Add({.sample = Name(sample)}, {.dtype = DType::kI32, .shape = {rows, 2, 2}}, bytes));
   }
 
-  // One document per sample, its rows of one rank of a context-parallel group of two.
+  // One document per sample; the rows of one rank of a context-parallel group of two.
   ReplayPlan PlanOf(const std::vector<int32_t>& samples, int32_t cp = 0) const {
     MicroBatchLayout layout{.cu_seqlens_padded = {0}, .partition = Partition::kZigzagPerDocument, .cp_size = 2};
     for (const int32_t sample : samples) {
@@ -99,7 +99,7 @@ class StepCacheTest : public ::testing::Test {
     }
   }
 
-  // As without a cache, whether anything is cached or not.
+  // Gives what a fetch without a cache gives, whatever is cached.
   void Check(const std::shared_ptr<StepCache>& cache, const std::vector<int32_t>& samples, int32_t cp = 0) {
     const ReplayPlan plan = PlanOf(samples, cp);
     const std::vector<FetchSequence> sequences = Sequences(samples);
@@ -259,11 +259,11 @@ TEST_F(StepCacheTest, WhatIsReadAheadWaitsForItsUse) {
   const FetchOptions options;
   CachedFetch late(cache, second, other, options, "run", FetchTime::kAheadInStep);
   EXPECT_THAT(late.Next(AtOnce()), Fails(absl::StatusCode::kDeadlineExceeded, Reason::kUnspecified));  // No room.
-  Check(cache, {3});  // It takes none from what waits …
+  Check(cache, {3});  // It gets no room from entries that wait …
   EXPECT_EQ(cache->counters().not_kept, 1);
   Check(cache, {0});
   EXPECT_EQ(cache->counters().hits, 1);
-  EXPECT_THAT(NextOf(late), ElementsAre(0));  // … until it is used.
+  EXPECT_THAT(NextOf(late), ElementsAre(0));  // … until they are used.
 }
 
 TEST_F(StepCacheTest, ReadAheadForTheNextStepStays) {
@@ -290,7 +290,7 @@ TEST_F(StepCacheTest, TheSecondAskerWaitsAndIsLeftWithNothing) {
   ASSERT_OK_AND_ASSIGN(const StagedRows missing, second.Take("no time"));
   EXPECT_EQ(missing.fallback_sequences, 1);
   EXPECT_EQ(missing.records[0].message, "no time");
-  reader.reset();  // It failed: now the second one is to read.
+  reader.reset();  // The first reader failed: now the second one must read.
   EXPECT_THAT(NextOf(second), ElementsAre(0));
   cache->Stop();
   EXPECT_THAT(second.Next(Soon()), Fails(absl::StatusCode::kCancelled, Reason::kUnspecified));

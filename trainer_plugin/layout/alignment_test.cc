@@ -12,7 +12,7 @@ namespace {
 
 constexpr int32_t kLayers = 8;
 
-// A model of that many experts, popular and unpopular ones, whose layer 0 is dense.
+// A model with that many experts, some popular and some not; layer 0 is dense.
 struct Experts {
   int32_t num_experts;
   int32_t top_k;
@@ -39,7 +39,7 @@ constexpr LayerSplit kSplit{.num_layers = kLayers, .pipeline_size = 2};
 const PlanRank kRank{.pp_rank = 1, .rows = {.cp_rank = 1, .tp_rank = 0}};
 const std::vector<OwnedLayer> kOwned{{4, 3, 0}, {5, 4, 0}, {6, 5, 0}, {7, 6, 0}};
 
-// Scores of all tokens in all MoE layers, each token's like those of the one before it.
+// Scores of all tokens in all MoE layers; each token's are similar to those of the token before it.
 class Rollout {
  public:
   Rollout(const Experts& experts, const MicroBatchLayout& layout, unsigned seed)
@@ -58,7 +58,7 @@ class Rollout {
     }
   }
 
-  // Per sequence what the engine would record.
+  // What the engine would record, per sequence.
   std::vector<RouteIds> Recorded() {
     std::vector<RouteIds> recorded;
     for (size_t s = 0; s < scores_.size(); ++s) {
@@ -124,7 +124,7 @@ Alignment Judge(const Experts& experts, const MicroBatchLayout& layout, const st
   return *alignment;
 }
 
-// The record with every row `by` further on than it should be.
+// The record with every row moved by `by` rows.
 std::vector<RouteIds> Shifted(std::vector<RouteIds> recorded, int64_t by) {
   for (RouteIds& ids : recorded) {
     const int64_t row = ids.layers * ids.top_k;
@@ -149,7 +149,7 @@ INSTANTIATE_TEST_SUITE_P(Models, AlignmentTest,
                          ::testing::Values(Experts{8, 2}, Experts{16, 1}, Experts{60, 4}, Experts{64, 6},
                                            Experts{128, 8}, Experts{256, 8}));
 
-// Many more tokens than one in a hundred lose all their experts, and that alone says nothing.
+// Many more than 1 % of the tokens have no expert in common, and that alone is no misalignment.
 TEST_P(AlignmentTest, DriftIsNoMisalignment) {
   for (unsigned seed = 0; seed < 3; ++seed) {
     Rollout rollout(GetParam(), Packed(), seed);
@@ -189,7 +189,7 @@ TEST_P(AlignmentTest, ShiftsAreNamedUnderDrift) {
   }
 }
 
-// The plan was told another layout than the model has.
+// The plan was made for another layout than the model's.
 TEST_P(AlignmentTest, AWrongLayoutIsNamed) {
   Rollout rollout(GetParam(), Packed(), 8);
   const std::vector<RouteIds> recorded = rollout.Recorded();
@@ -206,7 +206,7 @@ TEST_P(AlignmentTest, AWrongLayoutIsNamed) {
   EXPECT_EQ(alignment.rows.mistakes.front(), "rows_of_tp_rank_0");
 }
 
-// One sample of three, and one layer of four.
+// One of three samples is wrong, and one of four layers.
 TEST_P(AlignmentTest, APartThatIsLostIsFound) {
   Rollout rollout(GetParam(), Packed(), 9);
   const std::vector<RouteIds> recorded = rollout.Recorded();
@@ -230,7 +230,7 @@ TEST_P(AlignmentTest, APartThatIsLostIsFound) {
   EXPECT_EQ(alignment.layer_id, 5);
 }
 
-// Of the ways that all fit as badly, the best one is so by chance.
+// If all ways fit equally badly, the best one is best by chance.
 TEST_P(AlignmentTest, ARecordOfOtherRowsHasNoName) {
   for (unsigned seed = 20; seed < 24; ++seed) {
     const RouteIds live = Rollout(GetParam(), Packed(), seed).Live(Packed(), kRank, 0.1F);
@@ -243,7 +243,7 @@ TEST_P(AlignmentTest, ARecordOfOtherRowsHasNoName) {
   }
 }
 
-// A rank that has its own rows of the record alone names what it can see in them.
+// A rank that has only its own rows of the record names only mistakes that it can see in them.
 TEST_P(AlignmentTest, TheRanksOwnRowsAreEnoughForAShift) {
   Rollout rollout(GetParam(), Packed(), 12);
   std::vector<RouteIds> recorded = Shifted(rollout.Recorded(), 1);

@@ -19,7 +19,7 @@ Geometry Moonlight() {
   return *Geometry::Create(options);
 }
 
-// Two documents over two context and two tensor ranks.
+// Two documents over two context-parallel and two tensor-parallel ranks.
 MicroBatchLayout Packed() {
   return {.sequences = {{.tokens = 13, .recorded_rows = 12}, {.tokens = 19, .recorded_rows = 18}},
           .cu_seqlens_padded = {0, 16, 40},
@@ -51,7 +51,7 @@ bool SameRow(const LocalRow& a, const LocalRow& b) {
   return replayed == (b.state == RowState::kReplayed) && (!replayed || (a.sequence == b.sequence && a.row == b.row));
 }
 
-// The names of the way that leads to these rows; none where no way does.
+// The names of the way that gives these rows; empty if there is none.
 std::vector<std::string> MistakesOf(const MicroBatchLayout& layout, const RowRank& rank,
                                     const std::vector<LocalRow>& rows) {
   const auto ways = RowWays(layout, rank);
@@ -103,14 +103,14 @@ TEST(RowWaysTest, BatchMajorRows) {
   ExpectMistake(Rectangle(), rank, Rows(wrong, rank, 8), "batch_major_sliced_per_sequence");
 }
 
-// What nobody is known to do is not put down to a mistake.
+// Ids that no known mistake explains are not attributed to one.
 TEST(RowWaysTest, UnknownRowsAreOfNoMistake) {
   std::vector<LocalRow> observed = Rows(Packed(), {}, 10);
   std::reverse(observed.begin(), observed.end());
   EXPECT_TRUE(MistakesOf(Packed(), {}, observed).empty());
 }
 
-// As MistakesOf.
+// MistakesOf for layers.
 std::vector<std::string> MistakesOfLayers(const Geometry& geometry, const LayerSplit& split, const PlanRank& rank,
                                           const std::vector<int32_t>& layers) {
   const auto ways = LayerWays(geometry, split, rank);
@@ -137,7 +137,7 @@ TEST(LayerWaysTest, KnownMistakes) {
   EXPECT_EQ(mistake(1, [](int32_t i) { return 20 - i; }), "");
 }
 
-// Routers that the trainer leaves alone are not among those that were seen.
+// Layers that route live in this trainer are not among the layers that were seen.
 TEST(LayerWaysTest, NativeLayersAreLeftOut) {
   const Geometry geometry = Geometry::Uniform(8, 64, 4);
   const PlanRank rank{.pp_rank = 0, .native_layers = {0, 1, 2}};
@@ -152,7 +152,7 @@ TEST(LayerWaysTest, VirtualStagesIgnored) {
   EXPECT_THAT(MistakesOfLayers(geometry, split, {}, observed), Contains("chunks_side_by_side"));
 }
 
-// All pairs of a wrong way to rows and to layers, seen in the ids alone.
+// All pairs of a mistake of rows and a mistake of layers, found from the ids alone.
 TEST(JudgeAlignmentTest, PairsOfMistakesAreFoundInTheIds) {
   const Geometry geometry = Moonlight();
   const LayerSplit split{.num_layers = 27, .pipeline_size = 2, .first_stage_layers = 13};

@@ -1,4 +1,4 @@
-// Worked examples: real models and every branch of the rule.
+// Worked examples: real models, and every branch of the rule.
 #include <functional>
 #include <string>
 
@@ -16,7 +16,7 @@ struct Example {
   std::function<Chunks(int p)> chunks;
   std::function<bool(int layer)> is_moe = nullptr;
   std::vector<size_t> moe_layers = {};        // Per rank.
-  std::vector<int32_t> first_moe_layer = {};  // Per rank, -1 without.
+  std::vector<int32_t> first_moe_layer = {};  // Per rank; -1: it has none.
   MtpPlacement mtp = {};
 };
 

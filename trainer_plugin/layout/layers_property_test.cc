@@ -1,4 +1,4 @@
-// Random splits, layouts and patterns against the closed forms and the slow references.
+// Compares random splits, layouts and patterns with closed forms and slow references.
 #include <algorithm>
 #include <cstdlib>
 #include <map>
@@ -13,7 +13,7 @@
 namespace routing_replay::trainer {
 namespace {
 
-// 5,000, or what RR_LAYOUT_TRIALS says.
+// 5,000, or RR_LAYOUT_TRIALS.
 int Trials() {
   const char* const said = std::getenv("RR_LAYOUT_TRIALS");
   return said == nullptr ? 5000 : std::atoi(said);
@@ -25,7 +25,7 @@ class Random {
 
   int32_t Pick(int32_t low, int32_t high) { return std::uniform_int_distribution<int32_t>(low, high)(random_); }
 
-  // Sizes that mostly make a split.
+  // Sizes that usually give a valid split.
   LayerSplit Sizes() {
     LayerSplit split{.pipeline_size = Pick(1, 8)};
     if (Pick(0, 1)) split.virtual_stages = Pick(1, 3);
@@ -42,7 +42,7 @@ class Random {
     return split;
   }
 
-  // Entries of a model in order, cut into stages anywhere.
+  // The entries of a model in order, cut into stages at random places.
   std::vector<std::string> Stages(const std::string& entries, int32_t count) {
     std::vector<std::string> stages(count);
     std::multiset<size_t> cuts;
@@ -69,7 +69,8 @@ class Random {
   std::mt19937 random_;
 };
 
-// Each layer is in one chunk, chunks follow each other v outer and p inner, and places lead back to layers.
+// Each layer is in exactly one chunk, chunks follow each other v outer and p inner, and the place of a layer leads back
+// to it.
 void ExpectCovers(const LayerTable& table) {
   int32_t next = 0;
   for (int32_t v = 0; v < table.virtual_stages(); ++v) {

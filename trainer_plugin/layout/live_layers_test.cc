@@ -64,7 +64,7 @@ TEST_F(LiveLayersTest, NumbersThatCannotBe) {
                 Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
   }
   EXPECT_THAT(LiveDifference(geometry_, table_, 2, {}), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
-  // What a MTP layer looks like that is taken for the decoder's.
+  // How an MTP layer looks if it is mistaken for one of the decoder.
   EXPECT_THAT(std::string(OwnedMoeLayers(geometry_, std::vector<LiveChunk>{{{1}}}).status().message()),
               HasSubstr("does it belong to MTP?"));
 }

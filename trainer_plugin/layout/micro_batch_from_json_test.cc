@@ -42,7 +42,7 @@ TEST(MicroBatchFromJson, ShapeAsThePolicyPredicts) {
   EXPECT_THAT(rectangle.warnings, ElementsAre(HasSubstr("batch-major")));
 }
 
-// A policy that cannot pad this micro-batch does not stand in the way of one that the trainer has padded.
+// A policy that cannot pad this micro-batch is no obstacle if the trainer gives a padded layout.
 TEST(MicroBatchFromJson, AShapeThatWasPassedNeedsNoPrediction) {
   const DescribedMicroBatch described = Read(R"({
     "sequences": [{"tokens": 4}], "cp_size": 2, "tp_size": 3, "sequence_parallel": true, "format": "THD",

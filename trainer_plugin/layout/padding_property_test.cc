@@ -1,5 +1,5 @@
-// Random batches under every policy: padded samples are as short as their rule allows, and all ranks together show each
-// row of what was padded.
+// Random batches under every policy: padded samples are as short as the rule allows, and all ranks together have each
+// row of the padded batch.
 #include <map>
 #include <random>
 
@@ -81,7 +81,7 @@ TEST(PaddingProperty, RowsOfEveryPolicyAreCovered) {
   int cut = 0;
   for (int trial = 0; trial < LayoutTrials(); ++trial) {
     const auto prediction = PredictPadding(random.Batch(), random.Policy());
-    if (!prediction.ok()) continue;  // A policy that this batch breaks.
+    if (!prediction.ok()) continue;  // This policy cannot pad the batch.
     const MicroBatchLayout& layout = prediction->layout;
     ASSERT_EQ(FirstDifference(*prediction, layout), std::nullopt);
     if (!BuildRowMap(layout, {}).ok()) {
@@ -94,7 +94,7 @@ TEST(PaddingProperty, RowsOfEveryPolicyAreCovered) {
   EXPECT_GT(cut, LayoutTrials() / 2);
 }
 
-// One row more or less anywhere in the boundaries is the difference that is named.
+// If any boundary is one row off, that difference is named.
 TEST(PaddingProperty, AChangedBoundaryIsNamed) {
   RandomPolicies random(42);
   for (int trial = 0; trial < LayoutTrials(); ++trial) {

@@ -1,4 +1,4 @@
-// Worked examples, known traps and hazards of each policy, and what a trainer passed against a prediction.
+// Worked examples, known traps and hazards of each policy, and comparisons of a trainer's layout with a prediction.
 #include "routing_replay/trainer/padding.h"
 
 #include "tests/support/status_matchers.h"
@@ -17,7 +17,7 @@ UnpaddedBatch Batch(const std::vector<int64_t>& lengths, int32_t cp_size, int32_
   return batch;
 }
 
-// Rows of the one sequence that a CP rank shows, -1 for padding.
+// The rows of the only sequence that a CP rank has, -1 for padding.
 std::vector<int64_t> RowsOf(const MicroBatchLayout& layout, int32_t cp_rank) {
   const auto map = BuildRowMap(layout, {.cp_rank = cp_rank});
   EXPECT_OK(map);
@@ -43,7 +43,7 @@ TEST(Padding, SlimePadsTheStreamAndVerlTheSample) {
 }
 
 TEST(Padding, TailOfSlimeMayBeOdd) {
-  // An odd multiplier: the tail of 6 rows is no multiple of 2 x cp_size, and pads alone.
+  // An odd multiplier: the padding document of 6 rows is no multiple of 2 x cp_size, which padding alone need not be.
   ASSERT_OK_AND_ASSIGN(const auto prediction,
                        PredictPadding(Batch({4}, 2, 1, false), SlimePadding{.pad_size_multiplier = 5}));
   EXPECT_THAT(prediction.layout.cu_seqlens_padded, ElementsAre(0, 4, 10));
@@ -61,14 +61,15 @@ TEST(Padding, ContiguousStreamOfSlime) {
 TEST(Padding, VerlFp8) {
   ASSERT_OK_AND_ASSIGN(const auto prediction, PredictPadding(Batch({100, 200}, 1, 2, true), VerlPadding{.fp8 = true}));
   EXPECT_THAT(prediction.layout.cu_seqlens_padded, ElementsAre(0, 112, 512));
-  // With CP, the stretched last sample ends before the first chunk of the last rank.
+  // With CP, the last sample's tokens end before the first chunk of the last rank, because padding stretches the
+  // sample.
   ASSERT_OK_AND_ASSIGN(const auto short_last, PredictPadding(Batch({3, 8, 5}, 2, 1, false), VerlPadding{.fp8 = true}));
   EXPECT_THAT(short_last.layout.cu_seqlens_padded, ElementsAre(0, 16, 32, 512));
   EXPECT_THAT(short_last.hazards,
               ElementsAre(HasSubstr("sample 0 is stretched to 16 rows"), HasSubstr("sample 2 is stretched to 480")));
   EXPECT_THAT(short_last.hazards[1], HasSubstr("verl's packing raises"));
   EXPECT_OK(BuildRowMap(short_last.layout, {.cp_rank = 1}));
-  // Chunks of 9 rows on 8 ranks, 64 rows of one's own: the last rank has one of them.
+  // Chunks of 9 rows on 8 ranks for a sample of 64 rows: only one of these is on the last rank.
   ASSERT_OK_AND_ASSIGN(const auto one_left, PredictPadding(Batch({1904, 60}, 8, 1, false), VerlPadding{.fp8 = true}));
   EXPECT_THAT(one_left.layout.cu_seqlens_padded, ElementsAre(0, 1904, 2048));
   EXPECT_THAT(one_left.hazards, ElementsAre(HasSubstr("repeats one row silently")));
@@ -136,7 +137,7 @@ TEST(Padding, MsSwiftTrap) {
   EXPECT_THAT(
       std::string(PredictPadding(Batch({4}, 2, 3, true), MsSwiftPadding{}).status().message()),
       HasSubstr("get_padding_to gives 6, not a multiple of 2 x cp_size = 4: cu_seqlens end at 4, the stream has 6"));
-  // 12 rows happen to fit.
+  // These 12 rows can be divided.
   ASSERT_OK_AND_ASSIGN(const auto prediction, PredictPadding(Batch({12}, 2, 3, true), MsSwiftPadding{}));
   EXPECT_THAT(prediction.hazards, ElementsAre(HasSubstr("not every batch")));
 }
@@ -159,7 +160,7 @@ TEST(Padding, HybridEpOverridesTheOtherRules) {
   ASSERT_OK_AND_ASSIGN(const auto prediction, PredictPadding(batch, options));
   EXPECT_EQ(prediction.layout.total_rows, 100);
   EXPECT_THAT(prediction.hazards, ElementsAre(HasSubstr("pads the whole model input")));
-  // It can break what CP and SP divide.
+  // The length may be no multiple of what CP and SP need.
   ASSERT_OK_AND_ASSIGN(const auto uneven, PredictPadding(Batch({10}, 2, 8, true), options));
   EXPECT_THAT(uneven.hazards, ElementsAre(HasSubstr("not every batch"), HasSubstr("pads the whole model input"),
                                           HasSubstr("not a multiple of tp_size = 8")));
@@ -310,7 +311,7 @@ TEST_F(DifferenceTest, NamesTheChoice) {
   EXPECT_EQ(Words(), "format is BSHD, verl gives THD");
 }
 
-// miles #465: the multiple was of dp, not tp.
+// miles #465: the multiple used dp instead of tp.
 TEST(Difference, PadMultiple) {
   ASSERT_OK_AND_ASSIGN(const auto predicted,
                        PredictPadding(Batch({7700}, 1, 1, false), MilesPadding{.pad_size_multiplier = 64}));

@@ -18,7 +18,7 @@ MicroBatchLayout TwoSequences(int64_t first, int64_t second) {
           .cp_size = 2};
 }
 
-// Every local row against the obvious: find the piece of its token.
+// Compares every local row with a simple search for the piece of its token.
 TEST(Pieces, EveryRowIsThatOfItsPiece) {
   std::mt19937 random(5);
   const auto below = [&](int64_t bound) { return static_cast<int64_t>(random() % static_cast<uint64_t>(bound)); };

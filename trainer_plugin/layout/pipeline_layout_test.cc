@@ -24,7 +24,7 @@ TEST(ParsePipelineLayout, WritesRepeatsOut) {
   EXPECT_EQ(Written("Et*003L"), "EtttL");
   EXPECT_EQ(Written(""), "");
   EXPECT_EQ(Written("|*2"), "||");
-  // The group is written out first, and its end is then a character like others.
+  // The group is expanded first; then *3 repeats its last character.
   EXPECT_EQ(Written("(t)*2*3"), "tttt");
 }
 

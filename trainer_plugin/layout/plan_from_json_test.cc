@@ -12,7 +12,7 @@ namespace {
 using Json = nlohmann::json;
 using routing_replay::testing::Fails;
 
-// The example of the header.
+// The example of capi.h.
 Json Moonlight() {
   Json description = Json::parse(R"({
     "geometry": {"num_layers": 27, "num_experts": 64, "top_k": 6},
@@ -131,14 +131,14 @@ TEST(PlanFromJson, NamesWhatIsWrong) {
   rejected("micro_batch.cu_seqlens_padded", [](Json& d) { d["micro_batch"]["cu_seqlens_padded"] = 16; });
   rejected("rank.positions", [](Json& d) { d["rank"]["positions"] = {"a"}; });
   rejected("rank", [](Json& d) { d["rank"] = 3; });
-  // Rejected behind the description.
+  // These are rejected after the description was parsed.
   rejected("rank.pp", [](Json& d) { d["rank"]["pp"] = 2; });
   rejected("micro_batch.cu_seqlens_padded", [](Json& d) { d["micro_batch"]["total_rows"] = 20; });
   rejected("micro_batch.target_rows", [](Json& d) { d["micro_batch"]["target_rows"] = 1; });
   rejected("micro_batch.tp_size", [](Json& d) { d["micro_batch"]["tp_size"] = 0; });
   rejected("rank.tp", [](Json& d) { d["rank"]["tp"] = 99; });
   rejected("split.pipeline_size", [](Json& d) { d["split"]["pipeline_size"] = 0; });
-  // The split has no layers of its own to say.
+  // The number of layers is the geometry's, so its field is named.
   rejected("geometry.num_layers", [](Json& d) {
     d["split"] = {{"pipeline_size", 7}};
     d["rank"]["pp"] = 0;
@@ -168,7 +168,7 @@ std::vector<int> LayersOf(const Json& plan) {
   return ids;
 }
 
-// Moonlight with its 27 layers written out: 1 … 8 and 18 … 22 on the first of two ranks.
+// Moonlight's 27 layers, written out: 1 … 8 and 18 … 22 on the first of two ranks.
 Json WithLayout() {
   Json description = Moonlight();
   description["split"] = {{"pipeline_size", 2}, {"layout", "Et*9|t*9|t*5|t*4mL"}, {"mtp_num_layers", 1}};
@@ -225,7 +225,7 @@ TEST(PlanFromJson, ARunWithoutHashLayers) {
   EXPECT_EQ(PlanOf(description)["layers"][0], (Json{{"layer", 2}, {"ordinal", 2}, {"chunk", 0}}));
   description["run_geometry"] = {{"num_layers", 6}, {"num_experts", 64}, {"top_k", 4}, {"moe_layers", {2, 3, 4, 5}}};
   EXPECT_EQ(PlanOf(description)["layers"], (Json{{{"layer", 2}, {"ordinal", 0}, {"chunk", 0}}}));
-  // On a rank whose model has none of them.
+  // On a rank whose model has no such layers.
   description.erase("native_layers");
   description["rank"] = {{"pp", 1}};
   EXPECT_THAT(LayersOf(PlanOf(description)), ::testing::ElementsAre(3, 4, 5));

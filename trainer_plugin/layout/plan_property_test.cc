@@ -1,4 +1,4 @@
-// Plans of all ranks of random models and micro-batches together, over rows and layers at once.
+// Plans of all ranks for random models and micro-batches: rows and layers are checked together.
 #include <algorithm>
 #include <vector>
 
@@ -19,7 +19,7 @@ struct Configuration {
   LayerSplit split;
   Geometry::Options model;
   MicroBatchLayout layout;
-  std::vector<std::vector<int64_t>> positions;  // Of each CP rank, where the partition is explicit.
+  std::vector<std::vector<int64_t>> positions;  // Positions of each CP rank, if the partition is explicit.
 };
 
 Configuration Next(RandomModels& models, RandomLayouts& layouts) {
@@ -38,7 +38,7 @@ bool AreAll(const std::vector<int>& counts, int count) {
   return std::all_of(counts.begin(), counts.end(), [count](int i) { return i == count; });
 }
 
-// How often each recorded row of each MoE layer is planned: [ordinal][sequence][row].
+// How often each recorded row of each MoE layer is in a plan: [ordinal][sequence][row].
 class Planned {
  public:
   explicit Planned(const Configuration& of) {
@@ -69,8 +69,8 @@ class Planned {
   std::vector<std::vector<std::vector<int>>> times_;
 };
 
-// Exactly the rows that the map replays, in normal lists, and their bytes in all layers: u8 up to 256 experts, else
-// u16.
+// The slices are exactly the rows that the map replays, as normal lists, and the bytes are right for all layers: u8 up
+// to 256 experts, else u16.
 void ExpectReadsWhatItReplays(const ReplayPlan& plan, const Configuration& of) {
   std::vector<std::vector<int>> wanted;
   for (const SequenceShape& shape : of.layout.sequences) wanted.emplace_back(shape.tokens);
@@ -102,7 +102,7 @@ void ExpectReadsWhatItReplays(const ReplayPlan& plan, const Configuration& of) {
   ASSERT_EQ(plan.bytes_to_read, bytes);
 }
 
-// The layers of one virtual stage, with the E and K that the model has there.
+// The layers of one virtual stage, with E and K of the model.
 void ExpectLayersOfTheChunk(const ReplayPlan& plan, const Configuration& of, LayerRange range) {
   std::vector<LayerRouting> routing;
   std::vector<int32_t> ids;
@@ -116,7 +116,7 @@ void ExpectLayersOfTheChunk(const ReplayPlan& plan, const Configuration& of, Lay
   ASSERT_EQ(plan.routing, routing);
 }
 
-// All tp · cp · pp ranks, for each virtual stage alone or for all of a rank.
+// All tp · cp · pp ranks, for each virtual stage or for a whole rank.
 void ExpectEachRowAndLayerPlanned(const Configuration& of, bool by_chunk) {
   ASSERT_OK_AND_ASSIGN(const LayerTable table, LayerTable::Create(of.split));
   ASSERT_OK_AND_ASSIGN(const Geometry geometry, Geometry::Create(of.model));
@@ -140,8 +140,8 @@ void ExpectEachRowAndLayerPlanned(const Configuration& of, bool by_chunk) {
   planned.ExpectAll(of.layout.sequence_parallel ? 1 : of.layout.tp_size);
 }
 
-// Each (sequence, row, MoE layer) of a data-parallel shard once with sequence parallelism, without it once on every
-// tensor rank.
+// Each (sequence, row, MoE layer) is on exactly one rank of a replica with sequence parallelism, and once on every
+// tensor rank without it.
 TEST(MakeReplayPlanProperty, AllRanksTogetherPlanEachRowOfEachLayer) {
   RandomModels models(61);
   RandomLayouts layouts(62);

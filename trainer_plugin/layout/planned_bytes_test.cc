@@ -1,4 +1,4 @@
-// What all ranks of known layouts plan to read, beside what they need: the README's table.
+// Bytes that all ranks of known layouts plan to read, compared with the bytes that they need: the README's table.
 #include <array>
 #include <fstream>
 #include <iterator>
@@ -51,7 +51,7 @@ MicroBatchLayout Layout(const Trainer& trainer) {
   return layout;
 }
 
-// Bytes of ids over all ranks.
+// Bytes of ids, summed over all ranks.
 int64_t PlannedBytes(const Trainer& trainer) {
   const LayerTable table = *LayerTable::Create(trainer.split);
   const MicroBatchLayout layout = Layout(trainer);

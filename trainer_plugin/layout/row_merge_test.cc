@@ -60,8 +60,8 @@ TEST(MergeRows, NamesWhatNoRankHas) {
   EXPECT_THAT(detail.missing_rows, ElementsAre(RowRange{0, 4}, RowRange{12, 13}));
 }
 
-// There and back: each row that is merged comes from a local row at which the reference shows just this row, and all
-// rows of all ranks are either merged or copies.
+// Merging undoes the distribution: each merged row comes from a local row that shows just this row in the reference,
+// and all rows of all ranks are merged or are copies.
 TEST(MergeRowsProperty, ReverseMapOfTheRowMap) {
   RandomLayouts layouts(62);
   for (int trial = 0; trial < LayoutTrials(); ++trial) {

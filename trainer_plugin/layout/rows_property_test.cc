@@ -1,4 +1,4 @@
-// Random layouts against the reference, and what all ranks see together.
+// Compares random layouts with the reference, and checks the rows of all ranks together.
 #include <map>
 #include <utility>
 
@@ -30,7 +30,7 @@ TEST(RowMapProperty, EqualsTheReferenceOnEveryRank) {
   }
 }
 
-// With sequence parallelism each row is on exactly one rank, without it once per tensor rank; no row is invented.
+// With sequence parallelism each row is on exactly one rank, without it on every tensor rank; there are no other rows.
 TEST(RowMapProperty, AllRanksTogetherCoverEachRow) {
   RandomLayouts layouts(32);
   for (int trial = 0; trial < LayoutTrials(); ++trial) {
@@ -64,7 +64,7 @@ TEST(RowMapProperty, ExplicitPositionsReproducePartitions) {
   for (int trial = 0; trial < LayoutTrials() / 10; ++trial) {
     MicroBatchLayout layout = layouts.Next();
     layout.tokens_per_sample.reset();
-    // The stream as one sequence numbers its own positions.
+    // In the stream as a single sequence, the row is the position.
     if (layout.format != TokenFormat::kThd || layout.partition == Partition::kZigzagPerDocument) continue;
     const MicroBatchLayout all_tokens{.sequences = {{layout.total_rows, layout.total_rows}},
                                       .cu_seqlens_padded = {0, layout.total_rows},

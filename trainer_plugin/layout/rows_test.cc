@@ -178,7 +178,7 @@ TEST(BuildRowMap, SamplesOfAStreamAreUnflattened) {
                           .total_rows = 8,
                           .tokens_per_sample = 4};
   EXPECT_THAT(Words(layout, {}), ElementsAre("0:0", "2:0", "0:1u", "2:1", "1:0", "2:2", "1:1", "2:3u"));
-  // One sample only, or a part of one: nothing to divide.
+  // One sample or less: there is nothing to divide.
   layout.tokens_per_sample = 8;
   EXPECT_THAT(Words(layout, {}), ElementsAre("0:0", "0:1u", "1:0", "1:1", "2:0", "2:1", "2:2", "2:3u"));
   layout.tokens_per_sample = 4;

@@ -32,7 +32,7 @@ using routing_replay::testing::Fails;
 using routing_replay::testing::FiberLane;
 using routing_replay::testing::FiberWarp;
 
-// Two choices with rows that are equal, permuted, overlapping, disjoint, and with ids that stand twice.
+// Two choices with rows that are equal, permuted, overlapping and disjoint, and with ids that occur twice.
 struct Choices {
   RouterConfig config;
   std::vector<uint8_t> replayed, live;
@@ -98,7 +98,7 @@ CompareCounters OnWarp(const Choices& c) {
   for (int64_t row = 0; row < c.rows(); ++row) {
     warp.Run([&](const FiberLane& lane) {
       const RowComparison one = CompareRow(WarpLanes<FiberLane>(lane, tile), c.config, tensors, row);
-      if (lane.lane() != 17) return;  // Any lane has all of it.
+      if (lane.lane() != 17) return;  // All lanes have the same result.
       counters.rows += one.rows;
       counters.different_rows += one.different_rows;
       counters.disjoint_rows += one.disjoint_rows;

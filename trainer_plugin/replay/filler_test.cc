@@ -9,7 +9,7 @@
 namespace routing_replay::trainer {
 namespace {
 
-// Shapes of released models and their usual expert-parallel groups, and the corners.
+// Shapes of released models with their usual expert-parallel groups, and extreme shapes.
 const FillerShape kShapes[] = {{128, 8, 8},   {256, 8, 16}, {384, 8, 8},  {64, 6, 4},  {512, 22, 32},
                                {512, 10, 64}, {8, 8, 4},    {8, 6, 4},    {128, 8, 1}, {1, 1, 1},
                                {64, 64, 64},  {60, 4, 5},   {65535, 8, 3}};
@@ -43,7 +43,7 @@ TEST(Filler, LoadsRanksAlikeForAnyRowCount) {
   }
 }
 
-// The formula as it stands, in 64 bits.
+// The formula of the header, in 64 bits.
 int64_t SlowFillerId(const FillerShape& shape, int64_t ordinal, int64_t slot, int64_t layer) {
   const int64_t per_rank = shape.num_experts / shape.ep_size;
   const int64_t a = ordinal * shape.top_k + slot + layer * shape.ep_size * shape.top_k;

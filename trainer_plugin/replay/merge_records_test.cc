@@ -29,7 +29,7 @@ Geometry Mixed() {
                             .top_k = {2, 8, 4, 6, 3, 6}});
 }
 
-// The routers of a model replica, which see the samples' routes as the reference lays them out.
+// The routers of a model replica; the reference says which rows each one has.
 class Replica {
  public:
   Replica(const Geometry& geometry, const MicroBatchLayout& layout, uint64_t seed)
@@ -49,7 +49,7 @@ class Replica {
       }
     }
   }
-  // The same for one layer, with ids that `write` makes of the local rows.
+  // The same for one layer; `write` makes the ids of the local rows.
   template <typename Write>
   void Record(const std::vector<int32_t>& ordinals, Write write) {
     for (const auto& [cp_rank, tp_rank] : Places()) {
@@ -67,7 +67,7 @@ class Replica {
     return MergeRecords(geometry_, layout_, records(), options);
   }
 
-  // What the service would be given of a sequence: the ids of rows 0 … rows - 1.
+  // The ids of rows 0 … rows - 1 of a sequence, as they would be appended to the service.
   std::vector<uint8_t> Expected(size_t sequence, const std::vector<int32_t>& ordinals) const {
     const int64_t rows = layout_.sequences[sequence].recorded_rows;
     std::vector<uint8_t> planes;
@@ -107,7 +107,7 @@ class Replica {
   Rank& AddRank(const std::vector<int32_t>& ordinals, int32_t cp_rank, int32_t tp_rank) {
     RowMap map = *BuildRowMap(layout_, {.cp_rank = cp_rank, .tp_rank = tp_rank});
     const auto layout = BufferLayout::Create(geometry_, {.ordinals = ordinals, .rows = map.rows});
-    // Pads hold whatever the routers chose there.
+    // Pad rows contain whatever the routers chose there.
     std::vector<uint8_t> indices(layout->bytes(), 0xEE);
     ranks_.push_back({*layout, std::move(map), std::move(indices)});
     return ranks_.back();
@@ -137,7 +137,7 @@ MicroBatchLayout TwoDocuments() {
           .sequence_parallel = true};
 }
 
-// Stages of any size, their chunks recorded apart, in any order.
+// Stages of any size, whose chunks are recorded separately and in any order.
 TEST(MergeRecords, AllStagesGiveBackTheSamples) {
   RandomLayouts layouts(63);
   std::mt19937 random(63);
@@ -163,7 +163,7 @@ TEST(MergeRecords, AllStagesGiveBackTheSamples) {
   }
 }
 
-// Routers that choose for themselves write what they chose into the slabs of a recording pass.
+// Routers that route live write their choice into the slabs of a recording pass.
 TEST(MergeRecords, LiveChoicesComeBackAsRows) {
   const Geometry geometry = Geometry::Uniform(1, 300, 4);
   const RouterConfig config{.num_experts = 300, .top_k = 4};

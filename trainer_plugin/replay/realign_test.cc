@@ -16,7 +16,7 @@ namespace {
 
 using routing_replay::testing::Fails;
 
-// Every id of every local row and layer, and every state, looked up one by one.
+// Looks up every id of every local row and layer, and every state, one by one.
 void ExpectExact(const Scenario& s, const std::vector<uint8_t>& indices, const std::vector<RowState>& states) {
   std::vector<int64_t> ordinal_of_row(s.row_map.size(), 0);
   int64_t ordinal = 0;
@@ -44,7 +44,7 @@ void ExpectExact(const Scenario& s, const std::vector<uint8_t>& indices, const s
   }
 }
 
-// The form for devices, on a buffer that is longer than needed.
+// Realigns in the form for devices, in a buffer that is longer than needed.
 void ExpectPackedExact(const Scenario& s, const RealignPlan& plan) {
   const PackedPlanSize size = SizeOfPackedPlan(s.layout, plan);
   std::vector<uint8_t> packed(size.bytes + kPackedPlanAlignment, 0xEE);
@@ -56,7 +56,7 @@ void ExpectPackedExact(const Scenario& s, const RealignPlan& plan) {
   EXPECT_EQ(packed[size.bytes], 0xEE);
 }
 
-// Each piece by itself, as it would arrive.
+// Moves each piece alone, in the order of arrival.
 void ExpectMovedExact(const Scenario& s) {
   ASSERT_OK_AND_ASSIGN(const ShownRows rows, ShownRows::Create(s.row_map));
   std::vector<uint8_t> indices(s.layout.bytes(), 0xCD);

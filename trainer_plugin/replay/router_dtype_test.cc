@@ -1,4 +1,4 @@
-// Router replay on logits of every dtype, in both rounding regimes, against the double-precision reference.
+// Compares router replay on logits of every dtype, in both kinds of rounding, with the double-precision reference.
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -34,7 +34,7 @@ std::vector<RouterConfig> Configs() {
   return configs;
 }
 
-// One call forth and back on random tensors.
+// One forward and backward call on random tensors.
 template <typename D>
 struct Call {
   std::vector<D> logits, grad_probs, probs, grad_logits;
@@ -101,7 +101,7 @@ void ExpectAsReference(Rounding rounding, double tolerance) {
       const std::vector<double> grad_logits = ReferenceGradient(config, logits, ids, grad);
       const auto ours = call.Row(config, call.probs, row), our_grad = call.Row(config, call.grad_logits, row);
       const double largest = std::max(1.0, *std::max_element(probs.begin(), probs.end()));
-      // Differences of gradients cancel: their scale is that of what comes in.
+      // Gradients are differences that cancel: the tolerance is relative to the incoming values.
       const double grad_scale = 10 * config.scaling_factor;
       for (int e = 0; e < config.num_experts; ++e) {
         ASSERT_NEAR(ours[e], probs[e], tolerance * largest);
@@ -135,7 +135,7 @@ TEST(RouterDtypeTest, RoundingIsTheSameForFloat) {
   }
 }
 
-// Two sigmoids whose sum is as small as the guard: torch adds the double 1e-20, not the float nearest to it.
+// Two sigmoids whose sum is as small as the added 1e-20: torch adds the double, not the nearest float.
 TEST(RouterDtypeTest, SmallDoublesKeepTheirDigits) {
   const RouterConfig config{
       .score_function = ScoreFunction::kSigmoid, .num_experts = 2, .top_k = 2, .rounding = Rounding::kEachStep};
@@ -152,7 +152,7 @@ TEST(RouterDtypeTest, SmallDoublesKeepTheirDigits) {
   EXPECT_NEAR(probs[0] / (a / (2 * a + 1e-20)), 1, 1e-14);
 }
 
-// A probability is lost where the dtype has no digit for it, not where float has none.
+// A probability becomes 0 where the dtype cannot represent it, not where float cannot.
 TEST(RouterDtypeTest, ZeroIsZeroInTheDtype) {
   const RouterConfig config{.num_experts = 2, .top_k = 2, .scaling_factor = 0.01, .rounding = Rounding::kEachStep};
   const std::vector<double> logits = {0, -103};
@@ -171,9 +171,9 @@ TEST(RouterDtypeTest, ZeroIsZeroInTheDtype) {
 TEST(Bf16Test, RoundsToTheNearestTiesToEven) {
   const auto bits = [](float value) { return Bf16(value).bits; };
   EXPECT_EQ(bits(1.0f), 0x3F80);
-  EXPECT_EQ(bits(1.0f + 1.0f / 256), 0x3F80);  // A tie, to the even one below.
-  EXPECT_EQ(bits(1.0f + 3.0f / 256), 0x3F82);  // A tie, to the even one above.
-  EXPECT_EQ(bits(1.0f + 1.1f / 256), 0x3F81);  // Above the tie.
+  EXPECT_EQ(bits(1.0f + 1.0f / 256), 0x3F80);  // Halfway between two values: to the even one below.
+  EXPECT_EQ(bits(1.0f + 3.0f / 256), 0x3F82);  // Halfway: to the even one above.
+  EXPECT_EQ(bits(1.0f + 1.1f / 256), 0x3F81);  // More than halfway.
   EXPECT_EQ(bits(-0.0f), 0x8000);
   EXPECT_EQ(bits(std::numeric_limits<float>::max()), 0x7F80);  // Rounds to infinity, as in torch.
   EXPECT_EQ(bits(-std::numeric_limits<float>::infinity()), 0xFF80);
@@ -186,7 +186,7 @@ TEST(Bf16Test, RoundsToTheNearestTiesToEven) {
   }
 }
 
-// Every finite half and what lies between it and the next one: below the middle, the middle, above it.
+// Every finite half, and values between it and the next one: below the middle, the middle, above it.
 TEST(Fp16Test, RoundsToTheNearestTiesToEven) {
   const auto at = [](uint32_t word) {
     Fp16 value;

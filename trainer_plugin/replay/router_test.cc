@@ -83,7 +83,7 @@ Tensors RandomTensors(const RouterConfig& config, int64_t rows, std::mt19937& ra
   return t;
 }
 
-// Probabilities, map, compact probabilities and gradient of every row against the reference for `chosen`.
+// Compares probabilities, map, compact probabilities and gradient of every row with the reference for `chosen`.
 void ExpectMatchesReference(const Tensors& t) {
   const int experts = t.config.num_experts, slots = t.config.top_k;
   for (int64_t row = 0; row < t.rows(); ++row) {

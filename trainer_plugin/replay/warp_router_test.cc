@@ -1,5 +1,5 @@
-// The router as the CUDA kernels compute it, on the lanes of a warp that runs on the CPU, against the CPU's: the same
-// bits everywhere.
+// The CUDA kernels' router code, on the lanes of a warp that runs on the CPU, gives the same bits as the CPU
+// implementation.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 using routing_replay::testing::FiberLane;
 using routing_replay::testing::FiberWarp;
 
-// `run` calls what it is given with the lanes of a row and with what orders their memory.
+// `run` calls its argument with the lanes of a row, and with the operations that order their memory.
 template <typename D, typename Run>
 Results<D> ByRows(const Inputs<D>& in, Run run) {
   Results<D> out(in.config, static_cast<int64_t>(in.states.size()));
@@ -61,7 +61,7 @@ Results<D> OnWarp(const Inputs<D>& in) {
   });
 }
 
-// Of slots with one id the first one is what stays of a row, and not the last one.
+// If several slots have the same id, the first slot counts, not the last.
 struct FirstSlotStays : OneLane {
   template <typename T, typename Fill>
   void WriteRow(T* out, int32_t n, Fill&& fill, const uint16_t* ids, const T* values, int32_t k) const {
@@ -99,7 +99,8 @@ TEST(WarpRouter, DoubleRowsAreTheCpus) { ExpectSameForAllConfigs<double>(); }
 TEST(WarpRouter, Bf16RowsAreTheCpus) { ExpectSameForAllConfigs<Bf16>(); }
 TEST(WarpRouter, Fp16RowsAreTheCpus) { ExpectSameForAllConfigs<Fp16>(); }
 
-// Broken and clamped records have such rows: whichever lane of the warp writes last, it writes the same.
+// Damaged and clamped records have such rows: every lane of the warp writes the same value, so the order does not
+// matter.
 TEST(WarpRouter, RowsWithAnIdTwiceAreTheSameWhicheverSlotStays) {
   std::mt19937 random(3);
   ForEachConfig([&](const RouterConfig& config, int64_t all_rows) {
@@ -120,7 +121,7 @@ TEST(WarpRouter, RowsWithAnIdTwiceAreTheSameWhicheverSlotStays) {
   });
 }
 
-// The most experts that there can be: rows of many tiles, the last one odd, and scores that no tile holds.
+// The largest number of experts: rows of many tiles, the last one incomplete, and scores that fit in no tile.
 TEST(WarpRouter, RowsOfTheMostExpertsAreTheCpus) {
   std::mt19937 random(2);
   for (int32_t groups : {1, 15}) {

@@ -1,4 +1,4 @@
-// The C functions as a C program sees them, against a fake server.
+// For tests of the C functions as a C program uses them, against a fake server.
 #ifndef CLIENT_C_API_TESTING_C_API_FIXTURE_H_
 #define CLIENT_C_API_TESTING_C_API_FIXTURE_H_
 
@@ -17,7 +17,7 @@ namespace routing_replay::client {
 
 inline constexpr rr_call kBlocking{.timeout_ms = 60'000};
 
-// A queue that is waited for.
+// A completion queue with a blocking wait.
 class TestQueue {
  public:
   TestQueue() { EXPECT_DONE(rr_queue_new(&queue_)); }
@@ -30,7 +30,7 @@ class TestQueue {
     pollfd descriptor{.fd = rr_queue_descriptor(queue_), .events = POLLIN};
     return poll(&descriptor, 1, timeout_ms) == 1;
   }
-  // The next ends, by tag.
+  // Returns the next completions, by tag.
   std::map<uint64_t, Failure> Wait(size_t count) {
     std::map<uint64_t, Failure> ends;
     while (ends.size() < count && Readable(60'000)) {

@@ -1,4 +1,4 @@
-// Values and errors of the C functions, as tests make and take them.
+// Makes and reads values and errors of the C functions in tests.
 #ifndef CLIENT_C_API_TESTING_VALUES_H_
 #define CLIENT_C_API_TESTING_VALUES_H_
 
@@ -15,7 +15,7 @@ namespace routing_replay::client {
 
 inline rr_text Text(absl::string_view text) { return {text.data(), text.size()}; }
 inline std::string String(rr_text text) { return {text.data, text.size}; }
-// Frees it.
+// Returns the error's fields and frees it.
 inline std::string TakeText(const rr_bytes* bytes) {
   std::string text(static_cast<const char*>(bytes->data), bytes->size);
   rr_free(bytes);

@@ -55,7 +55,7 @@ TEST(MemoryStoreTest, DamagedRowsAreLostAndNeverMerged) {
   const auto snapshot = store->Snapshot("run", Producer::kRollout, {.sample = "s"}, all);
   ASSERT_OK(snapshot);
   EXPECT_THAT(RowsOf(TestGeometry(), *snapshot).status(), is_lost);
-  // A new incarnation goes on.
+  // A new incarnation may be appended.
   EXPECT_OK(store->Append(MakeAppend(run, {.rows = {0, 40}, .restart_nonce = 1})));
 }
 

@@ -27,7 +27,7 @@ TEST_F(RedisFailureTest, ALostChunkIsReportedAsLost) {
     EXPECT_EQ(GetErrorDetail(lost)->sample, "s");
     EXPECT_TRUE(GetErrorDetail(lost)->row.has_value());
   }
-  // It can be released all the same.
+  // It can still be released.
   const std::vector<SampleRef> refs{{.sample = "s"}};
   EXPECT_EQ(other_->Release("run", std::nullopt, refs)->samples, 1);
 }
@@ -130,7 +130,7 @@ TEST_F(RedisFailureTest, DroppedRunsAreClearedAway) {
   run_ = *one_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
   ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
   other_->Sweep(10);
-  EXPECT_GT(Keys("}:m1:").size(), 50u);  // Somebody may still be reading.
+  EXPECT_GT(Keys("}:m1:").size(), 50u);  // A reader may still need them.
   clock_.Advance(std::chrono::minutes(2));
   for (int i = 0; i < 4; ++i) other_->Sweep(10);
   EXPECT_EQ(Keys("}:m").size(), 1u);

@@ -169,7 +169,7 @@ TEST_F(RocksDamageTest, AfterACleanEndNoLogIsNeeded) {
   }
 }
 
-// Between the damage and the first word of the new database nothing of it is forgotten.
+// Between the damage and the first record of the new database nothing is forgotten.
 TEST_F(RocksDamageTest, AStartThatWasKilledBeforeItTookTheDamageInIsMadeUpFor) {
   Open();
   Fill("run");
@@ -187,7 +187,7 @@ TEST_F(RocksDamageTest, AStartThatWasKilledBeforeItTookTheDamageInIsMadeUpFor) {
   EXPECT_GT(Left("run", ::testing::Gt(0)), 0);
 }
 
-// What becomes of the first file whose name contains `name`.
+// What happens to the first file whose name contains `name`.
 struct FileDamage {
   std::string what;
   std::string name;
@@ -250,8 +250,8 @@ TEST_F(RocksDamageTest, ADatabaseThatAnotherProcessHasIsToldToBeSo) {
   EXPECT_THAT(std::string(rejected.message()), ::testing::HasSubstr("open in another process"));
 }
 
-// The rows of one run went to files after the damage and those of the other did not: there is no point in time that
-// both can be taken to.
+// The rows of one run went to files after the damage, and those of the other did not: no point in time is consistent
+// for both.
 TEST_F(RocksDamageTest, RunsThatWereWrittenToFilesApartKeepTheDatabaseShut) {
   const rocksdb::Options options(RocksDatabaseOptions(rocksdb::NewLRUCache(1 << 20), nullptr),
                                  RocksRunOptions(rocksdb::NewLRUCache(1 << 20)));

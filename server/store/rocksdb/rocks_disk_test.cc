@@ -1,4 +1,4 @@
-// The store on a real disk that is full, or that cannot be written to. It needs a mount of its own, and so root.
+// The store on a real disk that is full, or that cannot be written to. It needs a mount of its own, and therefore root.
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -25,8 +25,8 @@ constexpr int64_t kRows = 20000;
 
 class RocksDiskTest : public ::testing::Test {
  protected:
-  // In one mount namespace of this process: RocksDB's threads outlive a database, and stay in the one they were made
-  // in.
+  // All in one mount namespace of this process: RocksDB's threads outlive a database, and stay in the namespace in
+  // which they were created.
   void SetUp() override {
     static const bool apart =
         unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
@@ -58,7 +58,7 @@ class RocksDiskTest : public ::testing::Test {
   absl::Status Append(int sample) {
     return store_->Append(MakeAppend(run_, {.sample = absl::StrCat(sample), .rows = {0, kRows}})).status();
   }
-  // Until the disk is full; how many there are then.
+  // Appends until the disk is full; returns how many there are then.
   int Fill() {
     int samples = 0;
     absl::Status status;

@@ -52,7 +52,7 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
     if (made.ok()) *file = std::make_unique<File>(*this, name, std::move(*file));
     return made;
   }
-  // RocksDB goes on when there is room again, and not before: going on while writes fail may end it for good.
+  // RocksDB resumes only when there is room again: if it resumes while writes fail, it may stop for good.
   rocksdb::IOStatus GetFreeSpace(const std::string& path, const rocksdb::IOOptions& options, uint64_t* bytes,
                                  rocksdb::IODebugContext* debug) override {
     if (status().ok()) return FileSystemWrapper::GetFreeSpace(path, options, bytes, debug);
@@ -114,10 +114,10 @@ class RocksStoreTest : public ::testing::Test {
     return rows.ok() ? *rows : Rows{};
   }
 
-  // Opens a copy of what a process that was killed now would leave. Closes the test's first store.
+  // Opens a copy of what a server killed now would leave. Closes the test's first store.
   void OpenAfterACrash() {
     const std::string next = absl::StrCat(directory_.path(), "/", ++crashes_);
-    // RocksDB may be removing a log that it has flushed meanwhile: then the copy is none, and is made once more.
+    // RocksDB may remove a flushed log during the copy: then the copy is incomplete, and is made once more.
     for (std::error_code error(ENOENT, std::generic_category()); error;) {
       std::filesystem::remove_all(next);
       std::filesystem::copy(path_, next, std::filesystem::copy_options::recursive, error);
@@ -179,7 +179,7 @@ TEST_F(RocksStoreTest, EverythingIsThereAfterwards) {
   EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 130, std::vector<RowRange>{{40, 50}}));
   EXPECT_EQ(Read("b"), ExpectedRows(TestGeometry(), {}, 70));
   EXPECT_EQ(Read("c"), ExpectedRows(TestGeometry(), {}, 90));
-  // And it goes on.
+  // Appends work again.
   ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {130, 160}})));
   EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 160, std::vector<RowRange>{{40, 50}}));
 }
@@ -232,7 +232,7 @@ TEST_F(RocksStoreTest, RestartsAreNoUse) {
   EXPECT_EQ(store_->Sweep(10), 1);
   Open();
   EXPECT_EQ(report_.samples, 1);
-  // Never too early: what was written may be a TTL old already.
+  // Not too early: the use that was written may be one TTL old already.
   clock_.Advance(hours(18));
   Open();
   EXPECT_EQ(store_->Sweep(10), 0);
@@ -258,7 +258,7 @@ TEST_F(RocksStoreTest, TimeWithoutAServerIsNoIdleness) {
     clean ? Open() : OpenAfterACrash();
     EXPECT_EQ(store_->Sweep(10), 0);
     EXPECT_EQ(Stat(sample).committed_rows, 40);
-    Open();  // Nor is it when the server begins once more.
+    Open();  // It is not removed when the server starts once more, either.
     EXPECT_EQ(store_->Sweep(10), 0);
     // With a server it does count.
     clock_.Advance(hours(11));

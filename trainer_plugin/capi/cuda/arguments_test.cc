@@ -1,4 +1,4 @@
-// The C interface of the kernels as far as it goes without a GPU: loaded, asked and rejected.
+// Tests the kernels' C interface as far as it works without a GPU: loading, queries and rejections.
 #include <gtest/gtest.h>
 
 #include <string>

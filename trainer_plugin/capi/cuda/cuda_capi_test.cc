@@ -1,4 +1,4 @@
-// The C interface of the kernels on a GPU beside that of the CPU: the same calls, the same answers.
+// Compares the kernels' C interface on a GPU with that of the CPU: the same calls give the same results.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -31,8 +31,8 @@ Bytes BytesOf(const std::vector<T>& values) {
   return bytes;
 }
 
-// Softmax of equal logits and sigmoid of zeros are exact in every dtype, so that the bytes can be compared: what the
-// functions themselves come to is tested beside the kernels.
+// Softmax of equal logits and sigmoid of zeros are exact in every dtype, so that bytes can be compared. Other values
+// are tested beside the kernels.
 struct Call {
   rrt_router router;
   Bytes logits, indices, states;

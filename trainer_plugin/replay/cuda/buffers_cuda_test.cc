@@ -1,4 +1,4 @@
-// Realign, record and compare on a GPU against the CPU implementation; all calls in one captured graph.
+// Compares realign, record and compare on a GPU with the CPU implementation; all calls are in one captured graph.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -83,7 +83,7 @@ TEST(CompareCuda, CountsAreThoseOfTheCpu) {
   }
 }
 
-// Everything that a micro-batch of one layer needs, at fixed addresses.
+// The buffers of a micro-batch of one layer, at fixed addresses.
 struct LayerBuffers {
   RouterConfig config{.num_experts = 128, .top_k = 8};
   int64_t rows;
@@ -170,11 +170,11 @@ TEST(GraphCuda, ACapturedMicroBatchTakesTheNextOnesAtTheSameAddresses) {
   cudaGraph_t graph;
   cudaGraphExec_t executable;
   CheckCuda(cudaStreamCreate(&stream), "cudaStreamCreate");
-  // CUDA loads a kernel when it is launched for the first time, which a capture does not allow.
+  // CUDA loads a kernel at its first launch, which is not allowed during a capture.
   ASSERT_NO_FATAL_FAILURE(buffers.Upload(1, random));
   ASSERT_NO_FATAL_FAILURE(buffers.Launch(stream));
   CheckCuda(cudaStreamSynchronize(stream), "first launches");
-  // A call that waits, allocates or makes a stream would end the capture with an error.
+  // A call that waits, allocates or creates a stream would end the capture with an error.
   CheckCuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "begin capture");
   ASSERT_NO_FATAL_FAILURE(buffers.Launch(stream));
   CheckCuda(cudaStreamEndCapture(stream, &graph), "end capture");

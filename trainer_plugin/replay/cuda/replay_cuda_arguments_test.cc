@@ -1,4 +1,4 @@
-// What a launch rejects before it reaches a GPU: needs none.
+// Launches that are rejected before they reach a GPU; the test needs none.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ using routing_replay::testing::Fails;
 
 constexpr RouterConfig kConfig{.num_experts = 8, .top_k = 2};
 
-// Addresses that nothing is read from.
+// Addresses that are never read.
 template <typename T>
 T* Somewhere() {
   return reinterpret_cast<T*>(uintptr_t{1} << 20);

@@ -1,4 +1,4 @@
-// The router's kernels on a GPU against the CPU implementation.
+// Compares the router's kernels on a GPU with the CPU implementation.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,10 +28,10 @@ Results<D> RunOnDevice(const Inputs<D>& in) {
   return out;
 }
 
-// What the device's exp, log1p and order of sums may change of a float, relative to what went in.
+// The relative error of a float that the device's exp, log1p and order of sums may cause.
 constexpr double kFloatError = 64 * 0x1p-24;
 
-// How far the values of D around x are apart; math is that of float, also for double.
+// The distance of neighbouring values of D at x; calculations are in float, also for double.
 template <typename D>
 double Ulp(double x) {
   const int digits = std::is_same_v<D, Bf16> ? 8 : std::is_same_v<D, Fp16> ? 11 : 24;
@@ -40,7 +40,7 @@ double Ulp(double x) {
   return std::ldexp(1.0, std::max(exponent, std::is_same_v<D, Fp16> ? -13 : -125) - digits);
 }
 
-// Where a float is off by a little, what is rounded from it is off by one unit, and more where each step is rounded.
+// If the float differs a little, the rounded value may differ by one unit, or by more if each step is rounded.
 double Units(const RouterConfig& config) { return config.rounding == Rounding::kEachStep ? 4 : 1; }
 
 template <typename D>
@@ -50,8 +50,8 @@ double Largest(const std::vector<D>& values, size_t begin, size_t end) {
   return largest;
 }
 
-// Row by row, relative to the row's largest value. `inputs`, times `scale`: what the values are made from, which may be
-// larger than they are, as gradients cancel.
+// Compares row by row, relative to the row's largest value. `inputs`, times `scale`: the values from which a row was
+// computed, which may be larger, since gradients cancel.
 template <typename D>
 void ExpectNear(const char* what, const RouterConfig& config, const std::vector<D>& device, const std::vector<D>& cpu,
                 const std::vector<D>& inputs, double scale, int64_t rows) {
@@ -69,7 +69,7 @@ void ExpectNear(const char* what, const RouterConfig& config, const std::vector<
   }
 }
 
-// A live choice is the CPU's but where two scores are the same within the last bits.
+// A live choice must be the CPU's, except between scores that differ only in their last bits.
 template <typename D>
 void ExpectSameChoice(const Inputs<D>& in, const std::vector<uint8_t>& device, const std::vector<uint8_t>& cpu) {
   const RouterConfig& config = in.config;
@@ -101,7 +101,7 @@ void ExpectAsOnCpu(const Inputs<D>& in) {
   EXPECT_EQ(device.counters.live_rows, cpu.counters.live_rows);
   EXPECT_EQ(device.counters.pad_rows, cpu.counters.pad_rows);
   EXPECT_EQ(device.counters.clamped_ids, cpu.counters.clamped_ids);
-  // Everything else for the ids that the device has used.
+  // Compares the other results for the ids that the device has chosen.
   Inputs<D> replay = in;
   replay.indices = device.chosen;
   replay.states.assign(in.states.size(), RowState::kReplayed);
