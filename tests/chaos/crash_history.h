@@ -16,13 +16,13 @@
 
 namespace routing_replay::testing {
 
-inline constexpr int64_t kCrashRows = 700;  // Of a sample, at most.
+inline constexpr int64_t kCrashRows = 700;  // The most rows of a sample.
 
 inline Geometry CrashGeometry() { return Geometry::Uniform(6, 160, 8); }
 
 using LayerRows = std::vector<std::vector<uint16_t>>;  // By ordinal.
 
-// What an engine would make, as long as a sample can be.
+// The rows and tokens that an engine would make, for the longest sample.
 struct CrashSource {
   explicit CrashSource(uint64_t seed)
       : routes(MakeRandomRoutes(CrashGeometry(), kCrashRows, seed)), tokens(MakeTokens(kCrashRows, seed)) {}
@@ -30,22 +30,22 @@ struct CrashSource {
   std::vector<uint32_t> tokens;
 };
 
-// A value.
+// A value, free to copy.
 class CrashState {
  public:
   int64_t revision = 0;
   bool sealed = false;
-  bool token_check = true;  // Whether the server has to know the check of the tokens at the end.
+  bool token_check = true;  // Whether the server must know the check of the tokens at the end.
 
   int64_t rows() const { return parts_.empty() ? 0 : parts_.back().rows.end; }
   // Rows [0, rows), unsealed; `rows` at least 1.
   CrashState First(int64_t rows) const;
-  // As if the source had made the rows from here to `end`.
+  // Continues to row `end`, as if the source had made these rows.
   void Append(std::shared_ptr<const CrashSource> source, int64_t end);
 
   LayerRows Layers() const;
   std::vector<uint32_t> Tokens() const;
-  // At its end.
+  // At the end of the state.
   TokenCheck Check() const;
 
  private:
@@ -53,33 +53,33 @@ class CrashState {
     std::shared_ptr<const CrashSource> source;
     RowRange rows;
   };
-  std::vector<Part> parts_;  // Behind each other, from row 0 on.
+  std::vector<Part> parts_;  // In the order of rows, from row 0 on.
 };
 
 class CrashHistory {
  public:
-  bool released = false;   // Asked for; then the sample may be gone.
-  bool told_lost = false;  // A call was answered with DATA_LOSS.
+  bool released = false;   // A release was requested; the sample may be gone.
+  bool told_lost = false;  // A call returned DATA_LOSS.
 
   // Of nothing, where nothing was.
   const CrashState& acknowledged() const { return states_[states_.size() - (pending_ ? 2 : 1)]; }
-  // The last one that was asked for.
+  // The last requested state.
   const CrashState& last() const { return states_.back(); }
-  // Whether a state had so many rows.
+  // Whether any state had that many rows.
   bool Had(int64_t rows) const;
 
-  // None is pending. The next one is until it is acknowledged.
+  // No state is pending. The next one is pending until it is acknowledged.
   void Ask(CrashState next);
   void Acknowledge() { pending_ = false; }
 
-  // All states, the first one asked for first.
+  // All states, in the order of the requests.
   absl::Span<const CrashState> states() const { return absl::MakeConstSpan(states_).subspan(1); }
-  // That which `state` must be when nothing is lost: the last one that was acknowledged, or the pending one. Null:
-  // neither has its rows, revision and seal.
+  // The state that `state` must be if nothing is lost: the last acknowledged one, or the pending one. Null: neither has
+  // its rows, revision and seal.
   const CrashState* Kept(const SampleState& state) const;
-  // "10@1 20@1 15@2": what was asked for, in this order.
+  // "10@1 20@1 15@2": the requested states, in order.
   std::string Text() const;
-  // That with these rows, of this revision or a later one; null: none. No two have the same.
+  // The state with these rows, of this revision or a later one; null if there is none. No two states have the same.
   const CrashState* Find(const LayerRows& layers, int64_t revision) const;
 
  private:

@@ -13,9 +13,9 @@
 namespace routing_replay::testing {
 namespace {
 
-constexpr int64_t kMostRows = 150;  // Of an append.
+constexpr int64_t kMostRows = 150;  // The most rows of an append.
 constexpr int kReleasedAtOnce = 8;
-constexpr std::chrono::milliseconds kRest(5);  // Until there is room.
+constexpr std::chrono::milliseconds kRest(5);  // The pause until there may be room.
 
 }  // namespace
 
@@ -29,7 +29,7 @@ void CrashWriter::Write(const std::string& endpoint) {
 }
 
 void CrashWriter::WriteWhile(const std::string& endpoint, const std::function<bool(const absl::Status&)>& go_on) {
-  // It is not to wait long for a server that does not come back.
+  // So that it does not wait long for a server that does not come back.
   auto client = Client::Connect({.endpoint = endpoint, .call_timeout = std::chrono::seconds(1)});
   if (!client.ok()) return;
   auto run = (*client)->OpenRun("crash", CrashGeometry());
@@ -40,7 +40,7 @@ void CrashWriter::WriteWhile(const std::string& endpoint, const std::function<bo
     const std::string given_up = std::exchange(current_, "");
     if (!absl::IsResourceExhausted(status)) continue;
     ExpectUntouched(**run, given_up);
-    MakeRoom(**run).IgnoreError();  // The next step tells.
+    MakeRoom(**run).IgnoreError();  // If this fails, so does the next step.
     std::this_thread::sleep_for(kRest);
   }
 }
@@ -73,7 +73,7 @@ absl::Status CrashWriter::Begin(Run& run) {
   next.sealed = next.rows() == kCrashRows;
   const std::string forked = std::exchange(parent_, "");
   if (absl::Status status = Put(run, std::move(next), options.prefix_rows, options); !status.ok()) return status;
-  // The child's rows live on.
+  // The child still has the parent's rows.
   return OneIn(2) ? Release(run, forked) : absl::OkStatus();
 }
 
@@ -98,7 +98,7 @@ absl::Status CrashWriter::Restart(Run& run) {
 absl::Status CrashWriter::Truncate(Run& run) {
   const CrashState& before = now().acknowledged();
   const int64_t rows = 1 + Below(before.rows());
-  if (now().Had(rows)) return before.sealed ? absl::OkStatus() : Append(run);  // States are told apart by their rows.
+  if (now().Had(rows)) return before.sealed ? absl::OkStatus() : Append(run);  // States must differ in their rows.
   CrashState next = before.First(rows);
   next.revision = before.revision + 1;
   next.token_check = false;
@@ -157,7 +157,7 @@ absl::Status CrashWriter::Ended(const absl::Status& status, bool of_fork) {
   } else if (absl::IsResourceExhausted(status)) {
     return status;
   } else if (of_fork) {
-    // The loss may be the parent's.
+    // The parent may be the one that lost them.
     EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsDataLoss(status) ||
                 absl::IsFailedPrecondition(status) || absl::IsNotFound(status))
         << status;

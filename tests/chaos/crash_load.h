@@ -16,12 +16,12 @@ namespace routing_replay::testing {
 // The environment's RR_CRASH_ROUNDS, or `rounds`.
 int CrashRounds(int rounds);
 
-// Writes samples of its own, one after the other: appends, seals, truncates, restarts, forks and releases them.
+// Writes its own samples, one after the other: appends, seals, truncates, restarts, forks and releases them.
 class CrashWriter {
  public:
   CrashWriter(int number, uint64_t seed) : number_(number), random_(seed) {}
 
-  // Until a call fails with UNAVAILABLE or DEADLINE_EXCEEDED: the server is gone.
+  // Runs until a call fails with UNAVAILABLE or DEADLINE_EXCEEDED: then the server is gone.
   void Write(const std::string& endpoint);
   // While `go_on` says so, which is asked after each change with its outcome. The sample of a change that failed is
   // given up. RESOURCE_EXHAUSTED leaves it as it was, at least until the server is started anew; older samples are
@@ -37,11 +37,11 @@ class CrashWriter {
   absl::Status Restart(Run& run);
   absl::Status Truncate(Run& run);
   absl::Status Release(Run& run, const std::string& sample);
-  // A change of `sample` was rejected.
+  // Called if a change of `sample` was rejected.
   void ExpectUntouched(Run& run, const std::string& sample);
   absl::Status MakeRoom(Run& run);
 
-  // Puts the last rows of `next`, which the source made, from row `begin` on.
+  // Appends the last rows of `next`, from row `begin` on; the source made them.
   absl::Status Put(Run& run, CrashState next, int64_t begin, AppendOptions options);
   absl::Status Ended(const absl::Status& status, bool of_fork);
   CrashHistory& now() { return samples_[current_]; }
@@ -51,17 +51,18 @@ class CrashWriter {
 
   const int number_;
   std::mt19937_64 random_;
-  std::shared_ptr<const CrashSource> source_;  // Of the rows that come next.
-  std::string current_;                        // Empty: another one begins.
-  std::string parent_;                         // One that others may be forked from.
+  std::shared_ptr<const CrashSource> source_;  // Makes the next rows.
+  std::string current_;                        // Empty: the next step begins a sample.
+  std::string parent_;                         // A sample that may be forked.
   std::map<std::string, CrashHistory> samples_;
 };
 
-// All that was acknowledged is there, bit for bit; what was not is there wholly or not at all.
+// Checks that everything acknowledged is there, bit for bit, and that a change without acknowledgement is there
+// completely or not at all.
 void ExpectNothingLost(Run& run, const std::string& sample, const CrashHistory& history);
-// The rows and tokens of `expected`, and its seal.
+// Checks the rows and tokens of `expected`, and its seal.
 void ExpectState(Run& run, const SampleState& state, const CrashState& expected);
-// Those that are committed.
+// The committed rows.
 absl::StatusOr<LayerRows> ReadLayers(Run& run, const SampleState& state);
 
 }  // namespace routing_replay::testing

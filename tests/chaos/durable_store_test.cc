@@ -29,7 +29,7 @@ namespace routing_replay::testing {
 namespace {
 
 constexpr int kWriters = 4;
-// So many blocks make a run take some away while it is dropped.
+// With so many blocks a run is deleted in parts while it is dropped.
 constexpr int kManySamples = 300;
 // Of a disk of 16 MiB.
 constexpr size_t kOfOthers = 4 << 20;
@@ -41,8 +41,8 @@ struct Level {
   bool full_disk = false;
 };
 
-// A small disk that is partly taken by others, or why there is none. Its mount is this thread's, and that of processes
-// it starts.
+// A small disk that others use in part, or the reason why there is none. Its mount is visible to this thread and to
+// processes that it starts.
 class FullDisk {
  public:
   explicit FullDisk(const std::string& path) : path_(path) {
@@ -72,7 +72,7 @@ class FullDisk {
   std::string missing_;
 };
 
-// Makes a run of its own and drops it, again and again until the server is gone.
+// Makes its own run and drops it, again and again, until the server is gone.
 void MakeAndDrop(const std::string& endpoint, const std::atomic<bool>& killed) {
   auto client = Client::Connect({.endpoint = endpoint, .call_timeout = std::chrono::seconds(1)});
   if (!client.ok()) return;
@@ -88,7 +88,8 @@ void MakeAndDrop(const std::string& endpoint, const std::atomic<bool>& killed) {
   }
 }
 
-// Of a sample that need not have survived: as it was at any time, and another one for who knew it.
+// For a sample that may be lost: it must be as it was at some time, and have a new revision for whoever knew the old
+// one.
 void ExpectWholeIfThere(Run& run, const std::string& sample, const CrashHistory& history) {
   SCOPED_TRACE(absl::StrCat(sample, " with ", history.acknowledged().rows(), " acknowledged rows"));
   const auto state = run.Stat(sample);

@@ -28,7 +28,7 @@ using std::chrono::milliseconds;
 
 constexpr int kWriters = 4;
 
-// How the samples of a test ended.
+// Counts how the samples of a test ended.
 struct Verdicts {
   int64_t samples = 0, exact = 0, earlier = 0, gone = 0;
 };
@@ -78,7 +78,7 @@ class RedisCrashTest : public ::testing::Test {
 std::unique_ptr<RedisClusterProcess> RedisCrashTest::cluster_;
 std::unique_ptr<Client> RedisCrashTest::client_;
 
-// The master of the slot, most often some time after its replica has stopped hearing of it.
+// The master of the slot; usually its replica has been cut off from it for some time.
 int RedisCrashTest::KillMaster(int slot) {
   const int master = *cluster_->MasterOf(slot);
   const int replica = RedisClusterProcess::PartnerOf(master);
@@ -158,8 +158,8 @@ TEST_F(RedisCrashTest, WhatIsLostWithAMasterIsNeverWrong) {
     SCOPED_TRACE(absl::StrCat("round ", round));
     const bool server_dies = round % 2 == 1;
     ServerProcess server = StartServer();
-    RunHandle run = OpenRun(server);  // Before the load: all of it is one run's.
-    // The run's own record must be left, or there is nothing to judge.
+    RunHandle run = OpenRun(server);  // Opened before the load starts, because all of it uses this run.
+    // If the run's own record is lost, there is nothing to compare.
     for (int node = 0; node < RedisClusterProcess::kNodes; ++node) {
       cluster_->node(node).Ask(RedisCommand({"WAIT", "1", "10000"})).IgnoreError();
     }

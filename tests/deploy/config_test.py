@@ -42,7 +42,7 @@ FACTOR, ROOM = 1.3, 256 << 20
 
 @functools.cache
 def certificate() -> dict[str, bytes]:
-    """What is in a Secret of cert-manager's kind, signed by itself."""
+    """A Secret like cert-manager's, with a self-signed certificate."""
     with tempfile.TemporaryDirectory() as directory:
         own, key = Path(directory, "own"), Path(directory, "key")
         subprocess.run(
@@ -57,13 +57,13 @@ def certificate() -> dict[str, bytes]:
 
 
 class Files:
-    """A pod's volumes in a folder: settings as they are, and secrets of every kind."""
+    """The volumes of a pod in a folder: settings as they are, and generated secrets."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def mount(self, template: Template, container: dict[str, Any], resources: list[dict[str, Any]]) -> dict[str, str]:
-        """Paths of the container, and where they are here."""
+        """Maps paths of the container to paths of this machine."""
         volumes = {volume["name"]: volume for volume in template.spec.get("volumes", [])}
         found = {}
         for mount in container.get("volumeMounts", []):
@@ -87,7 +87,7 @@ class Files:
 
 @contextlib.contextmanager
 def at_home(template: Template, container: dict[str, Any], resources: list[dict[str, Any]]):
-    """The server's command line in the pod, and its variables, with the paths of files that are here."""
+    """The server's command line in the pod, and its environment, with the paths of this machine."""
     with tempfile.TemporaryDirectory() as directory:
         paths = Files(Path(directory)).mount(template, container, resources)
 
@@ -101,13 +101,13 @@ def at_home(template: Template, container: dict[str, Any], resources: list[dict[
 
 
 def settings(template: Template, container: dict[str, Any], resources: list[dict[str, Any]], *more: str):
-    """What the server says to the pod's command line with `more`, which prints or checks and ends."""
+    """The output of the server with the pod's command line and `more`, which makes it print or check and end."""
     with at_home(template, container, resources) as (command, environment):
         return subprocess.run([*command, *more], env=environment, capture_output=True, text=True, check=False)
 
 
 def servers():
-    """Every container that is a server of ours, with where it stands."""
+    """Every container with our server, and the pod that it is in."""
     for directory in RENDERED:
         resources = render(directory)
         for template in templates(resources):
@@ -148,7 +148,7 @@ class ConfigTest(unittest.TestCase):
             with self.subTest(where):
                 config = self.printed(template, container, resources)
                 needed = seconds(config["drain-delay"]) + seconds(config["drain-timeout"]) + 15
-                # Where the pod does not say, it is what Kubernetes grants.
+                # If the pod does not say, the default of Kubernetes.
                 self.assertLessEqual(needed, template.spec.get("terminationGracePeriodSeconds", 30))
 
     def test_its_memory_fits_the_limit(self):
@@ -211,7 +211,7 @@ class ProbeTest(unittest.TestCase):
         with at_home(template, container, resources) as (command, environment), tempfile.TemporaryDirectory() as work:
             endpoint = Path(work, "endpoint")
             ports = ["--listen", "127.0.0.1:0", "--operations-listen", "127.0.0.1:0", "--health-listen", health]
-            # Long enough for two questions on a slow machine.
+            # Long enough for two requests on a slow machine.
             own = ["--endpoint-file", str(endpoint), "--drain-delay", "30s"]
             server = subprocess.Popen([*command, *ports, *own], env=environment, stderr=subprocess.DEVNULL)
             self.addCleanup(server.wait)
@@ -227,7 +227,7 @@ class ProbeTest(unittest.TestCase):
 
 
 class RedisTest(unittest.TestCase):
-    """The Redis of components/redis-cluster, one of its pods, as its own script starts it."""
+    """The Redis of a pod of components/redis-cluster, started by its own script."""
 
     def setUp(self):
         resources = render(KUBERNETES / "overlays/prod-redis")

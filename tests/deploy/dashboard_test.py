@@ -1,4 +1,4 @@
-"""The dashboard: Grafana can load it, Prometheus can read its expressions, and the trainer's keys are the trainer's."""
+"""Grafana can load the dashboard, Prometheus can parse its expressions, and the trainer's keys in it exist."""
 
 from __future__ import annotations
 

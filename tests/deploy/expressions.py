@@ -36,7 +36,7 @@ def of_panels(chosen: list[dict]) -> list[str]:
 
 
 def commands(*names: str) -> list[str]:
-    """What these documents say to kubectl, each on one line."""
+    """The rules of these documents in the form of kubectl, one line each."""
     found = []
     for name in names:
         text = re.sub(r"\\\n\s*", "", (ROOT / name).read_text())

@@ -47,7 +47,7 @@ class Image:
         (self.descriptor,) = json.loads(self._files["index.json"])["manifests"]
         manifest = json.loads(self.blob(self.descriptor))
         self.config = json.loads(self.blob(manifest["config"]))
-        # What Docker without containerd's store of images reads.
+        # Docker without containerd's image store reads this file.
         (self.docker,) = json.loads(self._files["manifest.json"])
         named = [self.docker["Config"], *self.docker["Layers"]]
         assert named == [
@@ -90,7 +90,7 @@ class ImageTest(unittest.TestCase):
         return Path(directory.name)
 
     def start(self, *arguments: str) -> tuple[subprocess.Popen, str]:
-        """The server, and where it listens."""
+        """The running server, and its address."""
         endpoint = self.scratch() / "endpoint"
         command = [IN_IMAGE, self.root, "--listen", "127.0.0.1:0", "--endpoint-file", endpoint, *arguments]
         server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -138,7 +138,7 @@ class ImageTest(unittest.TestCase):
         names = {package["SPDXID"]: package["name"] for package in bill["packages"]}
         for relation in bill["relationships"]:
             parts.setdefault(relation["relationshipType"], set()).add(names.get(relation["relatedSpdxElement"]))
-        # All that it loads is in it; nothing is left to be found at its place.
+        # The image has everything that the server loads, and nothing is missing.
         self.assertNotIn("DYNAMIC_LINK", parts)
         self.assertTrue(any(name.startswith("librocksdb") for name in parts["CONTAINS"]))
         self.assertIn("libcli11-dev", parts["STATIC_LINK"])
@@ -162,7 +162,7 @@ class ImageTest(unittest.TestCase):
         self.assertEqual(said("STOPSIGNAL"), config["StopSignal"])
         self.assertEqual(re.findall(r"^COPY --from=build /(\w+) /$", final, re.MULTILINE), ["libraries", "programs"])
         self.assertIn("make_root.sh build/release /libraries /programs", text)
-        # A check in plaintext would find every server with TLS ill.
+        # A plaintext check would report every server with TLS as unhealthy.
         self.assertNotIn("\nHEALTHCHECK", final)
         owned = {entry.name: entry.uid for entry in self.image.entries() if entry.uid}
         given = re.findall(r"^COPY --from=build --chown=(\d+):\d+ /libraries/(\S+) /\S+$", final, re.MULTILINE)
@@ -189,7 +189,7 @@ class ImageTest(unittest.TestCase):
         self.assertIn("ro", options.split(","))
         rrctl = [BUILD / "bin/rrctl", "--endpoint", endpoint, "status"]
         self.assertEqual(subprocess.run(rrctl, capture_output=True, check=False).returncode, 0)
-        # The image's own, as a health check runs it.
+        # Runs the image's own program, as a health check does.
         inside = [
             "/usr/sbin/chroot",
             "--userspec=65532:65532",

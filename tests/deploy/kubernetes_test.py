@@ -33,7 +33,7 @@ from manifests import (
     templates,
 )
 
-# The first that has what is used here (sidecars, ReadWriteOncePod), and a recent one.
+# The first version with all features that are used here (sidecars, ReadWriteOncePod), and a recent one.
 VERSIONS = ("1.29", "1.36")
 OWN_RESOURCES = {
     "PodMonitor": ("monitoring.coreos.com/v1", {"selector", "podMetricsEndpoints"}),
@@ -45,7 +45,7 @@ OWN_RESOURCES = {
     "Issuer": ("cert-manager.io/v1", set()),
     "Certificate": ("cert-manager.io/v1", {"secretName", "issuerRef"}),
 }
-# Pods of ours; the others are stand-ins for the user's own.
+# Our own pods; the others stand for the user's.
 OURS = ("routing-replay-server", "redis")
 CLIENT_ROLES = {"rollout", "trainer", "operator"}
 
@@ -132,7 +132,7 @@ class PodTest(unittest.TestCase):
 
     @each_rendered
     def test_commands_are_what_they_are_in_the_pod(self, directory, resources):
-        # The kubelet expands $(NAME) and $$ in them: a shell's belong into a file.
+        # The kubelet expands $(NAME) and $$ in these, so shell variables belong in a file.
         for template in templates(resources):
             for container in template.containers():
                 known = {each["name"] for each in container.get("env", [])}
@@ -210,7 +210,7 @@ class PodTest(unittest.TestCase):
             self.assertEqual(keys, {"topology.kubernetes.io/zone", "kubernetes.io/hostname"})
             for constraint in constraints:
                 self.assertTrue(selects(constraint["labelSelector"], template.labels))
-                # Else a node that is drained still counts, and what left it finds no other.
+                # Otherwise a node that is being drained still counts, and pods that left it find no other.
                 if constraint["whenUnsatisfiable"] == "DoNotSchedule":
                     self.assertEqual(constraint["nodeTaintsPolicy"], "Honor", template.where)
 
@@ -317,7 +317,7 @@ class SelectorTest(unittest.TestCase):
             for kind in ("PodMonitor", "PrometheusRule"):
                 (resource,) = of_kind(resources, kind)
                 self.assertEqual(resource["metadata"]["labels"]["release"], "kube-prometheus-stack")
-            # A selector cannot be changed once it is there.
+            # The selector of an existing resource cannot be changed.
             for template in templates(of_kind(resources, "StatefulSet")):
                 self.assertNotIn("release", template.namesake["spec"]["selector"]["matchLabels"])
 
@@ -377,14 +377,14 @@ class ScaleTest(unittest.TestCase):
             name = server["metadata"]["name"]
             expected = [f"{name}-{i}.{headless}:7400" for i in range(server["spec"]["replicas"])]
             self.assertEqual(members, expected)
-            # Any one of them is nobody's, and each has a name whatever state it is in.
+            # No client may connect to an arbitrary one of them, and each has a name even when it is not ready.
             ports = {each["name"] for each in services[name]["spec"]["ports"]}
             self.assertTrue(ports.isdisjoint({"grpc", "direct"}))
             self.assertIs(services[headless]["spec"].get("publishNotReadyAddresses"), True)
         else:
             host, _, port = endpoint.removeprefix("dns:///").partition(":")
             self.assertIn(int(port), [each["port"] for each in services[host]["spec"]["ports"]])
-        # Servers that share nothing are stated one by one, or there is one.
+        # Servers without a shared store are listed one by one, or there is only one.
         if endpoint.startswith("dns:///"):
             self.assertTrue(of_kind(resources, "HorizontalPodAutoscaler"))
         elif not endpoint.startswith("shard:"):
@@ -449,7 +449,7 @@ class ScaleTest(unittest.TestCase):
 
 
 class CopyTest(unittest.TestCase):
-    """Two files say the same where kustomize cannot take both from one."""
+    """Two files must be equal, because kustomize cannot take both from one."""
 
     def test_alerts_of_the_operator_are_those_of_the_file(self):
         rules = yaml.safe_load((ROOT / "deploy/prometheus/rules.yaml").read_text())

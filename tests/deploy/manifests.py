@@ -1,4 +1,4 @@
-"""Rendered manifests, and what a test asks of them."""
+"""Renders manifests, and looks up what tests need in them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOOLS = Path(os.environ.get("DEPLOY_TOOLS", "build/release/deploy-tools")).resol
 RENDERED = sorted(
     path.parent for kind in ("overlays", "examples") for path in KUBERNETES.glob(f"{kind}/*/kustomization.yaml")
 )
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Ten times as fast, where it is there.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Ten times as fast, if it exists.
 SERVER_IMAGE = re.compile(r"(.*/)?routing-replay-server([:@].*)?$")
 
 
@@ -29,7 +29,7 @@ class Template:
 
     where: str
     body: dict[str, Any]
-    namesake: dict[str, Any]  # The resource that holds it.
+    namesake: dict[str, Any]  # The resource that contains it.
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _text(directory: Path) -> str:
 
 
 def render(directory: Path) -> list[dict[str, Any]]:
-    """What `kubectl kustomize` makes of a folder."""
+    """The output of `kubectl kustomize` for a folder."""
     return [document for document in yaml.load_all(_text(directory), LOADER) if document]
 
 
@@ -65,7 +65,7 @@ def of_kind(resources: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 
 def templates(resources: list[dict[str, Any]]) -> list[Template]:
-    """Of every kind of resource that makes pods."""
+    """The pod templates of every kind of resource that makes pods."""
     return [
         Template(f"{name_of(resource)} {path}".strip(), body, resource)
         for resource in resources
@@ -95,12 +95,12 @@ REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
 
 def expand(text: str, variables: dict[str, str]) -> str:
-    """As the kubelet does it: $(NAME) is the value of a known variable, `$$` is `$`, and all else stays."""
+    """Expands like the kubelet: $(NAME) is the value of a known variable, `$$` is `$`, and everything else stays."""
     return REFERENCE.sub(lambda found: "$" if found[1] is None else variables.get(found[1], found[0]), text)
 
 
 def started(container: dict[str, Any], fields: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """What the kubelet starts: `command` with `args`, and the variables. `fields` are the pod's, by their paths."""
+    """What the kubelet starts: `command` with `args`, and the variables. fields: those of the pod, by their paths"""
     variables: dict[str, str] = {}
     for each in container.get("env", []):
         given = each["value"] if "value" in each else fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
@@ -124,7 +124,7 @@ _UNITS = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "KiB": 2**1
 
 
 def number_of_bytes(text: str) -> int:
-    """Of Kubernetes ("8Gi") and of the server ("8GiB")."""
+    """The bytes of a size in the form of Kubernetes ("8Gi") or of the server ("8GiB")."""
     number, unit = re.fullmatch(r"(\d+)([A-Za-z]*)", str(text)).groups()
     return int(number) * _UNITS[unit]
 

@@ -61,7 +61,7 @@ def until(condition, what: str) -> None:
 
 
 def ended(pid: int) -> bool:
-    """Nobody may be there to take note of the end of a process whose parent is gone."""
+    """Or a zombie: if the parent is gone, there may be no process that collects the exit status."""
     status = Path(f"/proc/{pid}/status")
     return not status.exists() or "\nState:\tZ" in status.read_text()
 
@@ -93,7 +93,7 @@ class RayTest(unittest.TestCase):
         return endpoint
 
     def stop(self, name: str) -> None:
-        with contextlib.suppress(ValueError):  # The test has done so.
+        with contextlib.suppress(ValueError):  # The test has stopped it already.
             routing_replay_ray.stop(name)
 
     def server(self, name: str):
@@ -139,7 +139,7 @@ class RayTest(unittest.TestCase):
         endpoint = self.start("actor")
         server = self.server("actor")
         before = ray.get(server.state.remote())["pid"]
-        ray.kill(server, no_restart=False)  # Returns before the actor has ended, which may answer once more.
+        ray.kill(server, no_restart=False)  # This returns before the actor has ended; it may still answer once.
 
         def another_listens():
             state = ray.get(server.state.remote())
@@ -154,7 +154,7 @@ class RayTest(unittest.TestCase):
             routing_replay_ray.start(["--no-such-flag"], port=free_port(), name="wrong")
         with self.assertRaises(ValueError):
             routing_replay_ray.endpoint("wrong")
-        self.start("wrong")  # Nothing of it is left that has the name.
+        self.start("wrong")  # No actor with the name is left.
 
     def test_nodes_without_cpus_get_none(self):
         with self.assertRaisesRegex(RuntimeError, "no node"):
@@ -191,7 +191,7 @@ class RayTest(unittest.TestCase):
 
     def test_the_recipe(self):
         (recipe,) = re.findall(r"^```python\n(.*?)^```$", (RAY / "README.md").read_text(), re.DOTALL | re.MULTILINE)
-        # The cluster is there, and the port of the recipe may be somebody else's here.
+        # The cluster runs already, and the recipe's port may be in use on this machine.
         recipe = recipe.replace("ray.init()", "").replace('"--insecure"]', f'"--insecure"], port={free_port()}')
         self.addCleanup(self.stop, "routing-replay")
         names: dict = {"__name__": "recipe"}

@@ -1,4 +1,4 @@
-"""A pod of components/redis-cluster here: its own scripts, with the paths of its volumes in a folder."""
+"""A pod of components/redis-cluster on this machine: its own scripts, with the paths of its volumes in a folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VOLUMES = {
     "/data": "data",
 }
 PASSWORD, SERVER_PASSWORD = "secret", "less"
-# A program that the pod here needs and this machine lacks, if any.
+# The name of a program that the pod needs and this machine lacks, if any.
 missing = next((name for name in ("redis-check-rdb", "redis-cli", "openssl") if not shutil.which(name)), None)
 
 

@@ -1,4 +1,4 @@
-// Who may do what, against a real server.
+// Tokens and what they allow, on a real server.
 #include <set>
 
 #include "absl/strings/str_replace.h"
@@ -56,7 +56,7 @@ TEST(AccessTest, WithoutAKnownTokenNothingGoes) {
       EXPECT_EQ(status.error_code(), StatusCode::UNAUTHENTICATED) << CallRow(call, status);
     }
   }
-  // Two tokens are none.
+  // Two tokens count as none.
   auto context = NewCall("known");
   context->AddMetadata("authorization", "Bearer known");
   v1::ServerInfo info;
@@ -84,7 +84,7 @@ TEST(AccessTest, EachScopeOpensItsCallsAndNoOthers) {
   }
 }
 
-// What a caller sees of an answer; `run` is left out of it.
+// The parts of an answer that a caller can see, without the run's name.
 std::string Seen(const grpc::Status& status, const std::string& run) {
   return std::to_string(status.error_code()) +
          absl::StrReplaceAll(status.error_message() + status.error_details(), {{run, "RUN"}});
@@ -104,7 +104,7 @@ TEST(AccessTest, RunsOfOthersAnswerAsRunsThatAreNotThere) {
     const grpc::Status none = call.make(*stub, *NewCall("a"), "b-none-");
     EXPECT_EQ(there.error_code(), StatusCode::NOT_FOUND) << CallRow(call, there);
     EXPECT_EQ(Seen(there, "b-there"), Seen(none, "b-none-")) << call.name;
-    if (call.name == "OpenRun with a geometry") continue;  // Would make one's own.
+    if (call.name == "OpenRun with a geometry") continue;  // This call would make the run.
     const grpc::Status own = call.make(*stub, *NewCall("a"), "a-none-");
     EXPECT_EQ(Seen(there, "b-there"), Seen(own, "a-none-")) << call.name;
   }
@@ -116,7 +116,7 @@ TEST(AccessTest, RunsOfOthersAnswerAsRunsThatAreNotThere) {
   EXPECT_EQ(runs.runs(0).samples(), 1u);
 }
 
-// gRPC keeps what its own authentication says with the connection; here it must be the call that counts.
+// gRPC remembers the result of its own authentication for a connection; here each call must count.
 TEST(AccessTest, TokensOfOneConnectionDoNotMix) {
   GuardedServer server(kTenants);
   const auto stub = v1::RoutingReplay::NewStub(server.NewChannel());
@@ -167,7 +167,7 @@ TEST(AccessTest, ARevokedTokenEndsItsReads) {
   ASSERT_TRUE(stub->Put(NewCall("keeps").get(), OneAppend("run", "long", kRows), &ack).ok());
   v1::AppendRequest later = OneAppend("run", "later", 3);
   ASSERT_TRUE(stub->Put(NewCall("keeps").get(), later, &ack).ok());
-  // One that sends for long, as its reader takes its time, and one that waits.
+  // One read that sends for a long time because its reader is slow, and one that waits.
   v1::ReadRequest all, wait;
   for (v1::ReadRequest* request : {&all, &wait}) request->set_run("run");
   for (int i = 0; i < 200; ++i) all.add_samples()->set_sample("long");
@@ -194,7 +194,7 @@ TEST(AccessTest, ARevokedTokenEndsItsReads) {
   EXPECT_EQ(sending->Finish().error_code(), StatusCode::UNAUTHENTICATED);
 }
 
-// One stream, several runs: each message is judged by its own.
+// Several runs on one stream: permission is checked for each message.
 TEST(AccessTest, AStreamIsCheckedForEachMessagesRun) {
   GuardedServer server(std::vector<TestToken>{{.token = "a", .runs = "a-"}, {.token = "root"}});
   const auto stub = v1::RoutingReplay::NewStub(server.NewChannel());
@@ -210,7 +210,7 @@ TEST(AccessTest, AStreamIsCheckedForEachMessagesRun) {
   ASSERT_TRUE(stream->Write(first) && stream->Read(&answer));
   ASSERT_TRUE(stream->Write(OneAppend("b-1", "theirs", 3)) && stream->Read(&answer));
   EXPECT_EQ(answer.ack().error().code(), StatusCode::NOT_FOUND);
-  // What is rejected brings no credit, understood or not.
+  // A rejected message brings no credit, whether it was parsed or not.
   v1::AppendRequest wish = OneAppend("b-1", "theirs", 3);
   wish.set_want_bytes(64 << 20);
   v1::AppendRequest malformed = wish;
@@ -224,7 +224,7 @@ TEST(AccessTest, AStreamIsCheckedForEachMessagesRun) {
     ASSERT_TRUE(stub->GetServerInfo(NewCall("root").get(), {}, &info).ok());
     EXPECT_LE(info.reserved_bytes(), 1000u);  // The sample of the first message, and its credit.
   }
-  // The run of the message before goes on to be meant, and goes on to be rejected.
+  // Later messages without a name mean the same run, and are rejected, too.
   ASSERT_TRUE(stream->Write(OneAppend("", "theirs", 3)) && stream->Read(&answer));
   EXPECT_EQ(answer.ack().error().code(), StatusCode::NOT_FOUND);
   ASSERT_TRUE(stream->Write(OneAppend("a-1", "own", 3)) && stream->Read(&answer));

@@ -1,4 +1,4 @@
-// A real server to be attacked: the token "attacker" has the run "run", everything else is others'.
+// A real server under attack: the token "attacker" may use the run "run"; everything else belongs to others.
 #ifndef TESTS_SECURITY_ATTACK_FIXTURE_H_
 #define TESTS_SECURITY_ATTACK_FIXTURE_H_
 
@@ -18,7 +18,7 @@
 namespace routing_replay::testing {
 
 inline constexpr int64_t kMiB = 1 << 20;
-// What OPERATING.md promises beside the budget, with the longest messages of this server.
+// The memory beside the budget that OPERATING.md promises, with the longest messages of this server.
 inline constexpr int64_t kBound = 339 * kMiB;
 inline constexpr std::chrono::seconds kPatience(20);
 inline constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
@@ -53,7 +53,7 @@ class AttackTest : public ::testing::Test {
   std::unique_ptr<GuardedServer::Stub> stub_;
 };
 
-// A message of an Append stream that asks for credit.
+// A message of an Append stream that requests credit.
 inline v1::AppendRequest Wish(const std::string& run, int64_t bytes) {
   v1::AppendRequest wish;
   wish.set_run(run);
@@ -61,7 +61,7 @@ inline v1::AppendRequest Wish(const std::string& run, int64_t bytes) {
   return wish;
 }
 
-// A read that waits for the end of the sample, which must be there.
+// A read that waits for the end of an existing sample.
 inline v1::ReadRequest WaitFor(const std::string& run, const std::string& sample) {
   v1::ReadRequest wait;
   wait.set_run(run);

@@ -54,7 +54,7 @@ TEST_F(AttackTest, ZstdEmptyFrames) {
   EXPECT_THAT(Put(Bomb(frames, 0)), Fails(kInvalid, Reason::kEncoding));
 }
 
-// A megabyte on the wire that gRPC would make a gigabyte of, from somebody without a token.
+// A megabyte from a client without token, which gRPC would decompress to a gigabyte.
 TEST_F(AttackTest, CompressedMessages) {
   Start();
   Bystander bystander(*server_);
@@ -160,7 +160,7 @@ TEST_F(AttackTest, IdsThatAreNoExperts) {
     (*request.mutable_payload())[1] = id;
     EXPECT_THAT(Put(request), Fails(kInvalid, Reason::kIdRange));
   }
-  // Values that wrap to good ones in a narrower type.
+  // Values that would be valid in a narrower type, after wrapping.
   v1::AppendRequest wide = OneAppend("run", "ids", 3);
   wide.mutable_append()->mutable_tensor()->set_dtype(v1::TensorPayload::I64);
   std::string elements(24, '\0');
@@ -218,7 +218,7 @@ TEST_F(AttackTest, StaleWeights) {
   EXPECT_TRUE(reader->Finish().ok());
 }
 
-// Requests that are small on the wire and large as objects.
+// Requests that are small on the wire, but large as objects.
 TEST_F(AttackTest, RequestsThatGrow) {
   Start();
   Bystander bystander(*server_);
@@ -264,14 +264,14 @@ TEST_F(AttackTest, TokenChecksThatGrow) {
 }
 
 TEST_F(AttackTest, RunsAreCounted) {
-  Start({"--max-runs", "4"});  // One is there.
+  Start({"--max-runs", "4"});  // One run exists already.
   for (const char* run : {"a", "b", "c"}) EXPECT_TRUE(OpenRun(*stub_, "attacker", run).ok());
   for (const char* run : {"d", "e"}) {
     const absl::Status status = FromGrpcStatus(OpenRun(*stub_, "attacker", run));
     EXPECT_THAT(status, Fails(kExhausted, Reason::kOverBudget));
     EXPECT_EQ(GetErrorDetail(status)->field, "max-runs");
   }
-  EXPECT_TRUE(OpenRun(*stub_, "attacker", "a").ok());  // Is there already.
+  EXPECT_TRUE(OpenRun(*stub_, "attacker", "a").ok());  // Exists already.
   v1::DropRunRequest drop;
   drop.set_run("b");
   v1::DropRunResponse dropped;
@@ -279,7 +279,7 @@ TEST_F(AttackTest, RunsAreCounted) {
   EXPECT_TRUE(OpenRun(*stub_, "attacker", "d").ok());
 }
 
-// Of a token that may make them, so that others may, too.
+// A token may make a limited number of runs, so that other tokens can make runs, too.
 TEST_F(AttackTest, RunsOfATokenAreCounted) {
   Start();
   server_->SetTokens({{.token = "attacker", .runs = "a-, a-b, run", .more = ", max_runs: 3"}, {.token = "other"}});
@@ -289,7 +289,7 @@ TEST_F(AttackTest, RunsOfATokenAreCounted) {
     EXPECT_THAT(status, Fails(kExhausted, Reason::kOverBudget)) << run;
     EXPECT_EQ(GetErrorDetail(status)->field, "max_runs");
   }
-  EXPECT_TRUE(OpenRun(*stub_, "attacker", "a-b1").ok());  // Is there already.
+  EXPECT_TRUE(OpenRun(*stub_, "attacker", "a-b1").ok());  // Exists already.
   for (const char* run : {"b", "zz", "a-0"}) EXPECT_TRUE(OpenRun(*stub_, "other", run).ok()) << run;
   for (const char* run : {"a-0", "a-b1"}) {
     v1::DropRunRequest drop;
@@ -301,7 +301,7 @@ TEST_F(AttackTest, RunsOfATokenAreCounted) {
   EXPECT_FALSE(OpenRun(*stub_, "attacker", "a-d").ok());
 }
 
-// Samples of a long request; there is room for five such that wait, and not for six.
+// Samples of a long request; there is memory for five such requests that wait, but not for six.
 constexpr int kLong = 45'000 * sizeof(SampleRead) / (sizeof(SampleRead) + sizeof(v1::SampleRead) + sizeof(void*));
 
 v1::ReadRequest Long(v1::ReadRequest read) {
@@ -326,8 +326,8 @@ int64_t Counted(const v1::ServerInfo& info, const char* name) {
 constexpr char kNoRoom[] = "quota_rejections_total{quota=\"waiting_reads\"}";
 constexpr char kNotReady[] = "read_samples_total{status=\"NOT_READY\"}";
 
-// Long requests of one run, all of them waiting for a sample that is never sealed: they have all the room there is,
-// until somebody else waits.
+// Long requests of one run that all wait for a sample that is never sealed: they use all the room, until another run
+// needs some.
 TEST_F(AttackTest, WaitingRequestsAreBounded) {
   Start();
   Bystander bystander(*server_);
@@ -351,13 +351,13 @@ TEST_F(AttackTest, WaitingRequestsAreBounded) {
   const absl::Status full = rejection();
   EXPECT_THAT(full, Fails(kExhausted, Reason::kOverBudget));
   EXPECT_EQ(GetErrorDetail(full)->field, "waiting-reads");
-  // The greatest that are taken.
+  // The largest accepted requests.
   while (read.samples_size() < kLongest) read.add_samples();
   for (int i = 0; i < 12; ++i) begin("attacker", read);
   EXPECT_THAT(rejection(), Fails(kExhausted, Reason::kOverBudget));
   EXPECT_LT(PeakMemory() - before, 160 * kMiB);  // Without a bound it is 12 times 27 MiB and more.
 
-  // Room is made for another run that waits, and it gets what it waits for.
+  // Room is freed for another run that waits, and its read gets its rows.
   ASSERT_TRUE(OpenRun(*stub_, "other", "theirs").ok());
   v1::AppendRequest part = OneAppend("theirs", "sample", 3);
   v1::AppendAck ack;
@@ -378,8 +378,8 @@ TEST_F(AttackTest, WaitingRequestsAreBounded) {
   for (Reading& one : waiting) one.call->TryCancel();
 }
 
-// A place is for a read that has nothing to send: it is given back however slowly is taken what was waited for. A read
-// that finds none on its way is answered to its end.
+// A place is only held by a read that has nothing to send: it is freed when the read sends, however slow its reader is.
+// A read that finds no free place again still continues to its end.
 TEST_F(AttackTest, WaitingTakesNothingBack) {
   Start();
   ASSERT_TRUE(OpenRun(*stub_, "other", "theirs").ok());
@@ -409,7 +409,7 @@ TEST_F(AttackTest, WaitingTakesNothingBack) {
   EXPECT_TRUE(without_place.reader->Finish().ok());
 
   put("other", "theirs", "sample", false);
-  v1::ReadRequest slow = Long(WaitFor("theirs", "sample"));  // More than is sent to who takes nothing.
+  v1::ReadRequest slow = Long(WaitFor("theirs", "sample"));  // Longer than what a reader gets that takes nothing.
   slow.mutable_samples()->DeleteSubrange(slow.samples_size() / 2, slow.samples_size() - slow.samples_size() / 2);
   for (int i = 1; i < slow.samples_size(); ++i) slow.mutable_samples(i)->set_sample("sample");
   waiting.push_back(Begin(*stub_, "other", slow));
@@ -420,7 +420,7 @@ TEST_F(AttackTest, WaitingTakesNothingBack) {
   seal.set_num_tokens(kRows + 1);
   v1::SampleState state;
   ASSERT_TRUE(stub_->Seal(NewCall("other").get(), seal, &state).ok());
-  ASSERT_TRUE(waiting.back().reader->Read(&response));  // And no more of it.
+  ASSERT_TRUE(waiting.back().reader->Read(&response));  // Nothing more is sent.
   EXPECT_EQ(response.records(0).status(), v1::SampleRecord::OK);
   const int64_t without_room = Counted(Info(), kNoRoom);
   Reading with_place{.call = NewCall("attacker")};

@@ -1,4 +1,4 @@
-// Another client of a server under attack.
+// Another client of a server under attack, which must not notice the attack.
 #ifndef TESTS_SECURITY_BYSTANDER_H_
 #define TESTS_SECURITY_BYSTANDER_H_
 
@@ -29,7 +29,7 @@ class Bystander {
  private:
   absl::Status Work(int i) {
     if (i == 0) return FromGrpcStatus(OpenRun(*stub_, "other", "bystander"));
-    // What is put again counts as new until the server looks what is stored of the run, once a second.
+    // Repeated rows count as new until the server measures the run, once a second.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     v1::AppendAck ack;
     return FromGrpcStatus(stub_->Put(NewCall("other").get(), OneAppend("bystander", absl::StrCat(i % 50), 3), &ack));

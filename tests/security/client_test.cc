@@ -20,7 +20,7 @@ TEST(ClientTest, TlsAndATokenAreEnough) {
   auto run = (*client)->OpenRun("run", SmallGeometry());
   ASSERT_OK(run);
   ExpectRoundTrip(**run, "sample");
-  EXPECT_OK((*run)->Truncate("sample", Producer::kRollout, 0, {}));  // Is made once, and looks for a server first.
+  EXPECT_OK((*run)->Truncate("sample", Producer::kRollout, 0, {}));  // Sent once, after a check for a server.
   EXPECT_OK((*client)->ListRuns());
 }
 
@@ -68,7 +68,7 @@ TEST(ClientTest, ATokenDoesNotGoElsewhereInPlaintext) {
        {"server.example.org:7400", "shard:10.0.0.1:7400,10.0.0.2:7400", "10.0.0.1:1,10.0.0.2:1"}) {
     EXPECT_THAT(Client::Connect(files.Options(endpoint)), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
   }
-  // Whichever of a list comes first by chance.
+  // The client may begin with any server of the list.
   for (int i = 0; i < 20; ++i) {
     EXPECT_THAT(Client::Connect(files.Options("127.0.0.1:1,server.example.org:7400")),
                 Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
@@ -102,7 +102,7 @@ TEST(ClientTest, ShardsAndLists) {
   }
 }
 
-// A read that waits ends with the token that it came with, and goes on with the next one.
+// When its token is replaced, a waiting read is ended by the server, and continued by the client with the new token.
 TEST(ClientTest, ATokenIsReplacedWhileAReadOfSeveralServersWaits) {
   const std::vector<TestToken> before = {{.token = "before"}}, after = {{.token = "after"}};
   GuardedServer a(before, {}, false), b(before, {}, false);
@@ -125,7 +125,7 @@ TEST(ClientTest, ATokenIsReplacedWhileAReadOfSeveralServersWaits) {
   constexpr std::chrono::seconds kPatience(60);
   absl::StatusOr<std::vector<SampleRows>> read;
   std::thread reader([&] { read = (*run)->ReadRows(request, kPatience); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // For the read to come to its wait.
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // Gives the read time to wait.
   a.SetTokens(after);
   b.SetTokens(after);
   files.SetToken("after");

@@ -1,4 +1,4 @@
-// What a peer can do with connections, calls and credit alone: sends little, or nothing, or everything at once.
+// Attacks with connections, calls and credit: peers that send little, nothing, or everything at once.
 #include <arpa/inet.h>
 #include <openssl/ssl.h>
 #include <signal.h>
@@ -16,9 +16,9 @@
 namespace routing_replay::testing {
 namespace {
 
-constexpr char kRejected[] = "routing_replay_connections_rejected_total 1";  // Or ten, or more.
+constexpr char kRejected[] = "routing_replay_connections_rejected_total 1";  // Also matches ten and more.
 
-// They wait, and are served again when there are some.
+// Clients wait, and are served again when there are free descriptors.
 TEST_F(AttackTest, ConnectionsThatTakeAllDescriptors) {
   const ScratchDirectory scratch;
   const std::string program = scratch.path() + "/few";
@@ -42,15 +42,15 @@ TEST_F(AttackTest, ConnectionsThatTakeAllDescriptors) {
   Await([&] { return HttpAsk(http, "GET", "/readyz").code == 200; });
 }
 
-// Begins calls and takes each back at once, at full speed and again and again, from another address than others.
+// Begins calls and cancels each at once, at full speed and again and again, from an address of its own.
 class RapidReset {
  public:
   RapidReset(const std::string& address, bool encrypted)
       : port_(std::stoi(address.substr(address.rfind(':') + 1))), encrypted_(encrypted) {
-    signal(SIGPIPE, SIG_IGN);  // OpenSSL writes without a word to the contrary.
+    signal(SIGPIPE, SIG_IGN);  // OpenSSL writes without MSG_NOSIGNAL.
   }
 
-  // One connection, until the server cuts it; how many calls went.
+  // Uses one connection until the server closes it; returns the number of calls.
   int64_t Attack(int64_t most) const {
     const int fd = Connect();
     const ContextPtr context(SSL_CTX_new(TLS_client_method()));
@@ -86,7 +86,7 @@ class RapidReset {
   using ContextPtr = std::unique_ptr<SSL_CTX, OpenSslFree<SSL_CTX_free>>;
   using SslPtr = std::unique_ptr<SSL, OpenSslFree<SSL_free>>;
 
-  // Such a header is kept by its receiver, and is one byte from then on.
+  // The receiver keeps such a header, and later it takes one byte on the wire.
   static std::string Kept(const std::string& name, const std::string& value) {
     return absl::StrCat("\x40", std::string(1, static_cast<char>(name.size())), name,
                         std::string(1, static_cast<char>(value.size())), value);
@@ -124,7 +124,7 @@ TEST_F(AttackTest, RapidReset) {
   }
 }
 
-// Calls of which the headers come, and nothing else. Others go on meanwhile, with calls of the same kind.
+// Calls that send headers and nothing else. Meanwhile other clients make the same calls.
 TEST_F(AttackTest, ControlCallsWithoutARequest) {
   Start({"--max-streams", "1000", "--stall-timeout", "3s"});
   std::atomic<bool> stopping{false};
@@ -166,7 +166,7 @@ TEST_F(AttackTest, ControlCallsWithoutARequest) {
   for (const auto& connection : connections) EXPECT_FALSE(connection->closed());
 }
 
-// A peer that does not keep to the limit of calls that it was told.
+// A peer that exceeds the announced limit of calls.
 TEST_F(AttackTest, CallsOfWhichOnlyTheHeadersCome) {
   Start({"--stall-timeout", "3s"});
   Bystander bystander(*server_);
@@ -180,13 +180,13 @@ TEST_F(AttackTest, CallsOfWhichOnlyTheHeadersCome) {
   };
   int64_t one_flood = 0;
   for (const char* method : {"Put", "Read", "Append", "Stat"}) {
-    // From nobody knows whom: each ends at once.
+    // Without a token: each call ends at once.
     Http2Connection unknown(server_->endpoint());
     std::vector<uint32_t> calls;
     for (int i = 0; i < 2000; ++i) calls.push_back(unknown.StartCall(method, ""));
     await_ends(unknown, calls);
     if (one_flood == 0) one_flood = PeakMemory() - before;
-    // From somebody with a token: those that are too many end at once, and the others if no request comes.
+    // With a token: calls over the limit end at once, the others if no request comes.
     Http2Connection known(server_->endpoint());
     calls.clear();
     for (int i = 0; i < 1000; ++i) calls.push_back(known.StartCall(method, "attacker"));
@@ -204,10 +204,10 @@ TEST_F(AttackTest, CallsOfWhichOnlyTheHeadersCome) {
   EXPECT_LT(PeakMemory() - before, 2 * one_flood + 8 * kMiB);
 }
 
-// Peers that say nothing, that stop, and that go on a byte at a time.
+// Peers that send nothing, that stop in the middle, and that send a byte at a time.
 class SlowPeers {
  public:
-  // `opening`: how somebody begins who means it.
+  // `opening`: the bytes with which an honest client begins.
   SlowPeers(const std::string& address, std::string opening) : opening_(std::move(opening)) {
     for (int i = 0; i < 10; ++i) {
       silent_.push_back(std::make_unique<RawSocket>(address));
@@ -217,7 +217,7 @@ class SlowPeers {
     }
   }
 
-  // The next byte, now and then; whether the server has closed all connections.
+  // Sends the next byte now and then; returns whether the server has closed all connections.
   bool Step() {
     constexpr size_t kStepsOfAByte = 5;
     const std::string byte = opening_.substr(std::min(steps_++ / kStepsOfAByte, opening_.size() - 1), 1);
@@ -243,7 +243,7 @@ class SlowPeers {
 
 class SlowLorisTest : public AttackTest {
  protected:
-  // `call`, `page`: how a peer begins on the port of calls and on that of operations.
+  // `call`, `page`: how a peer begins on the gRPC port and on the operations port.
   void ExpectSlowPeersAreCutOff(bool encrypted, const std::string& call, const std::string& page) {
     const std::string operations = FreeAddress();
     Start({"--stall-timeout", "1s", "--operations-listen", operations}, encrypted);
@@ -270,7 +270,7 @@ TEST_F(SlowLorisTest, InTheTlsHandshake) {
   ExpectSlowPeersAreCutOff(/*encrypted=*/true, hello, hello);
 }
 
-// After the handshake, where a byte now and then is as good as an answer to a ping.
+// After the handshake, where a single byte now and then counts like an answer to a ping.
 TEST_F(AttackTest, FramesThatComeByteByByte) {
   Start({"--stall-timeout", "1s", "--max-deadline", "1s", "--max-connection-age", "1s", "--max-connection-age-grace",
          "1s"});
@@ -293,12 +293,12 @@ TEST_F(AttackTest, FramesThatComeByteByByte) {
     }
     return all_closed;
   });
-  EXPECT_GT(sent, 10u);  // They got through the handshake.
+  EXPECT_GT(sent, 10u);  // They have completed the handshake.
 }
 
 TEST_F(AttackTest, CreditThatIsNotUsedComesBack) {
   Start({"--stall-timeout", "1s"});
-  // A stream that holds nothing may rest.
+  // A stream that holds nothing may be idle.
   const auto rest = NewCall("other");
   const auto resting = stub_->Append(rest.get());
   v1::AppendRequest open = OneAppend("run", "resting", 0);
@@ -322,7 +322,7 @@ TEST_F(AttackTest, CreditThatIsNotUsedComesBack) {
   EXPECT_EQ(opened.ack().error().code(), 0) << opened.ack().error().message();
 }
 
-// It holds credit, and has more answers under way than it takes: with all of them, with one now and then.
+// The peer holds credit, and reads none of its answers, or one now and then.
 TEST_F(AttackTest, AnswersThatAreNotTakenGiveTheCreditBack) {
   Start({"--stall-timeout", "1s"});
   Bystander bystander(*server_);
@@ -337,7 +337,7 @@ TEST_F(AttackTest, AnswersThatAreNotTakenGiveTheCreditBack) {
     for (int i = 0; i < 40; ++i) ASSERT_TRUE(connection.Send(stream, GrpcMessage(Wish("run", 1)), kPatience));
     if (takes_one) connection.Listen(std::chrono::milliseconds(1500));
     if (takes_one) connection.Allow(stream, 150);
-    // Its pings are answered all the while.
+    // It keeps answering pings.
     Await([&] {
       connection.Listen(std::chrono::milliseconds(10));
       return connection.Ended(stream);
@@ -348,15 +348,15 @@ TEST_F(AttackTest, AnswersThatAreNotTakenGiveTheCreditBack) {
   bystander.Await(2);
 }
 
-// Long messages of many calls at once, without any credit and without their last byte: gRPC holds what has come of
-// them. It ends calls over the sum of its quota, but how soon depends on the machine: what holds always is one message
-// for each call that there may be.
+// Long messages of many calls at once, without credit and without their last byte, so that gRPC holds what has arrived.
+// gRPC ends calls if the sum exceeds its quota, but when depends on the machine; one message for each allowed call is
+// the bound that always holds.
 TEST_F(AttackTest, MessagesWithoutCredit) {
   constexpr int kFloods = 200, kConnections = 24;
   constexpr int64_t kMessage = 8 * kMiB, kBeside = 64 * kMiB;
   struct Case {
     const char* token;
-    int connections;  // That there may be.
+    int connections;  // The number of connections that are allowed.
     int64_t messages;
   };
   v1::AppendRequest request = OneAppend("run", "flood", 3);
@@ -377,7 +377,7 @@ TEST_F(AttackTest, MessagesWithoutCredit) {
       floods.push_back(std::make_unique<Flood>(server_->endpoint()));
       floods.back()->stream = floods.back()->connection.StartCall(i % 2 == 0 ? "Put" : "Append", token);
     }
-    // Until the server takes nothing of any of them.
+    // Until the server accepts no more bytes from any of them.
     constexpr std::chrono::seconds kNothing(1);
     for (auto last = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - last < kNothing;) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -390,7 +390,7 @@ TEST_F(AttackTest, MessagesWithoutCredit) {
       }
     }
     EXPECT_LT(PeakMemory() - before, messages * kMessage + kBeside);
-    // Others are served again, at the latest when the requests of those calls are due.
+    // Other clients are served again, at the latest when the requests of those calls time out.
     Await([&] {
       v1::AppendAck ack;
       return stub_->Put(NewCall("other").get(), OneAppend("run", "theirs", 3), &ack).ok();
@@ -403,7 +403,7 @@ TEST_F(AttackTest, MessagesWithoutCredit) {
   EXPECT_EQ(answer.ack().error().code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
 }
 
-// A stream that names one run after the other, most of which are not there.
+// A stream that names many runs, most of which do not exist.
 TEST_F(AttackTest, NamesOfRunsDoNotPileUp) {
   for (const bool limited : {false, true}) {
     Start(limited ? std::vector<std::string>{"--run-streams", "4", "--run-budget", "8MiB"}
@@ -417,7 +417,7 @@ TEST_F(AttackTest, NamesOfRunsDoNotPileUp) {
         ASSERT_TRUE(stream->Write(name));
       }
       v1::AppendResponse answer;
-      ASSERT_TRUE(stream->Write(Wish("run", 1)) && stream->Read(&answer));  // All before it were looked at.
+      ASSERT_TRUE(stream->Write(Wish("run", 1)) && stream->Read(&answer));  // All before it are processed.
       EXPECT_EQ(answer.credit().granted_bytes(), 1u);
     };
     // What gRPC keeps ready for a stream that is behind is there after the first.

@@ -1,4 +1,4 @@
-// What peers with and without a ticket can do to the direct listeners of a real server, while another client appends.
+// Attacks on the direct listeners of a real server, with and without a ticket, while another client appends.
 #include <sys/un.h>
 
 #include <cstring>
@@ -120,7 +120,7 @@ class DirectAttackTest : public AttackTest {
   std::mt19937 random_{1};
 };
 
-// With TLS none of the bytes is a handshake, or they are the beginning of one.
+// With TLS the bytes are no handshake, or only the beginning of one.
 TEST_F(DirectAttackTest, ConnectionsThatLieStallAndFlood) {
   for (const bool encrypted : {false, true}) {
     Start({"--stall-timeout", "3s"}, encrypted);

@@ -1,4 +1,4 @@
-// rrctl doctor against a server with TLS and tokens: what is wrong is named, and what to do.
+// rrctl doctor against a server with TLS and tokens: it names each problem and its fix.
 #include "client/rrctl/doctor.h"
 
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ class DoctorTest : public ::testing::Test {
 TEST_F(DoctorTest, AllIsWell) {
   const auto found = ExamineWith(ClientFiles(authority_, "all"));
   EXPECT_THAT(found.at("tls").what, HasSubstr("localhost"));
-  // The certificate of the test is one for an hour.
+  // The test's certificate is valid for one hour.
   EXPECT_EQ(found.at("tls").verdict, Verdict::kWarn);
   EXPECT_EQ(found.at("access").verdict, Verdict::kOk);
 }

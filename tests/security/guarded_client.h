@@ -1,4 +1,4 @@
-// Our own client with its files.
+// A client of ours and its certificate and token files.
 #ifndef TESTS_SECURITY_GUARDED_CLIENT_H_
 #define TESTS_SECURITY_GUARDED_CLIENT_H_
 
@@ -11,7 +11,7 @@
 
 namespace routing_replay::testing {
 
-// What a client is given: an authority (none: plaintext) and a token, and perhaps a certificate.
+// The client's files: an authority (none: plaintext), a token, and perhaps a certificate.
 class ClientFiles {
  public:
   ClientFiles(const std::string& authority, const std::string& token) : encrypted_(!authority.empty()) {
@@ -43,7 +43,7 @@ class ClientFiles {
   bool has_identity_ = false;
 };
 
-// As that of OpenRun in guarded_server.h.
+// As the OpenRun of guarded_server.h does.
 inline Geometry SmallGeometry() {
   return *Geometry::Create({.num_layers = 1, .moe_layer_ids = {0}, .num_experts = {4}, .top_k = {1}});
 }

@@ -1,4 +1,4 @@
-// A real server with TLS and tokens, and calls to it by the generated classes alone: what an attacker has.
+// A real server with TLS and tokens, and calls to it with only the generated classes: an attacker has no more.
 #ifndef TESTS_SECURITY_GUARDED_SERVER_H_
 #define TESTS_SECURITY_GUARDED_SERVER_H_
 
@@ -30,7 +30,7 @@ std::string TokenFileText(const std::vector<TestToken>& tokens);
 
 class GuardedServer {
  public:
-  // Tests fail where it does not start. With `encrypted`, on loopback addresses too.
+  // The test fails if the server does not start. `encrypted`: TLS even on loopback addresses.
   explicit GuardedServer(const std::vector<TestToken>& tokens, std::vector<std::string> flags = {},
                          bool encrypted = true, const std::string& program = RR_SERVER);
 
@@ -55,7 +55,7 @@ class GuardedServer {
   ServerProcess process_;
 };
 
-// Waits; tests fail where it does not come true.
+// Waits for the condition; the test fails if it does not become true.
 void Await(const std::function<bool()>& done);
 
 // A call with a deadline and, if not empty, a token.

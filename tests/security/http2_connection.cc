@@ -22,7 +22,7 @@ constexpr char kEndStream = 1;
 constexpr char kEndHeaders = 4;
 constexpr int kInitialWindowSize = 4;
 constexpr size_t kFrameHeader = 9;
-constexpr size_t kLongestFrame = 16 << 10;  // Which every peer takes.
+constexpr size_t kLongestFrame = 16 << 10;  // Every peer accepts frames of this size.
 constexpr std::chrono::milliseconds kStep(10);
 
 std::string BigEndian(uint32_t value) {
@@ -36,7 +36,7 @@ uint32_t FromBigEndian(absl::string_view bytes) {
   return value;
 }
 
-// Not indexed, not squeezed; shorter than 127 bytes.
+// A header that is not indexed and not compressed; shorter than 127 bytes.
 std::string Header(const std::string& name, const std::string& value) {
   return absl::StrCat(std::string(1, '\0'), std::string(1, static_cast<char>(name.size())), name,
                       std::string(1, static_cast<char>(value.size())), value);

@@ -1,5 +1,4 @@
-// As much of HTTP/2 as an attacker needs: a client's library keeps the rules of the protocol, this one keeps those it
-// is told to.
+// The part of HTTP/2 that an attacker needs: a client's library keeps to the protocol, this one only if told to.
 #ifndef TESTS_SECURITY_HTTP2_CONNECTION_H_
 #define TESTS_SECURITY_HTTP2_CONNECTION_H_
 
@@ -17,7 +16,7 @@ namespace routing_replay::testing {
 
 inline constexpr char kHttp2Preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-// A frame; `length` is what it says of its payload, of which `payload` may be a part.
+// A frame; `length` is the stated length of the payload, of which `payload` may be a part.
 std::string Http2Frame(char type, char flags, uint32_t stream, absl::string_view payload, size_t length);
 // As gRPC frames a message that is not compressed.
 std::string GrpcMessage(const google::protobuf::MessageLite& message);
@@ -28,26 +27,26 @@ class Http2Connection {
   // As RawSocket. The server may send `stream_window` bytes to each stream.
   explicit Http2Connection(const std::string& address, uint32_t stream_window = 65535);
 
-  // A call of the service whose headers go and nothing else; its stream.
+  // Begins a call of the service that sends only its headers; returns its stream.
   uint32_t StartCall(const std::string& method, const std::string& token);
-  // Sends as much as the server's windows and the socket take now; how much that is.
+  // Sends as much as the server's windows and the socket accept now; returns how much.
   size_t Offer(uint32_t stream, absl::string_view bytes);
-  // Offers again and again, until all is sent or `patience` is over: whether it is.
+  // Sends again and again, until everything is sent or `patience` is over; returns whether everything was sent.
   bool Send(uint32_t stream, absl::string_view bytes, std::chrono::milliseconds patience);
-  // Lets the server send so much more to the stream.
+  // Allows the server to send this much more on the stream.
   void Allow(uint32_t stream, uint32_t bytes);
-  // Takes what comes in this time; answers settings and pings.
+  // Receives for this time; answers settings and pings.
   void Listen(std::chrono::milliseconds patience);
 
   bool closed() const { return socket_.closed(); }
   // Whether the server has ended the stream, by trailers or a reset, or the connection.
   bool Ended(uint32_t stream);
-  // Of data, to the stream.
+  // Bytes of data that came on the stream.
   int64_t received(uint32_t stream) { return streams_[stream].received; }
 
  private:
   struct Stream {
-    int64_t window = 0;  // What the server takes yet.
+    int64_t window = 0;  // Bytes that the server still accepts.
     int64_t received = 0;
     bool ended = false;
   };

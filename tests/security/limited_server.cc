@@ -20,7 +20,7 @@
 namespace routing_replay::testing {
 namespace {
 
-// Whether `name` is one of these limits; takes its value then.
+// Whether `name` is one of these limits; if so, sets its value.
 bool SetLimit(absl::string_view name, const std::string& value, server::ServerConfig& config) {
   for (auto& [known, time] :
        {std::pair("--stall-timeout", &config.stall_timeout), std::pair("--max-deadline", &config.max_deadline),

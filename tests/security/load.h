@@ -1,4 +1,4 @@
-// Work that is repeated beside a test.
+// Work that is repeated on another thread during a test.
 #ifndef TESTS_SECURITY_LOAD_H_
 #define TESTS_SECURITY_LOAD_H_
 
@@ -38,7 +38,7 @@ class Load {
     while (done_ < wanted && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
     EXPECT_GE(done_, wanted);
   }
-  // What the work failed with; OK where it was told to stop.
+  // The error that ended the work; OK if it was told to stop.
   absl::Status Stop() {
     stopping_ = true;
     if (thread_.joinable()) thread_.join();

@@ -1,4 +1,4 @@
-// What the log of a server tells.
+// The content of a server's log.
 #include <sys/stat.h>
 
 #include <fstream>
@@ -13,7 +13,7 @@
 namespace routing_replay::testing {
 namespace {
 
-// Nothing of a user's is in the log of a server that runs as usual.
+// The log of a server in normal use contains no data of users.
 TEST(LogTest, NeitherIdsNorPayloadNorTokens) {
   const ScratchDirectory directory;
   const TestAuthority clients;
@@ -43,7 +43,7 @@ TEST(LogTest, NeitherIdsNorPayloadNorTokens) {
   for (const char* word : {"very-secret", "no-secret", "sample-of-somebody"}) {
     EXPECT_THAT(text, ::testing::Not(::testing::HasSubstr(word)));
   }
-  // Who made the run is told; nothing else names it.
+  // The log tells who made the run; nothing else names the caller.
   int audits = 0;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     if (!absl::StrContains(line, "run-of-somebody")) continue;

@@ -133,7 +133,7 @@ class ClientTest(Guarded):
         try:
             with rr.Client(self.endpoint) as client:
                 self.assertEqual(client.runs(), [])
-            # What it says is not for a server of one's own.
+            # The environment's TLS settings do not apply to a local server.
             os.environ["ROUTING_REPLAY_SERVER"] = SERVER
             with rr.local_server(), rr.Client() as client:
                 self.assert_round_trip(client.run("local", GEOMETRY), "sample")
@@ -198,7 +198,7 @@ class ClientTest(Guarded):
                 run.flush(PATIENCE)
                 run.put(names[3], ROWS[:1])
                 waiting = pool.submit(run.read, names, wait=True, timeout=PATIENCE)
-                time.sleep(0.3)  # For the read to come to its wait, with the token of now.
+                time.sleep(0.3)  # Gives the read time to wait with the present token.
                 self.set_tokens(f"read-{number}")
                 replace(self.token_file, f"read-{number}\n")
                 run.put(names[3], ROWS[1:], row_start=1, seal=True)

@@ -1,4 +1,4 @@
-// A connection whose bytes are the test's own.
+// A connection on which the test controls every byte.
 #ifndef TESTS_SECURITY_RAW_SOCKET_H_
 #define TESTS_SECURITY_RAW_SOCKET_H_
 
@@ -22,7 +22,7 @@ inline sockaddr_in LoopbackAddress(int port) {
   return address;
 }
 
-// That nobody listens on now.
+// A port on which nothing listens now.
 inline std::string FreeAddress() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in at = LoopbackAddress(0);
@@ -33,7 +33,7 @@ inline std::string FreeAddress() {
   return absl::StrCat("127.0.0.1:", ntohs(at.sin_port));
 }
 
-// To "127.0.0.1:PORT"; tests fail where it cannot be had. Never waits.
+// To "127.0.0.1:PORT"; the test fails if it cannot connect. Never blocks.
 class RawSocket {
  public:
   explicit RawSocket(const std::string& address) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -45,12 +45,12 @@ class RawSocket {
   ~RawSocket() { close(fd_); }
 
   int fd() const { return fd_; }
-  // How many of the bytes went.
+  // The number of bytes that were sent.
   size_t Send(const std::string& bytes) const {
     const ssize_t sent = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     return sent < 0 ? 0 : static_cast<size_t>(sent);
   }
-  // What has come.
+  // The bytes that have arrived.
   std::string Receive() {
     std::string all;
     char bytes[4096];
@@ -59,7 +59,7 @@ class RawSocket {
     if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) closed_ = true;
     return all;
   }
-  // Whether the server has closed the connection, as far as it was received.
+  // Whether the server has closed the connection, judging by what was received.
   bool closed() const { return closed_; }
 
  private:

@@ -23,7 +23,7 @@ absl::Status AppendOnce(Run& run, Appender& appender, const std::string& sample)
   return (*read)[0].record.status == SampleStatus::kOk ? absl::OkStatus() : absl::DataLossError("not read");
 }
 
-// Calls of every kind: a stream that stays, reads, what is made once, and clients that come and go.
+// Calls of every kind: a long stream, reads, calls that are sent only once, and new clients.
 class Clients {
  public:
   explicit Clients(const ClientOptions& options) : client_(*Client::Connect(options)) {
@@ -57,14 +57,14 @@ class Clients {
   std::vector<std::unique_ptr<Load>> loads_;
 };
 
-// Makes a connection for each round and a call of each kind on it, and tries nothing twice: a server that turned
-// anybody away for a moment would be found out.
+// Makes a new connection each round, with a call of each kind and without retries, to find any moment in which the
+// server rejects clients.
 class Newcomers {
  public:
   Newcomers(const GuardedServer& server, grpc::SslCredentialsOptions keys)
       : server_(server), keys_(std::move(keys)), load_([this](int) { return Round(); }) {}
 
-  // From the next connection on.
+  // From the next connection on the new one is used.
   void Show(grpc::SslCredentialsOptions keys) {
     MutexLock lock(mutex_);
     keys_ = std::move(keys);
@@ -115,7 +115,7 @@ TEST(RotationTest, TokensChangeUnderLoad) {
     files.SetToken(after);
     clients.Await(2);
     server.SetTokens({{after}});
-    // At once, and on the connection on which it was good a moment ago.
+    // At once, also on a connection on which it was valid a moment ago.
     EXPECT_EQ(AskOver(channel, before).error_code(), grpc::StatusCode::UNAUTHENTICATED);
     EXPECT_TRUE(AskOver(channel, after).ok());
   }
@@ -127,7 +127,7 @@ std::string TextOf(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Mutual TLS; both sides get new authorities, too, and the files are in a bad state now and then.
+// Mutual TLS: both sides get new authorities, too, and the files are sometimes invalid.
 TEST(RotationTest, CertificatesChangeUnderLoad) {
   const TestAuthority first, second;
   const ScratchDirectory directory;
@@ -156,7 +156,7 @@ TEST(RotationTest, CertificatesChangeUnderLoad) {
     EXPECT_TRUE(v1::RoutingReplay::NewStub(channel)->GetServerInfo(NewCall("known").get(), {}, &info).ok());
     return (*info.mutable_counters())["routing_replay_tls_reload_failures_total"];
   };
-  // The file is as it should not be while the server looks at it.
+  // The server reads the file while it is invalid.
   const auto spoil = [&](const std::string& path, size_t bytes, const TestAuthority& authority,
                          const TestIdentity& identity) {
     const std::string good = TextOf(path);
@@ -170,7 +170,7 @@ TEST(RotationTest, CertificatesChangeUnderLoad) {
   EXPECT_TRUE(with(server.authority(), old_identity).ok());
   spoil(server.path("server.crt"), 0, server.authority(), old_identity);
   spoil(client_ca, 300, server.authority(), old_identity);
-  // Each side first trusts both, then shows the new, then trusts the new alone.
+  // Each side first trusts both authorities, then shows the new certificate, then trusts only the new authority.
   const TestIdentity new_identity = second.Issue("DNS:worker");
   ReplaceFile(client_ca, first.certificate() + second.certificate());
   const std::string both = server.authority().certificate() + second.certificate();
@@ -179,7 +179,7 @@ TEST(RotationTest, CertificatesChangeUnderLoad) {
   Await([&] { return with(server.authority(), new_identity).ok(); });
   files.SetIdentity(new_identity);
   newcomers.Show(keys(both, new_identity));
-  newcomers.Await(2);  // The round that was under way has ended.
+  newcomers.Await(2);  // The current round has ended.
   server.SetIdentity(second.Issue(kLocalNames));
   Await([&] { return with(second, new_identity).ok(); });
   spoil(server.path("server.key"), 100, second, new_identity);

@@ -1,4 +1,4 @@
-// SECURITY.md says of each threat how it is answered, and by which test.
+// SECURITY.md says for each threat how it is answered, and which test shows it.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::Contains;
 
-// In words of its row, each of the threats that this project has to answer.
+// The threats that this project has to answer, in words of their rows.
 constexpr const char* kThreats[] = {"zstd bomb",
                                     "zstd frames",
                                     "base64",

@@ -1,4 +1,4 @@
-// What one tenant can take of what all share.
+// How much of the shared resources one tenant can take.
 #include "tests/security/attack_fixture.h"
 
 namespace routing_replay::testing {
@@ -31,12 +31,12 @@ class OpenCalls {
   std::vector<std::unique_ptr<grpc::ClientReaderWriter<v1::AppendRequest, v1::AppendResponse>>> streams_;
 };
 
-// The rest of a run's budget is for what appends cost beside their payload.
+// The rest of a run's budget is for the cost of appends beside their payload.
 constexpr uint64_t PromisedAtMost(int64_t run_budget) { return static_cast<uint64_t>(run_budget - run_budget / 16); }
 
 uint64_t Counter(v1::ServerInfo info, const std::string& name) { return (*info.mutable_counters())[name]; }
 
-// The bytes, the readers and the streams of a run are used up; those of another are not.
+// One run has used up its bytes, readers and streams; another run still has its own.
 TEST_F(AttackTest, OneRunTakesItsShareAlone) {
   constexpr int kStreams = 2;
   Start({"--run-budget", "2MiB", "--run-streams", absl::StrCat(kStreams)});
@@ -61,7 +61,7 @@ TEST_F(AttackTest, OneRunTakesItsShareAlone) {
   EXPECT_THAT(rejected, Fails(kExhausted, Reason::kOverBudget));
   EXPECT_EQ(GetErrorDetail(rejected)->field, "run-streams");
 
-  // As many of the other's, which get what they ask for.
+  // As many of another run, which get what they request.
   for (int i = 0; i < kStreams; ++i) {
     auto& stream = other.Append();
     ASSERT_TRUE(stream.Write(Wish("theirs", 1000)) && stream.Read(&answer));
@@ -98,7 +98,7 @@ TEST_F(AttackTest, CallsWithoutADeadlineEnd) {
   EXPECT_GT(Counter(Info(), "routing_replay_quota_rejections_total{quota=\"max_deadline\"}"), 0u);
 }
 
-// A byte now and then is use of credit, and keeps it: that of the run's share, which others have their own beside.
+// A byte now and then counts as use of credit and keeps it, within the share of the run; other runs have theirs.
 TEST_F(AttackTest, AStreamThatTricklesHoldsItsShareAlone) {
   Start({"--run-budget", "2MiB", "--stall-timeout", "1s"});
   Bystander bystander(*server_);
@@ -120,7 +120,7 @@ TEST_F(AttackTest, AStreamThatTricklesHoldsItsShareAlone) {
   bystander.Await(2);
 }
 
-// Samples of nothing but a name take memory, too.
+// Samples that have only a name take memory, too.
 TEST_F(AttackTest, AppendsWithoutPayloadTakeOfTheRunsShare) {
   Start({"--run-budget", "1MiB"});
   v1::AppendRequest empty = OneAppend("run", "", 3);
@@ -150,7 +150,7 @@ TEST_F(AttackTest, CreditTakesOfTheRunsShare) {
   for (int i = 0; i < 4; ++i) {
     calls.push_back(NewCall("attacker"));
     streams.push_back(stub_->Append(calls.back().get()));
-    // Neither a run that is not there nor another run makes it more.
+    // Naming another run, or one that does not exist, does not increase the share.
     for (const char* run : {"run", "none", "run"}) {
       ASSERT_TRUE(streams.back()->Write(Wish(run, 60 * kMiB)) && streams.back()->Read(&answer));
       granted += answer.credit().granted_bytes();
@@ -158,7 +158,7 @@ TEST_F(AttackTest, CreditTakesOfTheRunsShare) {
   }
   EXPECT_EQ(granted, PromisedAtMost(2 * kMiB));
   bystander.Await(2);
-  // Messages that use nothing of it do not keep it.
+  // Messages that do not use the credit do not keep it.
   std::atomic<bool> ended{false};
   std::thread talker([&] {
     while (!ended && streams[0]->Write(Wish("run", 0))) std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -167,21 +167,21 @@ TEST_F(AttackTest, CreditTakesOfTheRunsShare) {
   ended = true;
   talker.join();
   EXPECT_EQ(streams[0]->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  // Its share is there for the next.
+  // The share is free for the next stream.
   ASSERT_TRUE(streams[1]->Write(Wish("run", kMiB)) && streams[1]->Read(&answer));
   EXPECT_EQ(answer.credit().granted_bytes(), uint64_t{kMiB});
   for (auto& call : calls) call->TryCancel();
   for (size_t i = 1; i < streams.size(); ++i) streams[i]->Finish();
 }
 
-// Appends that are rejected for what they say, and such that cost more than their payload, bring no credit beside the
+// Appends that are rejected for their content, and those that cost more than their payload, bring no credit beyond the
 // run's share.
 TEST_F(AttackTest, AppendsThatClaimMuchBringNoMoreCredit) {
   Start({"--run-budget", "4MiB"});
   Bystander bystander(*server_);
   OpenCalls attacker(*stub_, "attacker");
   v1::AppendResponse answer;
-  uint64_t left = 0;  // Granted and not used, over all streams.
+  uint64_t left = 0;  // Credit that was granted and not used, over all streams.
   for (int stream = 0; stream < 4; ++stream) {
     auto& append = attacker.Append();
     for (int round = 0; round < 6; ++round) {
@@ -215,7 +215,7 @@ TEST_F(AttackTest, StreamsOfOneRunAreCounted) {
   const absl::Status rejected = FromGrpcStatus(second->Finish());
   EXPECT_THAT(rejected, Fails(kExhausted, Reason::kOverBudget));
   EXPECT_EQ(GetErrorDetail(rejected)->field, "run-streams");
-  // Readers are counted apart, and a stream that goes on with another run leaves its place.
+  // Readers are counted separately, and a stream that continues with another run gives its place back.
   v1::ReadRequest read;
   read.set_run("run");
   const auto read_call = NewCall("attacker");

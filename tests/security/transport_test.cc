@@ -1,4 +1,4 @@
-// Who gets a connection, against a real server, and for how long.
+// Who may connect to a real server, and for how long.
 #include <sys/stat.h>
 
 #include <fstream>
@@ -52,7 +52,7 @@ TEST(TransportTest, ClientCertificatesAreDemandedWhereTheyAreAskedFor) {
   EXPECT_TRUE(Ask(with(clients.Issue("URI:spiffe://example.org/rollout"))).ok());
   EXPECT_EQ(Ask(server.NewChannel()).error_code(), StatusCode::UNAVAILABLE);
   EXPECT_EQ(Ask(with(server.authority().Issue("DNS:client"))).error_code(), StatusCode::UNAVAILABLE);
-  // The certificate opens the connection; what is done on it still takes a token.
+  // The certificate allows the connection; calls on it still need a token.
   v1::ServerInfo info;
   const auto stub = v1::RoutingReplay::NewStub(with(clients.Issue("DNS:client")));
   EXPECT_EQ(stub->GetServerInfo(NewCall("").get(), {}, &info).error_code(), StatusCode::UNAUTHENTICATED);
@@ -84,7 +84,7 @@ class MutualTest : public ::testing::Test {
                                                      .pem_private_key = identity.key,
                                                      .pem_cert_chain = identity.certificate}));
   }
-  // Of the server's looks at its files.
+  // The number of times that the server has checked its files.
   uint64_t Failures() const {
     v1::ServerInfo info;
     const auto stub = v1::RoutingReplay::NewStub(With(client_));
@@ -98,7 +98,7 @@ class MutualTest : public ::testing::Test {
   std::unique_ptr<GuardedServer> server_;
 };
 
-// When the certificate ends that is shown, as the operations port tells everybody.
+// When the presented certificate expires, as the operations port tells everybody.
 int64_t ExpiryOf(const HttpsAnswer& metrics) {
   const std::string name = "\nrouting_replay_certificate_expiry_timestamp_seconds ";
   const size_t at = metrics.text.find(name);
@@ -125,18 +125,18 @@ TEST_F(MutualTest, FilesThatAreNotGoodAreNotTaken) {
     const std::string before = TextOf(path);
     const uint64_t failures = Failures();
     std::ofstream(path) << text;  // In place, as `cp` does.
-    // Each look at the server's counters is a new connection.
+    // Each request for the server's counters makes a connection.
     Await([&] { return Failures() >= failures + 2; });
     const HttpsAnswer page = metrics(server_->authority());
     EXPECT_EQ(page.certificate, shown);
-    EXPECT_EQ(ExpiryOf(page), expiry);  // What is shown counts, and not what is in the file.
+    EXPECT_EQ(ExpiryOf(page), expiry);  // The presented certificate counts, not the one in the file.
     std::ofstream(path) << before;
   }
   std::remove(key.c_str());
   const uint64_t failures = Failures();
   Await([&] { return Failures() >= failures + 2; });
   EXPECT_THAT(TextOf(log()), ::testing::HasSubstr("the previous certificates stay in use: --tls-key: "));
-  // Good ones are taken.
+  // Valid ones are accepted.
   const TestAuthority next;
   server_->SetIdentity(next.Issue(kLocalNames, std::chrono::hours(5)));
   Await([&] {
@@ -148,7 +148,7 @@ TEST_F(MutualTest, FilesThatAreNotGoodAreNotTaken) {
   EXPECT_GT(ExpiryOf(metrics(next)), expiry + 3 * 3600);
 }
 
-// Calls of every kind, those that are made then, and those that are under way.
+// Calls of every kind: new ones, and those in flight.
 TEST_F(MutualTest, ACertificateThatWasTakenBackFailsOnTheConnectionThatItOpened) {
   Start();
   const auto connection = With(client_);
@@ -165,7 +165,7 @@ TEST_F(MutualTest, ACertificateThatWasTakenBackFailsOnTheConnectionThatItOpened)
   ASSERT_TRUE(stub->Put(NewCall("known").get(), OneAppend("run", "long", 1 << 20), &ack).ok());
   v1::AppendRequest later = OneAppend("run", "later", 3);
   ASSERT_TRUE(stub->Put(NewCall("known").get(), later, &ack).ok());
-  // One read that sends for long, as its reader takes its time, and one that waits.
+  // One read that sends for a long time because its reader is slow, and one that waits.
   v1::ReadRequest all, wait;
   for (v1::ReadRequest* request : {&all, &wait}) request->set_run("run");
   for (int i = 0; i < 200; ++i) all.add_samples()->set_sample("long");
@@ -200,13 +200,13 @@ TEST_F(MutualTest, ACertificateThatWasTakenBackFailsOnTheConnectionThatItOpened)
   ASSERT_TRUE(others->Put(NewCall("known").get(), later, &ack).ok());
   EXPECT_FALSE(waiting->Read(&rows)) << rows.ShortDebugString().substr(0, 300);
   EXPECT_EQ(waiting->Finish().error_code(), StatusCode::UNAVAILABLE);
-  EXPECT_EQ(connection->GetState(false), GRPC_CHANNEL_READY);  // The same one still.
+  EXPECT_EQ(connection->GetState(false), GRPC_CHANNEL_READY);  // The connection is still the same.
 
   SetAuthorities(clients_.certificate());
   Await([&] { return Ask(connection).ok(); });
 }
 
-// Whatever the umask of who starts the server.
+// Whatever the umask of the starting process is.
 TEST(TransportTest, ASocketIsForUserAndGroup) {
   const ScratchDirectory directory;
   const std::string path = directory.path() + "/socket";
@@ -222,7 +222,7 @@ TEST(TransportTest, AListenerForOthersIsEncryptedOrMeantNotToBe) {
   EXPECT_EQ(ExitOf({"--listen", "0.0.0.0:0", "--check-config"}), 2);
   EXPECT_EQ(ExitOf({"--listen", "127.0.0.1:0", "[::]:0", "--check-config"}), 2);
   EXPECT_EQ(ExitOf({"--listen", "0.0.0.0:0", "--check-config", "--insecure"}), 0);
-  // Whether the server is well is no secret.
+  // The server's health is not secret.
   EXPECT_EQ(ExitOf({"--health-listen", "0.0.0.0:0", "--check-config"}), 0);
   const TestAuthority authority;
   const ScratchDirectory directory;

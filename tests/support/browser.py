@@ -140,6 +140,6 @@ class Page:
         return result["result"].get("value")
 
     def screenshot(self, path):
-        """The whole page, as far down as a picture goes."""
+        """The whole page, up to the greatest height of a picture."""
         self._resize(min(TALLEST, self.evaluate("document.documentElement.scrollHeight")))
         Path(path).write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))

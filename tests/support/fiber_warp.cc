@@ -20,14 +20,14 @@ namespace {
 constexpr int32_t kLanes = 32;
 constexpr size_t kStackBytes = 256 << 10;
 
-// A thread of control with a stack. Sanitizers must be told of each switch, or they take one stack's frames for the
-// other's.
+// A thread of control with a stack of its own. Sanitizers must be told of each switch; otherwise they attribute frames
+// to the wrong stack.
 struct Context {
   ucontext_t registers;
   const void* stack = nullptr;
   size_t stack_bytes = 0;
-  void* sanitizer_frames = nullptr;  // What AddressSanitizer keeps of this one while it does not run.
-  void* sanitizer_fiber = nullptr;   // ThreadSanitizer's name of this one.
+  void* sanitizer_frames = nullptr;  // AddressSanitizer's state of this fiber while it does not run.
+  void* sanitizer_fiber = nullptr;   // ThreadSanitizer's handle of this fiber.
 };
 
 void BeforeSwitch([[maybe_unused]] void** frames, [[maybe_unused]] const Context& to) {
@@ -82,7 +82,7 @@ struct FiberWarp::State {
   };
   std::array<Fiber, kLanes> fibers;
   Context scheduler;
-  // What the lanes show each other; two arrays in turn, so that one barrier is enough for an exchange.
+  // The values that lanes exchange; two arrays in turn, so that one barrier is enough for an exchange.
   std::array<std::array<uint64_t, kLanes>, 2> shown;
   std::array<int64_t, kLanes> exchanges;
   const std::function<void(const FiberLane&)>* body = nullptr;
@@ -93,12 +93,12 @@ struct FiberWarp::State {
     AfterSwitch(fibers[running], scheduler);
     (*body)(FiberLane(warp, running));
     fibers[running].done = true;
-    BeforeSwitch(nullptr, scheduler);  // For good.
+    BeforeSwitch(nullptr, scheduler);  // The fiber does not run again.
     setcontext(&scheduler.registers);
     std::abort();
   }
 
-  // makecontext passes ints alone.
+  // makecontext can pass only ints.
   static void Enter(unsigned low, unsigned high) {
     reinterpret_cast<State*>(static_cast<uintptr_t>(low) | static_cast<uintptr_t>(high) << 32)->RunLane();
   }
@@ -109,7 +109,7 @@ struct FiberWarp::State {
     fiber.stack = fiber.memory.data();
     fiber.stack_bytes = fiber.memory.size();
     fiber.sanitizer_frames = nullptr;
-    ForgetFiber(fiber);  // With the frames of the body before, which it never left.
+    ForgetFiber(fiber);  // It still has the frames of the previous body, which never returned.
     NameFiber(fiber);
     getcontext(&fiber.registers);
     fiber.registers.uc_stack.ss_sp = fiber.memory.data();

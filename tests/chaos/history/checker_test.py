@@ -1,4 +1,4 @@
-"""The checker finds every fault that is planted in a log, and none in a clean one."""
+"""The checker finds every fault that is planted in a log, and none in a correct log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def made(attempt: int = 0, variant: int = 0, begin: int = 0, end: int = 24, laye
 
 
 class Script:
-    """A log in which one call follows the other, unless `begin` and `answer` say otherwise."""
+    """A log in which calls follow each other, unless `begin` and `answer` say otherwise."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, dict[str, Any]]] = []
@@ -68,7 +68,7 @@ class CheckerTest(unittest.TestCase):
         self.log.append(8, 24)
 
     def found(self) -> list[str]:
-        """The first words of what is found."""
+        """The first words of the violations."""
         return [each.split(":")[0] for each in checker.check(checker.History(self.log.lines))]
 
     # Clean.

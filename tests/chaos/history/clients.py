@@ -37,7 +37,7 @@ AUDITED = 400  # Samples of each generation of a worker, the last ones.
 
 
 class Log:
-    """Thread-safe. A line is written with one call, so a process that is killed leaves whole ones."""
+    """Writes lines. Thread-safe. A line is one call of write, so a killed process leaves complete lines."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
@@ -52,7 +52,8 @@ class Log:
         return number
 
     def failed(self, of: int, error: Exception) -> None:
-        """Of an exception that is none of ours the class is the code, which no checker takes for a typed one."""
+        """The code of an error. For an exception of another library the class name is the code, which the checker does
+        not accept as typed."""
         fields: dict[str, Any] = {"code": type(error).__name__, "message": str(error)[:300]}
         if isinstance(error, RoutingReplayError):
             fields |= {"code": error.code, "reason": error.reason}
@@ -61,13 +62,14 @@ class Log:
 
 
 class LoggedAppender:
-    """Its outcomes are answers to the calls."""
+    """An appender that logs its outcomes as answers to the calls."""
 
     def __init__(self, log: Log, run: rr.Run, worker: Worker) -> None:
         self._log, self._worker = log, worker
         self._lock = threading.Lock()
         self._calls: dict[int, int] = {}  # By sequence number.
-        self._early: dict[int, rr.AppendOutcome] = {}  # Outcomes before their sequence number was known here.
+        # Outcomes that came before append returned their sequence number.
+        self._early: dict[int, rr.AppendOutcome] = {}
         self._appender = run.appender(on_full="raise", append_timeout=15, on_outcome=self._ended)
 
     def append(self, run: str, sample: str, attempt: int, variant: int, span: tuple[int, int], seal: bool) -> None:
@@ -141,7 +143,8 @@ class Worker:
             self._no_run.set()
 
     def call(self, do: str, function: Any, **fields: Any) -> Any:
-        """The result of a call, or None; its answer is logged by whoever knows what it means, a failure here."""
+        """The result of a call, or None. A failure is logged here; the caller logs the answer, because it knows what it
+        means."""
         number = self.log.call(do, **fields)
         try:
             return number, function()
@@ -151,7 +154,7 @@ class Worker:
             return number, None
 
     def open(self, name: str) -> rr.Run | None:
-        """None: the worker was stopped before the run was there."""
+        """Returns None if the worker was stopped before the run existed."""
         while not self.stopped.is_set():
             call, run = self.call("open", lambda: self.client.run(name, GEOMETRY), run=name)
             if run is not None:
@@ -160,7 +163,7 @@ class Worker:
             self.stopped.wait(0.05)
         return None
 
-    # Rows in.
+    # Writes.
 
     def write(self) -> None:
         self._run = self.open(RUN)
@@ -188,7 +191,8 @@ class Worker:
             appender.close()
 
     def _write_sample(self, appenders: list[LoggedAppender], sample: str, choice: random.Random) -> None:
-        """Turn by turn, in up to three attempts, some turns again, longer than needed, or with other routes."""
+        """Appends turn by turn, in up to three attempts; some turns are sent again, longer than needed, or with other
+        routes."""
         whole = rows.length(sample)
         main, other = choice.sample(appenders, 2)
         attempts = choice.choices((1, 2, 3), (8, 2, 1))[0]
@@ -208,7 +212,7 @@ class Worker:
                 row = to
 
     def _write_beside(self, appenders: list[LoggedAppender], choice: random.Random) -> None:
-        """To the sample that another worker is at, or was."""
+        """Appends to a sample of another worker."""
         other = choice.randrange(self._workers)
         generation, n = (int(number) for number in self._progress[other])
         sample = f"w{other}.{generation}/{max(0, n - choice.choice((0, 0, 0, 1, 5)))}"
@@ -216,7 +220,7 @@ class Worker:
         choice.choice(appenders).append(RUN, sample, 0, choice.randrange(2), (0, end), False)
 
     def _clean(self, n: int, choice: random.Random) -> None:
-        """Seals some samples that were not, and releases old ones."""
+        """Seals some unsealed samples, and releases old ones."""
         run = self._run
         name = f"w{self.number}.{self.generation}/"
         sample = f"{name}{n}"
@@ -245,7 +249,7 @@ class Worker:
         self._stat(run, name, [f"s{i}" for i in range(3)])
         appender.close()
 
-    # Rows out.
+    # Reads.
 
     def read(self) -> None:
         run = self.open(RUN)
@@ -292,7 +296,7 @@ class Worker:
         )
 
     def _read(self, run: rr.Run, samples: list[str], choice: random.Random | None, wait: bool = False) -> None:
-        """Whole samples, or with `choice` slices of rows and layers."""
+        """Reads whole samples, or with `choice` slices of rows and layers."""
         layers: list[int] | None = None
         spans: list[tuple[int, int] | None] = [None] * len(samples)
         if choice is not None:
@@ -325,7 +329,7 @@ class Worker:
         return made
 
     def audit(self) -> None:
-        """What is left of all that was written last."""
+        """Reads the last samples of all workers that still exist."""
         run = self.open(RUN)
         for other in range(self._workers):
             last, n = (int(number) for number in self._progress[other])
@@ -343,7 +347,8 @@ def main() -> None:
     log = Path(config["logs"], f"{name}.jsonl")
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    worker = Worker(config, number, generation, Log(log), stopped)  # That there is a log says that SIGTERM is served.
+    # The log file shows that SIGTERM is handled from now on.
+    worker = Worker(config, number, generation, Log(log), stopped)
     if name == "audit":
         worker.audit()
         return

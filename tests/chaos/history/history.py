@@ -47,7 +47,7 @@ DISK = 320 * MIB
 
 
 def memory_bound(budget: int) -> int:
-    """What deploy/OPERATING.md gives a container."""
+    """The memory limit that deploy/OPERATING.md recommends for a container."""
     return budget * 13 // 10 + 256 * MIB
 
 
@@ -59,7 +59,7 @@ def duration(text: str) -> float:
 
 
 class Watch:
-    """Notes what the server takes, and that it ends by itself."""
+    """Records the server's memory, and whether it ends by itself."""
 
     def __init__(self, server: Server, log: clients.Log, bound: int) -> None:
         self._server, self._log, self._bound = server, log, bound
@@ -88,7 +88,7 @@ class Watch:
 
 
 def disk_of_its_own(path: Path) -> bool:
-    """A small one at `path`, for processes that are started from now on; needs a mount namespace (see `main`)."""
+    """Mounts a small disk at `path` for processes started from now on; needs a mount namespace (see `main`)."""
     path.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "none", str(path)]
     return os.environ.get("CHAOS_MOUNTS") == "yes" and subprocess.run(command, check=False).returncode == 0
@@ -163,7 +163,7 @@ def history(store: str, transports: list[str], seed: int, seconds: float, direct
 
 
 def one(store: str, transports: list[str], seed: int, seconds: float, keep: Path) -> dict[str, Any]:
-    """Makes a history and tells of it."""
+    """Makes a history and prints its result."""
     directory = Path(tempfile.mkdtemp(prefix="history-"))
     try:
         result = history(store, transports, seed, seconds, directory)
@@ -196,7 +196,8 @@ def next_seed(store: str, transport: str) -> int:
 
 
 def many(store: str, sets: list[list[str]], arguments: argparse.Namespace) -> bool:
-    """Seed after seed, for so long, with one set of transports after the other; whether all promises were kept."""
+    """Runs seed after seed for so long, with one set of transports after the other. Returns whether all promises were
+    kept."""
     kept = True
     end = time.monotonic() + arguments.duration
     for transports in itertools.takewhile(lambda _: time.monotonic() < end, itertools.cycle(sets)):

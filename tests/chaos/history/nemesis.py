@@ -1,4 +1,4 @@
-"""What is done to the processes of a history, one action after the other. A seed fixes which, and in which order."""
+"""The actions on the processes of a history, one after the other. The seed determines which, and their order."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from processes import Proxy, Redis, RedisCluster, Security, Server, Shim, Worker
 from routing_replay.errors import RoutingReplayError
 
 MIB = 1 << 20
-KEPT_ON_DISK = 128 << 10  # Bytes that a disk has left when it is full.
+KEPT_ON_DISK = 128 << 10  # Bytes that are left on a full disk.
 
 
 @dataclass
 class Scene:
-    """What there is to act on; None or empty: it is not there."""
+    """The processes to act on; None or empty: there is none."""
 
     store: str
     budget: int
@@ -51,7 +51,7 @@ class Nemesis:
         self._actions = self._possible()
 
     def _possible(self) -> dict[str, tuple[int, Callable[[], None]]]:
-        """By name: how often, compared with the others, and how."""
+        """The actions by name: the relative frequency, and the function."""
         scene = self.scene
         volatile = scene.store in ("memory", "spill")
         actions: dict[str, tuple[int, Callable[[], None]]] = {
@@ -100,7 +100,7 @@ class Nemesis:
 
     @contextlib.contextmanager
     def _losing(self, loss: str | None) -> Iterator[None]:
-        """What happens within may take away what was acknowledged, as the store's table says."""
+        """Logs that these actions may lose acknowledged changes, as the store's table says."""
         begin = time.monotonic()
         try:
             yield
@@ -150,7 +150,7 @@ class Nemesis:
             resource.prlimit(process, resource.RLIMIT_NOFILE, limits)
 
     def _clock(self) -> None:
-        """To another time, and back. What is under way waits on: gRPC's timers, as long as the clock was set back."""
+        """Sets the clock to another time, and back. gRPC's timers then wait as long as the clock was set back."""
         seconds = self._choice.choice((-3600, -60, -1, 1, 60, 3600))
         self.scene.log.write(clock=seconds)
         self.scene.shim.set(0, seconds)
@@ -162,13 +162,13 @@ class Nemesis:
         self._sleep(0.2, 1.0)
         self.scene.shim.set(0, 0)
 
-    # What it needs.
+    # The bytes that the server needs.
 
     def _full_disk(self) -> None:
-        """To the last bytes, by others."""
+        """Fills the disk to its last bytes with another file."""
         others = self.scene.disk / "of-others"
         try:
-            # The server may take what was left before.
+            # The server may use what was left.
             with contextlib.suppress(OSError), open(others, "wb") as file:
                 left = os.statvfs(others)
                 os.posix_fallocate(file.fileno(), 0, max(1, left.f_bavail * left.f_frsize - KEPT_ON_DISK))
@@ -177,7 +177,7 @@ class Nemesis:
             others.unlink(missing_ok=True)
 
     def _budget(self) -> None:
-        """Rows of a run of its own until there is no room, for a moment."""
+        """Appends to a run of its own until there is no room, and holds it for a moment."""
         geometry = rr.Geometry(num_layers=32, num_experts=rows.EXPERTS, top_k=8)
         ids = np.tile(np.arange(8, dtype=np.uint8), (16384, 32, 1)) + np.arange(32, dtype=np.uint8)[:, None]
         scene = self.scene
@@ -203,7 +203,7 @@ class Nemesis:
         self.scene.security.new_token()
 
     def _token_taken_back(self) -> None:
-        """Under the calls that are on their way."""
+        """Changes them while calls are in flight."""
         self.scene.security.new_token(kept=0)
 
     # The workers.
@@ -224,7 +224,8 @@ class Nemesis:
     # The connections.
 
     def _flood(self) -> None:
-        """From another address of this machine, some with a beginning of HTTP/2, some with bytes that mean nothing."""
+        """Connects from another address of this machine; some connections send the beginning of HTTP/2, some send
+        random bytes."""
         host, port = self.scene.server.endpoint.rsplit(":", 1)
         with contextlib.ExitStack() as stack:
             for i in range(200):
@@ -264,7 +265,7 @@ class Nemesis:
         number = self._choice.choice(cluster.masters())
         with self._losing("tail"):
             cluster.nodes[number].kill()
-            # Before the replica takes over, or after it.
+            # Before or after the replica takes over.
             self._sleep(0, 4)
             cluster.nodes[number].start()
             cluster.await_whole()

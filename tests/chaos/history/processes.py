@@ -1,4 +1,4 @@
-"""The processes that a history is made with: the server, a proxy before it, the workers, and Redis."""
+"""The processes of a history: the server, a proxy before it, the workers, and Redis."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -
 
 
 def replace(path: Path, text: str) -> None:
-    """As a whole."""
+    """Replaces the file as a whole."""
     new = path.with_suffix(".new")
     new.write_text(text)
     new.rename(path)
 
 
 class Shim:
-    """What shim.c preloads, or None where it cannot be compiled."""
+    """The library of shim.c for LD_PRELOAD, or None if it cannot be compiled."""
 
     def __init__(self, directory: Path) -> None:
         self.library = directory / "shim.so"
@@ -61,7 +61,7 @@ class Shim:
 
 
 class Security:
-    """Tokens; and certificates of an authority of our own, if `tls` and where there is the openssl program."""
+    """Tokens; and certificates of a new authority, if `tls` is set and the openssl program exists."""
 
     def __init__(self, directory: Path, tls: bool) -> None:
         self._directory = directory
@@ -95,7 +95,7 @@ class Security:
             (self._directory / f"next.{suffix}").rename(self._directory / f"server.{suffix}")
 
     def new_token(self, kept: int = 1) -> None:
-        """Workers have the new one from now on; the `kept` ones before it are still good."""
+        """From now on workers use the new token; the last `kept` ones before it stay valid."""
         self._tokens = [*self._tokens, os.urandom(16).hex()][-1 - kept :]
         hashed = [hashlib.sha256(token.encode()).hexdigest() for token in self._tokens]
         entries = [{"name": "w", "sha256": each, "runs": [""], "scopes": ["put", "read", "admin"]} for each in hashed]
@@ -107,14 +107,14 @@ class Server:
     def __init__(
         self, program: str, directory: Path, flags: list[str], environment: dict[str, str], direct: bool = False
     ) -> None:
-        """`direct`: with the direct path, too."""
+        """direct: whether the direct path is on, too"""
         self._command = [program, *flags, "--endpoint-file", str(directory / "endpoint")]
         self._file, self._said = directory / "endpoint", directory / "server.log"
         self._environment = os.environ | environment
-        self.addresses = [reserve_address() for _ in range(1 + direct)]  # Of gRPC, and of the direct path.
+        self.addresses = [reserve_address() for _ in range(1 + direct)]  # Addresses for gRPC and for the direct path.
         self.endpoint = self.addresses[0]
         self._command += ["--listen", self.endpoint, "--direct-listen", self.addresses[1] if direct else "off"]
-        self.starting = threading.Lock()  # Held while it is meant to be away.
+        self.starting = threading.Lock()  # Held while the server is stopped on purpose.
         self.start()
 
     def start(self) -> None:
@@ -139,8 +139,8 @@ class Server:
 
 
 class Proxy:
-    """Passes connections on to the server, with what it is told to do to them. It has the server's ports, at another
-    address of this machine: there clients look for the direct path, too."""
+    """A proxy that forwards connections to the server, with the disturbances that it is told. It has the server's ports
+    at another address of this machine, because clients look for the direct path there."""
 
     HOST = "127.0.0.3"
 
@@ -157,7 +157,7 @@ class Proxy:
         self.endpoint = f"{self.HOST}:{targets[0].rsplit(':', 1)[1]}"
 
     def cut(self) -> None:
-        """All connections, each in the middle of what it passes on next."""
+        """Cuts all connections in the middle of the next data that they forward."""
         with self._lock:
             self._cut |= self._open
 
@@ -203,7 +203,7 @@ class Workers:
         self._config, self._transports = config, transports
         self._logs = Path(json.loads(config.read_text())["logs"])
         self._generations = [0] * count
-        self._used = list(range(count))  # Of the transports, modulo their number.
+        self._used = list(range(count))  # The number of each worker's transport, modulo the number of transports.
         self.processes = [self._start(number) for number in range(count)]
 
     def await_work(self) -> None:
@@ -219,7 +219,7 @@ class Workers:
             return subprocess.Popen([sys.executable, str(HERE / "clients.py"), *words], stderr=said)
 
     def again(self, number: int, ending: int, transport: int = 0) -> None:
-        """Ends one and starts its next generation, with the transport that is `transport` further."""
+        """Ends a worker and starts its next generation, with the transport `transport` places further."""
         self.processes[number].send_signal(ending)
         self.processes[number].wait(2 * PATIENCE)
         self._generations[number] += 1
@@ -227,7 +227,7 @@ class Workers:
         self.processes[number] = self._start(number)
 
     def finish(self) -> list[int]:
-        """Their exit statuses, and that of a process that reads what is left."""
+        """Stops the workers and runs one that reads what is left. Returns their exit statuses."""
         self.await_work()
         for process in self.processes:
             process.send_signal(signal.SIGTERM)
@@ -241,9 +241,9 @@ class Workers:
 
 
 class Redis:
-    """One redis-server, which keeps what it has on the disk."""
+    """One redis-server that stores its data on disk."""
 
-    # The second name is the same program in Debian's redis-tools: it goes by the name that it is called by.
+    # In Debian's redis-tools, the second name is the same program: its behaviour depends on the name.
     PROGRAMS = ("/usr/bin/redis-server", "/usr/bin/redis-check-rdb")
 
     def __init__(self, directory: Path, *flags: str) -> None:
@@ -270,7 +270,8 @@ class Redis:
         self.process.wait()
 
     def ask(self, *words: object) -> Any:
-        """The reply: text, a number or a list. Raises RuntimeError for an error, OSError if it is away."""
+        """Returns the reply: text, a number or a list. Raises RuntimeError for an error, OSError if Redis cannot be
+        reached."""
         host, port = self.address.rsplit(":", 1)
         encoded = [str(word).encode() for word in words]
         request = b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in encoded)
@@ -293,7 +294,7 @@ class Redis:
         return int(text) if kind == b":" else text
 
     def says(self, *words: object) -> Any:
-        """As `ask`; None if it is away or not ready."""
+        """Like `ask`, but returns None if Redis cannot be reached or is not ready."""
         try:
             return self.ask(*words)
         except (OSError, RuntimeError):
@@ -301,7 +302,7 @@ class Redis:
 
 
 class RedisCluster:
-    """Three masters with a replica each."""
+    """A cluster of three masters with a replica each."""
 
     MASTERS, SLOTS = 3, 16384
     FLAGS = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1500", "--cluster-replica-validity-factor", "0")
@@ -342,7 +343,7 @@ class RedisCluster:
         return [i for i, node in enumerate(self.nodes) if "role:master" in (node.says("INFO", "replication") or "")]
 
     def await_whole(self) -> None:
-        """Every master has a replica that has caught up, and all know it."""
+        """Whether every master has a replica that has caught up, and all servers know it."""
         until(self._whole, "the cluster is whole", 3 * PATIENCE)
 
     def _whole(self) -> bool:
@@ -354,7 +355,7 @@ class RedisCluster:
         return followed == following == self.MASTERS and same and self._all("CLUSTER", "INFO", has="cluster_state:ok")
 
     def move_slot(self, slot: int, choice: random.Random) -> None:
-        """A live resharding of one slot."""
+        """Moves one slot to another master while it is in use."""
         masters = self.masters()
         ids = {i: self.nodes[i].ask("CLUSTER", "MYID") for i in masters}
         owner = next(

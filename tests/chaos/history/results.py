@@ -1,4 +1,4 @@
-"""The results of all seeds, and the page that is made of them. As a program it makes the page again."""
+"""The results of all seeds, and the page with their summary. As a program, it writes the page again."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def _cpu() -> str:
 
 
 def _ends(values: list[Any]) -> str:
-    """The first and the last, if they are not the same."""
+    """The first and the last value, or the only one."""
     return f"{values[0]}" if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
 
 
 def add(result: dict[str, Any]) -> None:
-    """To the file, and to the page."""
+    """Adds results to the file, and writes the page."""
     commit = _said("git", "rev-parse", "--short=8", "HEAD")
     line = {"commit": commit, "cpu": _cpu(), **result, "violations": len(result["violations"])}
     with open(RESULTS, "a") as file:

@@ -15,7 +15,7 @@ import numpy as np
 
 LAYERS, EXPERTS, TOP_K = 4, 64, 4
 CELL = 8
-MAX_CELLS = 10  # Of a sample.
+MAX_CELLS = 10  # The most cells of a sample.
 
 Source = tuple[str, str, int, int]  # Run, sample, attempt, variant.
 
@@ -26,7 +26,7 @@ def number(*words: object) -> int:
 
 
 def length(sample: str) -> int:
-    """Rows of a sample that is complete."""
+    """The rows of a complete sample."""
     return CELL * (1 + number(sample) % MAX_CELLS)
 
 
@@ -57,12 +57,12 @@ def pieces(begin: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def digest(ids: np.ndarray) -> str:
-    """Of each layer of ids [rows, layers, K], behind each other."""
+    """Per layer, the bytes of ids [rows, layers, K]."""
     return "".join(f"{crc32(np.ascontiguousarray(ids[:, layer])):08x}" for layer in range(ids.shape[1]))
 
 
 def digests(ids: np.ndarray, begin: int) -> list[str]:
-    """Of the pieces of rows from `begin` on."""
+    """Digests of the cells of rows from `begin` on."""
     return [digest(ids[first - begin : end - begin]) for first, end in pieces(begin, begin + len(ids))]
 
 

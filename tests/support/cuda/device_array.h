@@ -24,7 +24,7 @@ template <typename T>
 class DeviceArray {
  public:
   DeviceArray() = default;
-  // What it holds is not said.
+  // The content is not initialized.
   explicit DeviceArray(size_t size) : size_(size) {
     if (size > 0) CheckCuda(cudaMalloc(reinterpret_cast<void**>(&data_), size * sizeof(T)), "cudaMalloc");
   }
@@ -41,12 +41,12 @@ class DeviceArray {
   T* data() const { return data_; }
   size_t size() const { return size_; }
 
-  // To its beginning, before this returns.
+  // Copies to its beginning, before it returns.
   void Upload(absl::Span<const T> values) {
     if (values.empty()) return;
     CheckCuda(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), "upload");
   }
-  // All of it, after everything on the default stream.
+  // Copies everything, after the earlier work on the default stream.
   void Download(absl::Span<T> values) const {
     if (values.empty()) return;
     CheckCuda(cudaMemcpy(values.data(), data_, values.size() * sizeof(T), cudaMemcpyDeviceToHost), "download");

@@ -26,7 +26,7 @@ inline void AddTo(trainer::RouterCounters& sum, const trainer::RouterCounters& c
   sum.zero_probabilities += counters.zero_probabilities;
 }
 
-// As RouterReplayForward. Outputs hold 0xCD before, so that what is not written shows.
+// Like RouterReplayForward. Outputs are filled with 0xCD before, to show what is not written.
 template <typename D>
 absl::Status ForwardOnDevice(const trainer::RouterConfig& config, const trainer::RouterForwardInput<D>& input,
                              const trainer::RouterForwardOutput<D>& output, trainer::RouterCounters& counters) {
@@ -57,7 +57,7 @@ absl::Status ForwardOnDevice(const trainer::RouterConfig& config, const trainer:
   return status;
 }
 
-// As RouterReplayBackward.
+// Like RouterReplayBackward.
 template <typename D>
 absl::Status BackwardOnDevice(const trainer::RouterConfig& config, const trainer::RouterBackwardInput<D>& input,
                               absl::Span<D> grad_logits, trainer::RouterCounters& counters) {
