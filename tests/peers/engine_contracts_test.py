@@ -1,8 +1,6 @@
-"""What vLLM and SGLang ask of what is attached to them: their own classes and functions, out of unpacked wheels.
-
-None of the engines is imported, which takes several GB: single modules of theirs are, with empty packages above them,
-and of others single definitions are compiled out of the source.
-"""
+"""The classes and functions of vLLM and SGLang that our adapters rely on, taken from unpacked wheels. The engines are
+not imported, because they need several GB: some modules are imported with empty packages above them, and some
+definitions are compiled from the source."""
 
 from __future__ import annotations
 import __future__
@@ -42,7 +40,7 @@ ROUTES = random_routes(np.random.default_rng(29), len(PROMPT + ANSWER) - 1, 3, 6
 
 
 def definitions(file: Path, *path: str) -> dict[str, ast.stmt]:
-    """Of a module, or of a class in it."""
+    """The source of a module, or of a class in it."""
     body = ast.parse(file.read_text()).body
     for name in path:
         [body] = [node.body for node in body if isinstance(node, ast.ClassDef) and node.name == name]
@@ -51,7 +49,7 @@ def definitions(file: Path, *path: str) -> dict[str, ast.stmt]:
 
 
 def taken(file: Path, names: tuple[str, ...], *path: str, **scope: Any) -> SimpleNamespace:
-    """These definitions, with `scope` around them."""
+    """Compiles these definitions with `scope` as their globals."""
     found = definitions(file, *path)
     module = ast.Module([found[name] for name in names], [])
     scope |= {"__name__": __name__, "Any": Any, "Optional": Optional}
@@ -61,7 +59,7 @@ def taken(file: Path, names: tuple[str, ...], *path: str, **scope: Any) -> Simpl
 
 
 def with_packages(*names: str, **root: Any) -> Any:
-    """Empty packages of SGLang, whose modules are the real ones."""
+    """Empty packages of SGLang whose modules are the real ones."""
     modules = {}
     for name in names:
         modules[name] = types.ModuleType(name)
@@ -104,14 +102,14 @@ class SglangTest(PeerTest):
         self.scope |= {"get_serving": lambda: SimpleNamespace(enable_cache_report=False)}
 
     def output(self, **meta: Any) -> dict[str, Any]:
-        """As generate_request yields it."""
+        """Like the outputs of generate_request."""
         counts = {"prompt_tokens": len(PROMPT), "completion_tokens": len(ANSWER), "cached_tokens": 0}
         meta = {"id": "q", "finish_reason": {"type": "length", "length": 3}, "weight_version": "7", **counts, **meta}
         meta["routed_experts"] = sglang_text(ROUTES)
         return {"text": "…", "output_ids": ANSWER, "prompt_token_ids": PROMPT, "meta_info": meta}
 
     def answers(self, outputs: list[dict[str, Any]], **asked: Any) -> Iterator[dict[str, Any]]:
-        """What the routes of OpenAI send for these outputs."""
+        """What the OpenAI routes of the server send for these outputs."""
         options = {"model": "m", "return_routed_experts": True, "n": len(outputs), **asked}
         chat = self.protocol.ChatCompletionRequest(messages=[{"role": "user", "content": "?"}], **options)
         folder = SGLANG / "srt/entrypoints/openai"
@@ -184,7 +182,7 @@ class SglangTest(PeerTest):
                 self.assertEqual(sglang.rows(answer, GEOMETRY).missing_rows, missing)
 
     def test_rows_are_read_where_an_answer_has_ended(self) -> None:
-        """Nowhere before: no event of a stream but the last has rows, and those are of what was computed last."""
+        """Only the last event of a stream has rows, and these are of the last computation."""
         tree = ast.parse((SGLANG / "srt/managers/scheduler_components/batch_result_processor.py").read_text())
         reads = lambda part: {node for node in ast.walk(part) if is_reading(node)}  # noqa: E731
         ended = [node for node in ast.walk(tree) if isinstance(node, ast.If) and is_end(node)]
@@ -210,7 +208,7 @@ def is_end(node: ast.If) -> bool:
 
 
 class Face:
-    """What of a server's own building an answer asks, where it has no parsers and no templates."""
+    """The parts of a server that building an answer needs, without parsers and templates."""
 
     chat_encoding_spec = reasoning_parser = None
 
@@ -229,7 +227,7 @@ def sglang_text(rows: np.ndarray) -> str:
 
 
 class Core:
-    """As vLLM's LLMEngine: answers at once."""
+    """Like vLLM's LLMEngine, but answers at once."""
 
     def __init__(self, outputs: SimpleNamespace) -> None:
         self._outputs = outputs
@@ -268,7 +266,7 @@ def of_each_release(test: Callable[..., None]) -> Callable[..., None]:
 
 class VllmTest(PeerTest):
     def llm(self, vllm: Path) -> Any:
-        """An LLM of vLLM's own methods from the outermost to LLMEngine."""
+        """An LLM with vLLM's own methods, from the outermost one to LLMEngine."""
         scope: dict[str, Any] = {"dataclass": dataclasses.dataclass, "np": np}
         self.outputs = taken(vllm / "outputs.py", ("CompletionOutput", "RequestOutput"), **scope)
         scope |= vars(self.outputs) | {"PoolingRequestOutput": type(None), "SamplingParams": SamplingParams}
@@ -368,12 +366,12 @@ class VllmTest(PeerTest):
 
 
 def is_encoding(node: ast.AST) -> bool:
-    """Of an output's rows, for an answer."""
+    """Converts an output's rows for an answer."""
     return isinstance(node, ast.Assign) and "numpy2base64(output.routed_experts)" in ast.unparse(node.value)
 
 
 def called(part: ast.AST) -> set[str]:
-    """Names of the methods of its own object that a method calls."""
+    """Names of the methods that a method calls on its own object."""
     return {
         node.func.attr
         for node in ast.walk(part)

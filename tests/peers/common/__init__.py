@@ -1,1 +1,1 @@
-"""What the tests beside other projects share."""
+"""Shared by the tests that run other projects."""

@@ -1,5 +1,5 @@
-"""What the tests of engines share: a server of the service, and answers that are compared with what the engine gave,
-and kept for the comparison with transformers."""
+"""Shared by the tests of engines: a server of the service, and answers, which are compared with the engine's rows and
+kept for the comparison with transformers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PeerTest(unittest.TestCase):
         start: int = 0,
         pieces: str | list[Piece] = "qwen3",
     ) -> None:
-        """The sample is whole, bound to these tokens, and has what the engine gave from row `start` on."""
+        """Expects a complete sample that is bound to these tokens, with the engine's rows from row `start` on."""
         rows, state = run.read_one(sample), run.stat(sample)
         self.assertEqual((rows.status, rows.num_tokens), ("OK", len(tokens)), rows.message)
         self.assertEqual(state.token_check, rr.token_check(tokens[:-1]))

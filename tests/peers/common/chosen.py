@@ -27,7 +27,7 @@ class Piece(NamedTuple):
 
 
 class Kept:
-    """Answers of one test, in a file FOLDER/NAME.npz."""
+    """The answers of one test, in a file FOLDER/NAME.npz."""
 
     def __init__(self, folder: str | Path, name: str) -> None:
         self._path = Path(folder, f"{name}.npz")
@@ -50,7 +50,7 @@ class Kept:
 
 
 class Chooser:
-    """A model of transformers in fp32 whose routers tell what they choose."""
+    """A model of transformers in fp32 whose routers record their choice."""
 
     def __init__(self, folder: str | Path) -> None:
         import torch
@@ -61,11 +61,11 @@ class Chooser:
         self.model = AutoModelForCausalLM.from_pretrained(folder, **options).eval()
         self._told: list[Any] = []
         for name, module in self.model.named_modules():
-            if name.endswith(".gate"):  # Gives logits, weights and indices.
+            if name.endswith(".gate"):  # Returns logits, weights and indices.
                 module.register_forward_hook(lambda _module, _inputs, output: self._told.append(output[2]))
 
     def rows(self, tokens: Sequence[int], cache: Any) -> np.ndarray:
-        """Of these tokens behind those of the cache, [T, MoE layers, K]."""
+        """The experts of these tokens, which follow those of the cache: [T, MoE layers, K]."""
         import torch
 
         self._told.clear()
@@ -75,14 +75,14 @@ class Chooser:
 
 
 class Choosers:
-    """By name, each loaded once."""
+    """The models by name, each loaded once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._loaded: dict[str, Chooser] = {}
 
     def rows(self, tokens: Sequence[int], pieces: list[Piece]) -> np.ndarray:
-        """Of all tokens but the last."""
+        """The experts of all tokens but the last."""
         from transformers import DynamicCache
 
         cache, begin, found = None, 0, []
@@ -97,13 +97,13 @@ class Choosers:
 
 
 def equal_sets(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """Of each token and layer, whether these are the same experts."""
+    """Whether the experts are the same sets, per token and layer."""
     return (np.sort(ours, -1) == np.sort(theirs.astype(np.int64), -1)).all(-1)
 
 
 def compare(kept: Path, models: Path) -> tuple[int, int, int]:
-    """How many sets were compared, how many were equal, and how many are with the rows moved by one: few are by chance.
-    Writes all of it by case."""
+    """The numbers of sets that were compared, that are equal, and that are equal if the rows are moved by one (by
+    chance, few are). Writes details by case."""
     by_case: dict[str, collections.Counter[str]] = {}
     choosers = Choosers(models)
     for path in sorted(kept.glob("*.npz")):

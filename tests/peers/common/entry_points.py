@@ -1,4 +1,4 @@
-"""Entry points, by which engines find plug-ins, without installed packages."""
+"""Entry points, by which engines find plug-ins, without installing packages."""
 
 from __future__ import annotations
 

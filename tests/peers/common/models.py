@@ -13,9 +13,9 @@ from typing import Any
 import torch
 import transformers
 
-TOKENS = 1000  # "w3" to "w999" are words, of which a prompt may be made.
+TOKENS = 1000  # "w3" to "w999" are words, from which prompts may be made.
 
-# Engines want heads of 32 or more on the CPU.
+# On the CPU, engines need heads of size 32 or more.
 _COMMON = {
     "vocab_size": TOKENS,
     "hidden_size": 64,
@@ -36,7 +36,7 @@ _GLM4 = {"moe_intermediate_size": 32, "n_routed_experts": 16, "n_shared_experts"
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3Moe", _QWEN3 | {"norm_topk_prob": True}),
-    "qwen3_later": ("Qwen3Moe", _QWEN3 | {"norm_topk_prob": True}),  # With other norms, as if trained on.
+    "qwen3_later": ("Qwen3Moe", _QWEN3 | {"norm_topk_prob": True}),  # With other norms, as if trained further.
     "dense_layers": ("Qwen3Moe", _QWEN3 | {"norm_topk_prob": True, "mlp_only_layers": [0, 2]}),
     "experts_320": ("Qwen3Moe", _QWEN3 | {"num_experts": 320, "num_experts_per_tok": 10, "moe_intermediate_size": 16}),
     "mixtral": ("Mixtral", {"num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 32}),

@@ -1,7 +1,5 @@
-"""For projects that say "cuda": here that is the CPU. Tensors are made there, and what waits for a device does nothing.
-
-It is for what surrounds a test, and nothing of the plugin is touched: to it the model is one on the CPU.
-"""
+"""Runs projects that use "cuda" on the CPU: tensors are made there, and waiting for a device does nothing. This changes
+only the surroundings of a test, not the plugin, which sees a model on the CPU."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ import contextlib
 import os
 from typing import Any
 
-os.environ["TORCHDYNAMO_DISABLE"] = "1"  # What is compiled for a GPU runs as it is written.
+os.environ["TORCHDYNAMO_DISABLE"] = "1"  # Functions that are compiled for a GPU run uncompiled.
 import torch
 from torch.overrides import TorchFunctionMode
 
@@ -23,7 +21,7 @@ def _device(of: Any) -> Any:
 
 
 class OnCpu(TorchFunctionMode):
-    """Functions that are told a device of CUDA take the CPU."""
+    """Functions that get a CUDA device use the CPU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -41,7 +39,7 @@ class OnCpu(TorchFunctionMode):
 
 
 class Queue:
-    """A stream or an event: the CPU has done everything already."""
+    """A stream or an event: on the CPU everything is done already."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -69,7 +67,7 @@ class Queue:
 
 
 def install() -> None:
-    """For the rest of the process, and what it forks; behind the imports of the project. Other threads call
+    """For the rest of the process and its forks; call this after the imports of the project. Other threads call
     `OnCpu().__enter__()` themselves."""
     nothing = lambda *_, **__: None  # noqa: E731
     cuda: Any = torch.cuda

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-LIMIT = 600.0  # Seconds, for machines that have a lot to do.
+LIMIT = 600.0  # Seconds, for busy machines.
 
 
 def on_ranks(world: int, body: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -28,7 +28,7 @@ def on_ranks(world: int, body: Callable[..., Any], *arguments: Any) -> list[Any]
         for rank, (process, ours) in enumerate(ends):
             said = ("no result", None)
             try:
-                if ours.poll(10.0 if wrong else LIMIT):  # The others of one that failed fail soon.
+                if ours.poll(10.0 if wrong else LIMIT):  # The other ranks of a failed one fail soon.
                     said = ours.recv()
             except EOFError:
                 said = ("ended without a result", None)
@@ -54,4 +54,4 @@ def _rank(rank: int, world: int, folder: str, end: Any, body: Callable[..., Any]
         said = (traceback.format_exc(), None)
     end.send(said)
     end.close()
-    os._exit(0)  # Threads of gloo may wait for a rank that does not come.
+    os._exit(0)  # Threads of gloo may wait for a rank that is missing.

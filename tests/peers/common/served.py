@@ -1,4 +1,4 @@
-"""A server of an engine, in processes of its own."""
+"""Starts an engine's server, in processes of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from common.support import ROOT
 sys.path.insert(0, str(ROOT / "client/python/tests"))
 from support import reserve_address
 
-PATIENCE = 600  # Seconds for a server to be there: which takes one minute on two cores.
+PATIENCE = 600  # Seconds until the server must answer; it takes one minute on two cores.
 
 
 @contextlib.contextmanager
@@ -58,7 +58,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(60)
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # What is left of its processes.
+        os.killpg(process.pid, signal.SIGKILL)  # Processes of the server that are left.
     process.wait()
 
 

@@ -1,4 +1,4 @@
-"""Modules that a project imports and that a test does not use: each has whatever is asked of it."""
+"""Stand-ins for modules that a project imports and a test does not use: they have every attribute that is asked for."""
 
 from __future__ import annotations
 
@@ -66,5 +66,6 @@ def install(*names: str, classes: bool = False, keep: str = "", version: str = "
 
 
 def hide(name: str) -> None:
-    """A module that is not there: a folder on the path has its name. Importing it or one below it fails by its name."""
+    """Makes the import of a module, or of one below it, fail as if it did not exist: a folder on the path has its
+    name."""
     sys.meta_path.insert(0, _Hidden(name))

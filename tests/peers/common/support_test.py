@@ -1,4 +1,4 @@
-"""The rows of tests/peers/passed.txt, of runs in which a project may be missing."""
+"""The rows of tests/peers/passed.txt after runs in which a project may be missing."""
 
 from __future__ import annotations
 

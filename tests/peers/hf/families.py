@@ -1,4 +1,5 @@
-"""hf_test over the families that this version of transformers has: a row of the table if each test ran with each."""
+"""Runs hf_test with each family that this version of transformers has. It becomes a row of the table if all tests ran
+with all of them."""
 
 from __future__ import annotations
 

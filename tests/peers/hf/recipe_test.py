@@ -1,4 +1,4 @@
-"""The README's recipe for Hugging Face models, as it is printed, with transformers' own models and a server."""
+"""Runs the README's recipe for Hugging Face models as printed, with transformers' own models and a server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHECK = unittest.TestCase()
 
 
 class Chosen(TorchDispatchMode):
-    """What attached routers choose, call by call."""
+    """Records the choice of attached routers, call by call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Chosen(TorchDispatchMode):
         return out
 
     def check(self, rollout: Rollout, passed: int) -> None:
-        """In the pass of this number: the experts that were recorded, in their order."""
+        """Expects the recorded experts, in their order, in the pass with this number."""
         begin = passed * len(rollout.layers)
         for ids, forced in zip(self.ids[begin:], rollout.forced, strict=False):
             for place in rollout.places:
@@ -57,14 +57,14 @@ def batch_of(rollout: Rollout) -> dict[str, Any]:
 
 
 def loss_of(logits: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
-    """Over next tokens."""
+    """The next-token loss."""
     mask = batch["attention_mask"].bool()
     counted = mask[:, 1:] & mask[:, :-1]
     return F.cross_entropy(logits[:, :-1][counted], batch["input_ids"][:, 1:][counted])
 
 
 def train_by_hand(model: Any, steps: list[list[Rollout]], share: float = 1.0) -> list[torch.Tensor]:
-    """Without a replay: what `topk` gives is replaced. The losses."""
+    """The losses without a replay, with the results of `topk` replaced."""
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=RATE), []
     for rollouts in steps:
         for rollout in rollouts:
@@ -77,8 +77,8 @@ def train_by_hand(model: Any, steps: list[list[Rollout]], share: float = 1.0) ->
 
 
 def check_train(model: Any, layers: list[int]) -> None:
-    """Routers choose what was recorded, and two steps give the weights that the same choice gives by hand, to the last
-    bit."""
+    """Routers take the recorded experts, and after two steps the weights are those of the same choice made by hand, to
+    the last bit."""
     peer, live = copy.deepcopy(model), copy.deepcopy(model)
     rollouts = [Rollout(layers, layout, seed) for seed, layout in enumerate(("right", "left"))]
     with rr.Client() as client:
@@ -119,7 +119,7 @@ class TrainTest(unittest.TestCase):
 
 
 def recorded(layout: str, seeds: int) -> tuple[Any, list[Rollout]]:
-    """A model and rollouts, which rank 0 has recorded."""
+    """A model, and rollouts that rank 0 has recorded."""
     model = new_model(hf_models.MODELS["Qwen3Moe"])
     rollouts = [Rollout(moe_layers(model), layout, seed) for seed in range(seeds)]
     if dist.get_rank() == 0:
@@ -152,7 +152,7 @@ def train_on_rank() -> None:
 def pack_on_rank() -> None:
     model, [rollout] = recorded("packed", 1)
     rank, peer = dist.get_rank(), copy.deepcopy(model)
-    pad = torch.zeros(1, 1, dtype=torch.int64)  # To a multiple of two.
+    pad = torch.zeros(1, 1, dtype=torch.int64)  # Padded to a multiple of two.
     ids, positions = (torch.cat([rollout.call[name], pad], 1) for name in ("input_ids", "position_ids"))
 
     def cut(stream: torch.Tensor) -> torch.Tensor:
@@ -177,7 +177,7 @@ def pack_on_rank() -> None:
 
 class ProcessesTest(unittest.TestCase):
     def test_train_with_several_processes(self) -> None:
-        """Each has samples of its own; the metrics are of all."""
+        """Each rank has its own samples; the metrics are of all ranks."""
         with rr.local_server():
             on_ranks(2, train_on_rank)
 

@@ -64,7 +64,7 @@ class Layout:
 
     @property
     def etp(self) -> int:
-        """Experts are spread, or cut, and not both, for which ranks would gather unequal parts: gloo cannot."""
+        """Experts are either distributed over ranks or cut, not both: gloo cannot gather unequal parts."""
         return self.tp if self.ep == 1 else 1
 
     def start(self) -> None:
@@ -107,7 +107,7 @@ class Layout:
             "sequence_parallel": self.tp > 1,
             "pipeline_model_parallel_size": self.pp,
             "virtual_pipeline_model_parallel_size": self.vpp if self.vpp > 1 else None,
-            "overlap_p2p_comm": self.vpp > 1,  # As Megatron asks of interleaved schedules of two stages.
+            "overlap_p2p_comm": self.vpp > 1,  # Megatron requires this for interleaved schedules of two stages.
             "batch_p2p_comm": self.vpp == 1,
             "context_parallel_size": self.cp,
             "expert_model_parallel_size": self.ep,
@@ -118,7 +118,7 @@ class Layout:
             return TransformerConfig(**options)
 
     def model(self, config: TransformerConfig, *, packed: bool = False, **options: Any) -> list[GPTModel]:
-        """The chunks of this rank, whose weights are the same each time.
+        """The chunks of this rank, with the same weights each time.
 
         options: of GPTModel
         """
@@ -186,7 +186,7 @@ def hybrid(config: TransformerConfig, pattern: str) -> Any:
 
 
 class Norm(torch.nn.Module):
-    """Megatron's own without Apex and Transformer Engine rejects sequence parallelism."""
+    """Replaces Megatron's own norm, which rejects sequence parallelism without Apex and Transformer Engine."""
 
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -236,7 +236,7 @@ class MicroBatch:
     documents: list[np.ndarray]
 
     def said(self, trainer: Any) -> dict[str, Any]:
-        """For `micro_batch`, which learns all else from the call of the model."""
+        """The arguments of `micro_batch`, which reads everything else from the model's call."""
         if not self.cut:
             return {"sequences": self.samples}
         pairs = zip(self.samples, self.lengths, strict=True)
@@ -256,7 +256,7 @@ class MicroBatch:
         return torch.cat(parts, 1)
 
     def at_routers(self, sequence_parallel: bool) -> torch.Tensor:
-        """[rows]: the token of each row that the rank's routers see."""
+        """[rows]: the token of each row of the rank's routers."""
         tokens = self.on_this_rank().transpose(0, 1).contiguous()
         if sequence_parallel:
             tokens = tensor_parallel.scatter_to_sequence_parallel_region(tokens)
@@ -264,7 +264,7 @@ class MicroBatch:
 
 
 class Rollout:
-    """What the engines chose for the samples of a step of one replica, at random."""
+    """Random choices of the engine for the samples of a step of one replica."""
 
     def __init__(self, trainer: Any, config: TransformerConfig, *, cut: bool, packed: bool, multiple: int) -> None:
         replica = mpu.get_data_parallel_rank()
@@ -305,18 +305,19 @@ class Rollout:
             self.micro_batches.append(MicroBatch(names, list(lengths), cut, stream, said, documents))
 
     def shifted(self, trainer: Any) -> Any:
-        """The same routes, each one row late: the check of the checks."""
+        """The same routes, each one row late, to show that the checks can fail."""
         source = trainer.LocalSource(self.geometry)
         for name, tokens in self.samples.items():
             source.add(name, np.roll(self.routes[tokens[:-1]], 1, axis=0).astype(np.int32), tokens=tokens)
         return source
 
 
-PACKED = ((5, 19, 12), (36,), (13, 3, 27), (14, 24))  # Each rank has rows with a route, so that maps are told apart.
+# Each rank has rows with a route, so that maps can be distinguished.
+PACKED = ((5, 19, 12), (36,), (13, 3, 27), (14, 24))
 
 
 class Calls:
-    """What every call of a rank's routers has given, in forward and recompute."""
+    """The result of every call of a rank's routers, in forward and recompute."""
 
     def __init__(self, chunks: list[GPTModel]) -> None:
         self.maps: dict[int, list[torch.Tensor]] = {}  # By decoder layer.
@@ -325,7 +326,7 @@ class Calls:
             router.register_forward_hook(self._keep)
 
     def _keep(self, router: TopKRouter, _: Any, output: Any) -> None:
-        is_mtp = getattr(router, "is_mtp_layer", False)  # Before 0.18 no router says so.
+        is_mtp = getattr(router, "is_mtp_layer", False)  # Before 0.18 no router has this attribute.
         to = self.mtp if is_mtp else self.maps.setdefault(router.layer_number - 1, [])
         to.append(output[1].detach().clone())
 
@@ -336,7 +337,7 @@ def routers(chunks: list[GPTModel]) -> list[TopKRouter]:
 
 
 def dense(rollout: Rollout, tokens: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The routing map [rows, E] that the record says, and which rows [rows] have one."""
+    """The routing map [rows, E] of the record, and which rows [rows] have a route."""
     ids = torch.tensor(rollout.routes[tokens.numpy(), rollout.moe.index(layer)])
     told = torch.zeros(len(tokens), rollout.experts, dtype=torch.bool).scatter_(1, ids, True)
     return told, torch.tensor(rollout.recorded[tokens.numpy()])

@@ -54,7 +54,8 @@ class GptTest(unittest.TestCase):
         print(f"{rows} rows and layers as recorded")
 
     def test_losses_of_routers(self) -> None:
-        """Gradients of the router's weights are those of Megatron's own replay, and have the losses in them."""
+        """Gradients of the router's weights are those of Megatron's own replay, and include those of the auxiliary
+        losses."""
         for inject, kind in itertools.product(("native", "fused"), ("aux_loss", "seq_aux_loss", "global_aux_loss")):
             with self.subTest(inject=inject, kind=kind):
                 said = {"moe_router_load_balancing_type": kind, "moe_aux_loss_coeff": 0.1, "moe_z_loss_coeff": 0.1}
@@ -92,7 +93,7 @@ class GptTest(unittest.TestCase):
                         told += int(record.sum())
                 if factor < room:
                     self.assertLess(kept, told)
-                elif pads:  # Maps have more than the record then: what fills the room.
+                elif pads:  # Maps then have more than the record: the padding that fills up the capacity.
                     self.assertEqual(kept, told)
                 else:
                     step.as_recorded()
@@ -100,7 +101,7 @@ class GptTest(unittest.TestCase):
                 step.compare({})
 
     def test_rows_that_are_moved_by_one_are_found(self) -> None:
-        """The check of the checks."""
+        """Shows that the checks can fail."""
         for inject in ("native", "fused"):
             step = steps.Step(ONE, inject=inject, recompute="moe", cut=True)
             replay = step.attach(step.rollout.shifted(trainer), watch="off")
@@ -112,7 +113,7 @@ class GptTest(unittest.TestCase):
             replay.detach()
 
     def test_r2(self) -> None:
-        """After the weights have moved, a training step takes the experts that the forward-only one has chosen."""
+        """After the weights have changed, a training step takes the experts that the forward-only step has recorded."""
         for inject, recompute in itertools.product(("native", "fused"), gpt.RECOMPUTE):
             with self.subTest(inject=inject, recompute=recompute):
                 step = steps.Step(ONE, inject=inject, recompute=recompute, **DEEPER)
@@ -146,7 +147,7 @@ class GptTest(unittest.TestCase):
                 self.assertGreater(moved, 0)
 
     def test_shadow(self) -> None:
-        """It changes no bit, and says which share of the live choice the record has."""
+        """Shadow changes no bit, and reports which share of the live choice the record has."""
         for inject in ("native", "fused"):
             step = steps.Step(ONE, inject=inject, recompute="moe", **DEEPER)
             replay = step.attach(mode="shadow")
@@ -169,7 +170,7 @@ class GptTest(unittest.TestCase):
             replay.detach()
 
     def test_mtp(self) -> None:
-        """Routers of the MTP block route live, beside others that replay."""
+        """Routers of the MTP block route live, while the others replay."""
         said = {"mtp_num_layers": 1, "mtp_loss_scaling_factor": 0.1}
         for inject, recompute in itertools.product(("native", "fused"), ("none", "full")):
             with self.subTest(inject=inject, recompute=recompute):
@@ -185,10 +186,10 @@ class GptTest(unittest.TestCase):
                 replay.detach()
 
     def test_a_hybrid_model(self) -> None:
-        """Its layers are said by its pattern, which is in the model; its configuration has none."""
+        """The model's pattern gives its layers; the configuration has none."""
         ONE.start()
         config = ONE.config(num_layers=6, moe_layer_freq=1)
-        told = ONE.config(num_layers=6, moe_layer_freq=[0, 1, 0, 1, 0, 1])  # For the rollout alone.
+        told = ONE.config(num_layers=6, moe_layer_freq=[0, 1, 0, 1, 0, 1])  # Only for the rollout.
         for inject in ("native", "fused"):
             with self.subTest(inject):
                 rollout = gpt.Rollout(trainer, told, cut=True, packed=False, multiple=1)
@@ -234,7 +235,7 @@ class GptTest(unittest.TestCase):
         self.assertEqual(held[1][0], 0)
 
     def test_what_megatron_wants_transformer_engine_for(self) -> None:
-        """Where these change, the tests' own attention and norms are not needed any more."""
+        """If this fails, the tests' own attention and norms are not needed any more."""
         ONE.start()
         with self.assertRaisesRegex(AssertionError, "only supported by TEDotProductAttention"):
             DotProductAttention(Layout(cp=2).config(), 1, None, "self")

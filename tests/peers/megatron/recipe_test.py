@@ -1,4 +1,4 @@
-"""The README's recipe for Megatron-LM, as it is printed, with Megatron-Core's own models and a server."""
+"""Runs the README's recipe for Megatron-LM as printed, with Megatron-Core's own models and a server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ByHand:
 def train(
     step: steps.Step, chunk: Any, replay: Any, recipe: dict[str, Any], *, fails: bool = False
 ) -> tuple[Any, dict[str, float]]:
-    """What the user of the recipe writes."""
+    """The functions that a user of the recipe writes."""
     batches = step.rollout.micro_batches
 
     def iterator() -> Any:
@@ -53,7 +53,7 @@ def train(
     def loss_func(logits: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:
         if fails:
             raise RuntimeError("no memory")
-        logits.div_(0.7)  # In place, of what may be a view, as frameworks do with their temperature.
+        logits.div_(0.7)  # In place, on what may be a view, as frameworks do with their temperature.
         return logits.float().square().mean(), {}
 
     return recipe["train_step"](
@@ -81,9 +81,9 @@ def work(layout: Layout, packed: bool, recompute: str) -> int:
             for sample, tokens in rollout.samples.items():
                 rows = rollout.routes[tokens[:-1]].astype("int32")
                 run.put(sample, rows, tokens=tokens[:-1], num_tokens=len(tokens), weight_version=2)
-    replay = recipe["attach"](step.chunks)  # Other ranks wait for the run there.
+    replay = recipe["attach"](step.chunks)  # The other ranks wait for the run in attach.
     torch.distributed.barrier()
-    if layout.pp == 1:  # Else some ranks would wait for those that have failed.
+    if layout.pp == 1:  # With pipeline stages, some ranks would wait for those that have failed.
         with steps.CHECK.assertRaisesRegex(RuntimeError, "no memory"):
             train(step, step.chunks[0], replay, recipe, fails=True)
         step.calls.maps.clear()

@@ -1,4 +1,4 @@
-"""A step of a GPTModel whose routers replay, beside the same step of one whose own RouterReplay is told by hand."""
+"""A step of a GPTModel whose routers replay, beside the same step of one whose own RouterReplay is set by hand."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Step:
         return TorchCollective([mpu.get_tensor_and_context_parallel_group(), mpu.get_pipeline_model_parallel_group()])
 
     def attach(self, source: Any = None, **given: Any) -> Any:
-        """Routes at random are none that the model would choose: no alarm."""
+        """Random routes are not what the model would choose, so alarms are off."""
         options = {"source": source or self.rollout.source, "missing": "live", "agree": self.ranks()}
         options |= {"alarm_no_overlap": None} | given
         return megatron.attach(self.chunks, inject=self.inject, **options)
@@ -90,7 +90,7 @@ class Step:
         return maps
 
     def counted(self, replay: Any, *, watched: bool = True) -> dict[str, float]:
-        """The metrics, which say that all was replayed and, where they watch, that recompute repeated it."""
+        """The metrics. They must say that everything was replayed and, if watched, that recompute repeated it."""
         said = {name.partition("/")[2]: value for name, value in replay.metrics().items()}
         mismatch = {name: value for name, value in said.items() if name.startswith("recompute_mismatch")}
         CHECK.assertEqual(len(mismatch), len(self.calls.maps) if watched and self.times == 2 else 0)
@@ -123,13 +123,13 @@ class Step:
         return self.layout.model(self.layout.config(**(self.options | options)), packed=self.packed)
 
     def by_hand(self, maps: Any, **options: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
-        """Losses and gradients of `peer`, whose RouterReplay is told `ids`."""
+        """Losses and gradients of `peer`, whose RouterReplay gets `ids`."""
         peer = self.peer(**options)
         losses = gpt.step(peer, self.rollout, gpt.told_by_hand(peer, self.ids(maps)))
         return losses, gpt.gradients(peer)
 
     def compare(self, maps: dict[tuple[int, int], torch.Tensor]) -> None:
-        """Gradients and losses of the last run with those of `by_hand`."""
+        """Compares gradients and losses of the last run with those of `by_hand`."""
         losses, theirs = self.by_hand(maps)
         self.compare_gradients(theirs)
         if self.inject == "native":

@@ -1,4 +1,4 @@
-"""What is miles' own in the tests that it shares with slime (tests/peers/slime)."""
+"""The parts that are different for miles in the tests that it shares with slime (tests/peers/slime)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NAME = "miles"
 STAND_INS = ("sglang", "sglang_router", "torch_memory_saver", "wandb", "mooncake")
 TIMER = "miles.utils.timer"
 TYPE_OF_HANDLES = "int64"
-OTHERS = ("ref",)  # Models that run in the actor's modules before it.
+OTHERS = ("ref",)  # Models that run in the actor's modules before the actor.
 ARGS: dict[str, Any] = {
     "use_dynamic_global_batch_size": False,
     "rollout_num_gpus": 1,
@@ -19,19 +19,19 @@ ARGS: dict[str, Any] = {
 
 
 def setup() -> None:
-    """Behind the stand-ins."""
+    """Called once the stand-ins are there."""
     import sglang_router
 
     sglang_router.__version__ = "0.3.2"
 
 
 def start(args: Any) -> None:
-    """Once the groups are there: its actor's `init` does this by `initialize.init`."""
+    """Called once the groups exist; the actor's `init` does this in `initialize.init`."""
     from megatron.core.transformer.moe import moe_utils
     from miles.backends.megatron_utils import parallel
     from miles.backends.training_utils.parallel import set_parallel_state
 
-    moe_utils.te_general_gemm = None  # Its Megatron forgets that where there is no Transformer Engine.
+    moe_utils.te_general_gemm = None  # Its Megatron does not define this name without Transformer Engine.
 
     parallel.get_args = lambda: args
     set_parallel_state(parallel.create_megatron_parallel_state())
@@ -41,7 +41,7 @@ def replays(own: bool) -> None:
     """Whether its own R3 is on, before routers register with it."""
     from miles.utils.replay_base import routing_replay_manager
 
-    for name in ("register_to_module", "get_topk_fn"):  # Of a run before, which has put others in their place.
+    for name in ("register_to_module", "get_topk_fn"):  # An earlier run may have replaced these.
         vars(routing_replay_manager).pop(name, None)
     routing_replay_manager.enabled = own
     routing_replay_manager.stage = "fallthrough"
@@ -75,14 +75,14 @@ def add_of_tool(args: Any, sample: Any, tokens: list[int]) -> None:
 
 
 async def generate(args: Any, sample: Any, params: dict[str, Any]) -> Any:
-    """One answer."""
+    """Publishes one answer."""
     from miles.rollout import sglang_rollout
 
     return await sglang_rollout.generate(args, sample, params)
 
 
 async def ended(args: Any, sample: Any, evaluation: bool = False) -> Any:
-    """As a generate function of the user's ends, of one answer or more."""
+    """Ends like a user's generate function, with one answer or several."""
     if args.custom_generate_function_path:
         from routing_replay_trainer.integrations import miles
 
@@ -95,7 +95,7 @@ def split(manager: Any, data: Any) -> list[Any]:
 
 
 async def agent(args: Any, sample: Any, params: dict[str, Any], evaluation: bool = False) -> list[Any]:
-    """A generate function of the user's whose answer is two samples, copies as those of miles' multi_turn."""
+    """A user's generate function whose answer is two samples, copies as in miles' multi_turn."""
     from miles.rollout import sglang_rollout
     from routing_replay_trainer.integrations import miles
 

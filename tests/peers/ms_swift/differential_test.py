@@ -16,7 +16,7 @@ from gpt import Layout
 LAYOUTS = {
     "packed": (Layout(), "none", {}),
     "packed, full recompute": (Layout(), "full", {}),
-    # Of several rows ms-swift's own R3 takes the rows of one sample for those of another.
+    # If several rows are in a batch, ms-swift's own R3 mixes up the rows of the samples.
     "rectangles of one row, MoE recompute": (Layout(), "moe", {"padding_free": False, "micro_batch_size": 1}),
     # For rows without a route ms-swift's own names an expert twice; where experts are cut, gloo cannot gather that.
     "packed, TP 2, EP 2": (Layout(tp=2, ep=2), "none", {}),
@@ -54,7 +54,7 @@ def differing(some: list[Any], others: list[Any]) -> int:
 
 
 def apart(some: list[Any], others: list[Any]) -> float:
-    """The largest of all differences of gradients."""
+    """The largest difference of all gradients."""
     pairs = [(one.gradients, other.gradients) for one, other in zip(some, others, strict=True)]
     steps = [step for both in pairs for step in zip(*both, strict=True)]
     assert len(steps) == 2 * len(some) and all(a.keys() == b.keys() for a, b in steps)
@@ -84,7 +84,7 @@ class DifferentialTest(unittest.TestCase):
         print(f"{name}: {told.total()} rows and layers in both, gradients {difference:.1e} apart", flush=True)
         self.assertLessEqual(differing(ours, theirs), without)
         self.assertLessEqual(difference, BOUND)
-        self.assertGreater(differing(moved, theirs), told.total() // 2)  # The check of the check.
+        self.assertGreater(differing(moved, theirs), told.total() // 2)  # Shows that the check can fail.
         self.assertGreater(apart(moved, theirs), 100 * BOUND)
 
 

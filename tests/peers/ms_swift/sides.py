@@ -29,7 +29,7 @@ for name, value in [*vars(transformer_engine).items()]:
     if name.startswith("TE") and value is None:
         setattr(transformer_engine, name, type(name, (), {}))
 stand_ins.install("transformer_engine", "transformer_engine_torch", classes=True, version="2.9.0")
-sys.modules["vllm"] = None  # The folder of that name that is on the path is not vLLM.
+sys.modules["vllm"] = None  # A folder with this name is on the path, and it is not vLLM.
 import torch  # noqa: E402
 from accelerate import PartialState  # noqa: E402
 from swift.infer_engine.protocol import (  # noqa: E402
@@ -46,7 +46,7 @@ from swift.utils import import_external_file  # noqa: E402
 
 
 def args_of(layout: gpt.Layout, **others: Any) -> Namespace:
-    """ms-swift's, as they are before it looks at the machine and the model."""
+    """ms-swift's arguments, before it looks at the machine and the model."""
     fields = dataclasses.fields(MegatronRLHFArguments)
     said = {one.name: one.default for one in fields if one.default is not dataclasses.MISSING}
     said |= {one.name: one.default_factory() for one in fields if one.default_factory is not dataclasses.MISSING}
@@ -143,7 +143,7 @@ def template_of(args: Namespace) -> Template:
 
 
 def routes(tokens: list[int]) -> np.ndarray:
-    """[tokens - 1, all layers, K]: what the engine chooses, by a rule of its own."""
+    """[tokens - 1, all layers, K]: the engine's choice, by a simple rule."""
     table = np.random.default_rng(1).random((VOCABULARY, LAYERS, EXPERTS)).argsort(axis=2)[..., :TOP_K]
     return table[np.array(tokens[:-1])]
 
@@ -193,7 +193,7 @@ class Server:
 
 
 class Bridge:
-    """Weights are in no checkpoint."""
+    """There is no checkpoint with weights."""
 
     def load_weights(self, *_: Any, **__: Any) -> None: ...
 
@@ -205,7 +205,7 @@ def trainer_of(layout: gpt.Layout, recompute: str, server: Server, **others: Any
     """Its `seen` has what the routers of actor and reference choose, and the gradients of each step."""
     layout.start()
     os.environ["LOCAL_WORLD_SIZE"] = os.environ["WORLD_SIZE"]
-    PartialState._reset_state()  # It is that of the process that this one is a fork of.
+    PartialState._reset_state()  # The state is that of the process which was forked.
     PartialState(cpu=True)
     args = args_of(layout, **others)
 
@@ -240,7 +240,7 @@ def trainer_of(layout: gpt.Layout, recompute: str, server: Server, **others: Any
 
 
 def with_lines() -> None:
-    """As ms-swift does with what the README says, where the shell has run its command."""
+    """Loads the plug-in as ms-swift does when the shell has run the README's command."""
     said = dict(line.split(maxsplit=1) for line in recipes.lines("ms-swift"))
     assert said.pop("--router_replay_mode") == "R3"
     [(option, command)] = said.items()
@@ -252,7 +252,7 @@ def with_lines() -> None:
 
 
 def prompts(micro_batch_size: int) -> Any:
-    """As ms-swift's data loader gives them: rows of a data set, a micro-batch at a time."""
+    """Gives rows of a data set, one micro-batch at a time, like ms-swift's data loader."""
     number = 0
     while True:
         batch = []
@@ -264,7 +264,7 @@ def prompts(micro_batch_size: int) -> Any:
 
 
 def counted(maps: dict[int, list[Any]]) -> Counter[tuple[int, tuple[int, ...]]]:
-    """(layer, experts) of all rows of all calls of routers."""
+    """Counts (layer, experts) over all rows of all calls of routers."""
     rows: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for layer, calls in maps.items():
         for chosen in calls:
@@ -273,7 +273,7 @@ def counted(maps: dict[int, list[Any]]) -> Counter[tuple[int, tuple[int, ...]]]:
 
 
 def recorded(tokens: list[list[int]], times: int) -> Counter[tuple[int, tuple[int, ...]]]:
-    """The same of all rows that the engine has reported, of MoE layers; each so often."""
+    """Counts the same over all rows that the engine has reported, of MoE layers, each as often as given."""
     rows: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for one in tokens:
         for row in routes(one):

@@ -43,13 +43,13 @@ def grpcio() -> Callable[[], None]:
     def use() -> None:
         message = struct_pb2.Struct()
         message.update({"rows": "7" * 1000})
-        assert server and say(message, timeout=60) == message  # A server that nobody holds ends.
+        assert server and say(message, timeout=60) == message  # A server without references ends.
 
     return use
 
 
 def protobuf() -> Callable[[], None]:
-    """Messages built, written and read, among them one of a file that is made at run time."""
+    """Builds, writes and parses messages, some of a file that is defined at run time."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, struct_pb2
 
     file = descriptor_pb2.FileDescriptorProto(name="routing_replay/v1/append.proto", package="theirs")
@@ -129,7 +129,7 @@ def ours() -> Callable[[str], None]:
 
 
 def at_once(name: str) -> None:
-    """Both in threads at once."""
+    """Runs both at once, in threads."""
     failed: list[BaseException] = []
 
     def guarded(work: Callable[[], None]) -> None:

@@ -1,4 +1,5 @@
-"""The client beside others that carry gRPC, protobuf or Abseil: each neighbour given, in both orders and scopes."""
+"""Runs the client in one process with other libraries that contain gRPC, protobuf or Abseil: in both import orders and
+scopes."""
 
 import itertools
 import os

@@ -33,11 +33,11 @@ WITHOUT = "configs/recipes/llm/grpo-moonlight-16ba3b-4n8g-megatron.yaml"
 
 
 class Started(Exception):
-    """The policy's workers would start now."""
+    """Raised where the policy's workers would start."""
 
 
 class Cluster:
-    """Ray's, of GPUs that are not here."""
+    """Ray's resources, with GPUs that do not exist here."""
 
     _sorted_bundle_indices = None
 
@@ -82,7 +82,7 @@ class CommandTest(unittest.TestCase):
             self.enterContext(mock.patch.object(place, name, value))
 
     def script(self, line: str) -> Path:
-        """NeMo-RL's own, with the line behind its imports."""
+        """NeMo-RL's own script, with the line after its imports."""
         source = (EXAMPLES / "run_grpo.py").read_text()
         last = [node for node in ast.parse(source).body if isinstance(node, (ast.Import, ast.ImportFrom))][-1]
         lines = source.splitlines()
@@ -115,7 +115,7 @@ class CommandTest(unittest.TestCase):
         self.assertNotIn("enable_return_routed_experts", next(iter(self.started.values()))[0]["vllm_kwargs"])
 
     def test_an_override_that_no_configuration_has(self) -> None:
-        """The check of the check: NeMo-RL rejects what it does not know."""
+        """Shows that the check can fail: NeMo-RL rejects an unknown setting."""
         with self.assertRaises(configs.OverridesError):
             self.start(WITH_ROUTER_REPLAY, "policy.router_replays.enabled=true")
 

@@ -1,4 +1,4 @@
-"""What the driver's import does to the workers that NeMo-RL starts."""
+"""The effect of the driver's import on the workers that NeMo-RL starts."""
 
 from __future__ import annotations
 

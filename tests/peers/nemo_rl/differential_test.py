@@ -40,7 +40,7 @@ def step(
 
 
 def largest(ours: Any, theirs: Any) -> float:
-    """Of all differences of gradients."""
+    """The largest of all differences of gradients."""
     assert len(ours) == len(theirs) == 2
     return max((a[name] - b[name]).abs().max().item() for a, b in zip(ours, theirs, strict=True) for name in a)
 
@@ -53,7 +53,8 @@ def body(layout: Layout, packed: bool, recompute: str) -> Any:
     theirs, theirs_gradients, answers, _ = step(layout, packed, recompute, False)
     ours, gradients, _, _ = step(layout, packed, recompute, True)
     moved, _, _, _ = step(layout, packed, recompute, True, moved=1)
-    # What has no route (last rows, padding, the environment's words) has another filler, which changes sums' rounding.
+    # Rows without a route (last rows, padding, the environment's tokens) have other filler, which changes the rounding
+    # of sums.
     _, filled, _, with_route = step(layout, packed, recompute, False, filler=ours)
 
     def differing(one: sides.Passes, name: str) -> int:
@@ -97,7 +98,7 @@ class DifferentialTest(unittest.TestCase):
                                 continue
                             self.assertEqual(missing, (0, 0), name)
                             self.assertLessEqual(different, every - rows, name)
-                            self.assertGreater(shifted, rows // 2, name)  # The check of the check.
+                            self.assertGreater(shifted, rows // 2, name)  # Shows that the check can fail.
                         self.assertEqual(alike, 0.0)
                         self.assertLess(apart, 1e-6)
                     rows = sum(found[name][0] for name in ("log-probabilities", "training"))

@@ -23,7 +23,7 @@ from megatron.core.transformer.moe.router_replay import RouterReplayAction
 
 LAYERS, MAXIMUM, PAD = 4, 96, 0
 MOE = range(1, LAYERS)
-NO_ROUTE = list(range(gpt.TOP_K))  # What NeMo-RL fills last rows and padding with.
+NO_ROUTE = list(range(gpt.TOP_K))  # The ids with which NeMo-RL fills last rows and padding.
 
 importlib.import_module("megatron.training.utils")  # Which asks for the version of a Transformer Engine that is there.
 stand_ins.install(
@@ -31,7 +31,7 @@ stand_ins.install(
     *("soundfile", "swanlab", "tensordict", "torch.utils.tensorboard", "torchdata", "transformer_engine", "uvicorn"),
     *("aiohttp", "pandas", "scipy", "wandb", "zmq"),
 )
-for version in (1, 2):  # Of a newer Megatron-Core, for isinstance.
+for version in (1, 2):  # These exist only in a newer Megatron-Core, and are used for isinstance.
     setattr(mcore_fsdp_adapter, f"FullyShardedDataParallelV{version}", type("Sharded", (), {}))
 
 from nemo_rl.algorithms import grpo  # noqa: E402
@@ -70,7 +70,7 @@ def checkpoint(folder: Path) -> None:
 
 
 def install(service: bool) -> None:
-    """What NeMo-RL's modules have once ours are imported, or what these had themselves."""
+    """Restores what the import of our modules has replaced in NeMo-RL's, or NeMo-RL's own functions."""
     nemo_train.get_forward_backward_func = SCHEDULE
     for module, name, ours in (
         (vllm_worker, "pad_and_align_routed_expert_indices", of_rollout),
@@ -116,7 +116,7 @@ class Engine:
 
 
 class Words:
-    """A tokenizer: words are numbers."""
+    """A tokenizer whose words are numbers."""
 
     pad_token_id = PAD
 
@@ -141,7 +141,7 @@ class Environment:
 
 
 class _Done:
-    """A future of Ray, of what is there."""
+    """A Ray future whose value exists already."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -170,14 +170,14 @@ def generation(moved: int = 0) -> Any:
 
 
 def config_of(layout: gpt.Layout, packed: bool) -> dict[str, Any]:
-    """NeMo-RL's policy configuration, as far as it is read."""
+    """The part of NeMo-RL's policy configuration that is read."""
     multiple = 4 * layout.cp * layout.tp
     packing = {"enabled": packed, "algorithm": "first_fit_decreasing", "logprob_mb_tokens": 64, "train_mb_tokens": 48}
     return {
         "model_name": "none",
         "precision": "float32",
         "router_replay": {"enabled": True},
-        "train_global_batch_size": 4,  # Two steps of a rollout.
+        "train_global_batch_size": 4,  # Two steps for each rollout.
         "train_micro_batch_size": 2,
         "logprob_batch_size": 2,
         "make_sequence_length_divisible_by": multiple,
@@ -307,7 +307,7 @@ def fill(module: Any, passes: Passes) -> Counter[str]:
         replay, kept = router.router_replay, list[torch.Tensor]()
 
         def has_route(rows: int, replay: Any = replay, kept: Any = kept) -> torch.Tensor:
-            if replay.router_replay_action == RouterReplayAction.REPLAY_BACKWARD:  # As in the forward that it repeats.
+            if replay.router_replay_action == RouterReplayAction.REPLAY_BACKWARD:  # As in the forward pass.
                 return kept[-len(replay.replay_backward_list)]
             if replay.router_replay_action != RouterReplayAction.REPLAY_FORWARD:
                 return torch.zeros(rows, dtype=torch.bool)
@@ -336,7 +336,7 @@ def fill(module: Any, passes: Passes) -> Counter[str]:
 
 
 def passes(policy: Any, data: Any) -> Passes:
-    """Those of a step, as `grpo_train` calls them."""
+    """The passes of a step, called as in `grpo_train`."""
     worker = policy.worker_group.worker
     calls = gpt.Calls([worker.model.module])
     said: Passes = {}

@@ -20,7 +20,7 @@ CHECK = unittest.TestCase()
 
 
 def check_batch(data: Any, answers: list[list[int]]) -> list[int]:
-    """Handles have the place of routes: at each token of what the engine has seen, and nowhere behind that."""
+    """Handles take the place of routes: at each token that the engine has processed, and not after it."""
     column = data["routed_experts"]
     CHECK.assertEqual((tuple(column.shape), str(column.dtype)), ((*data["input_ids"].shape, 1, 1), "torch.int64"))
     columns = column[:, :, 0, 0].tolist()
@@ -28,7 +28,7 @@ def check_batch(data: Any, answers: list[list[int]]) -> list[int]:
         none = {BAD: 0, UNANSWERED: -1}.get(index)
         if none is None:
             CHECK.assertEqual(own, [own[0]] * len(answer) + [0] * (len(own) - len(answer)))
-            CHECK.assertEqual(length, len(answer) + 3)  # The environment's words.
+            CHECK.assertEqual(length, len(answer) + 3)  # Tokens of the environment.
         else:
             CHECK.assertEqual(own[0], none)
     handles = [own[0] for own in columns]
@@ -74,13 +74,13 @@ def body() -> Any:
 
 
 def check_shadow(layout: Layout, config: Any) -> None:
-    """Routers choose themselves, and are compared with the record."""
+    """Routers choose live, and their choice is compared with the record."""
     os.environ["ROUTING_REPLAY_MODE"] = "shadow"
     data, answers = sides.rollout(config)
     said = sides.passes(sides.policy_of(config, layout, "none"), data)
     told, metrics = sides.recorded(answers), sides.of_trainer.replay.metrics()
     CHECK.assertGreater((told - sides.counted(said["training"])).total(), told.total() // 4)
-    for layer in sides.MOE:  # Of every row that the record has.
+    for layer in sides.MOE:  # For every row of the record.
         CHECK.assertGreater(
             metrics[f"routing_replay/live_mismatch/layer_{layer:02}"], told.total() // sides.LAYERS // 2
         )

@@ -109,7 +109,7 @@ class OfflineTest(EngineTest):
         self.generate("detached", prompt)
 
     def test_memory_that_is_short(self) -> None:
-        """Requests are taken back, and what they had is computed again."""
+        """Requests are preempted, and computed again."""
         run = self.open_run("short")
         prompts = [self.ids(60) for _ in range(8)]
         with attach.sglang(self.engine, run, replace=False) as attachment:

@@ -12,7 +12,7 @@ from common.chosen import equal_sets
 from peer import EngineTest, given_rows
 from routing_replay.engines import attach
 
-# With the backend of attention that knows trees of guesses.
+# With the attention backend that supports trees of guesses.
 GUESSES = {"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 4, "attention_backend": "triton"}
 
 
@@ -42,7 +42,7 @@ class SeveralGuessesTest(EngineTest):
         self.assertFalse(attachment.attached)
         self.assertIn("several drafts", logs.output[0])
         wrong = 0
-        for _ in range(20):  # Which guesses it makes depends on what it computes together.
+        for _ in range(20):  # Which guesses it makes depends on what it computes in one batch.
             wrong = wrong or self.wrong_sets()
         self.assertGreater(wrong, 0, "rows of several drafts are right: attach to such engines")
         self.assertEqual(self.run_.list(), [])

@@ -22,7 +22,7 @@ from routing_replay import http
 from routing_replay.engines import sglang
 
 MESSAGES = [{"role": "user", "content": "w10 w20 w30 w40"}]
-CHAT = [10, 20, 30, 40]  # Its tokens.
+CHAT = [10, 20, 30, 40]  # The tokens of the chat.
 
 
 class HttpTest(PeerTest):
@@ -109,7 +109,7 @@ class HttpTest(PeerTest):
         self.assertEqual(recorded.tokens.tolist(), CHAT + choice["response_token_ids"])
 
     def test_the_readmes_rollout_worker(self) -> None:
-        """The part of it that asks SGLang."""
+        """The part of the worker that calls SGLang."""
         blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "client/README.md").read_text(), re.S | re.M)
         [block] = [block for block in blocks if 'os.environ["SGLANG_URL"]' in block]
         begin, rest = block.split("\n# vLLM, ")
@@ -122,7 +122,7 @@ class HttpTest(PeerTest):
         self.assertEqual([span.version for span in run.stat("step1/agent-3").weights], [17])
 
     def test_when_the_run_is_made(self) -> None:
-        """Each of the server's routes, before and after."""
+        """Each of the server's routes, before and after the run exists."""
         prompt = self.ids(20)
         asked = {"completions": {"prompt": prompt}, "chat/completions": {"messages": MESSAGES}}
 
@@ -160,7 +160,7 @@ class HttpTest(PeerTest):
         self.assertEqual(len({state.sample for state in run.list()}), len(after) + 1)
 
     def sealed(self, run: rr.Run, sample: str) -> Any:
-        """The plug-in sends rows while the answer goes on."""
+        """The plug-in appends rows while the answer is still generated."""
         run.read_one(sample, wait=True)
         return run.stat(sample)
 

@@ -1,4 +1,4 @@
-"""What the tests of SGLang share: an engine, what it is asked, and its rows as SGLang says how they are read."""
+"""Shared by the tests of SGLang: an engine, prompts, and its rows, read as SGLang's documentation says."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def settings(model: str = "qwen3", **others: Any) -> dict[str, Any]:
         "max_running_requests": 8,
         "context_length": 1024,
         "chunked_prefill_size": 64,
-        "schedule_conservativeness": 0.1,  # More requests begin than may end without that some are taken back.
+        "schedule_conservativeness": 0.1,  # More requests begin than there is room for, so that some are preempted.
         "random_seed": 0,
         "log_level": "error",
         "skip_server_warmup": True,
@@ -56,7 +56,7 @@ class EngineTest(PeerTest):
             install(folder, "peer-kernels", {PLUGINS: {"kernels": "kernels:plug_in"}})
             sys.path.append(folder)
         cls.engine = sglang.Engine(**settings(cls.MODEL, **cls.OTHERS))
-        # It ends all processes of this one's, so it is the first that ends: what is stored is read before.
+        # The engine ends all child processes of this process, so it ends first: stored rows are read before.
         cls.addClassCleanup(cls.engine.shutdown)
         cls.run_ = cls.open_run(cls.__name__, cls.MODEL)
 
@@ -68,7 +68,7 @@ class EngineTest(PeerTest):
     def check_reply(
         self, case: str, run: Any, sample: str, prompt: list[int], reply: dict[str, Any], **options: Any
     ) -> None:
-        """As `check`, of a reply that has its rows."""
+        """Like `check`, for a reply that contains its rows."""
         given = given_rows(reply["meta_info"], run.geometry)
         pieces = options.pop("pieces", self.MODEL)
         self.check(case, run, sample, prompt + list(reply["output_ids"]), given, pieces=pieces, **options)

@@ -24,7 +24,7 @@ from skyrl.backends.skyrl_train.workers.megatron.megatron_worker import Megatron
 from skyrl.train.trainer import RayPPOTrainer  # noqa: E402
 from transformers import AutoConfig  # noqa: E402
 
-SAMPLES, FIRST = 13, 100  # Token ids below FIRST are padding's.
+SAMPLES, FIRST = 13, 100  # Token ids below FIRST are padding.
 FULL = ["trainer.gradient_checkpointing=true"]
 MOE = [*FULL, *(f"trainer.policy.megatron_config.transformer_config_kwargs.{said}" for said in (
     "recompute_granularity=selective", "recompute_modules=[moe]", "recompute_method=null", "recompute_num_layers=null")
@@ -59,7 +59,7 @@ LAYOUTS: dict[str, tuple[int, list[str], bool]] = {
 
 
 class Rollout:
-    """Samples of which every token is another one, so that a row tells where it is from."""
+    """Samples whose tokens are all different, so that a token tells its row."""
 
     def __init__(self) -> None:
         random = np.random.default_rng(11)
@@ -96,7 +96,7 @@ def batch(config: Any, rollout: Rollout, kind: Any, service: bool, moved: int) -
     made = trainer.convert_to_training_input(rollout.output(moved), [f"prompt{i}" for i in range(SAMPLES)])
     carried = made["rollout_expert_indices"].values
     assert carried.numel() == len(made) if service else carried.shape[1:] == (sides.LAYERS, sides.TOP_K)
-    if service:  # Nothing else than a handle each.
+    if service:  # Only one handle per sample.
         assert carried.dtype == torch.int64 and made.get("router_padding_mask") is None
     made["action_log_probs"] = torch.full_like(made["loss_mask"], -math.log(sides.gpt.VOCABULARY))
     made["base_action_log_probs"] = made["action_log_probs"].clone()
@@ -124,7 +124,7 @@ def step(config: Any, rollout: Rollout, service: bool, moved: int = 0) -> dict[s
     data = made[0].chunk(len(made[0]) // replicas)[mpu.get_data_parallel_rank()]
 
     def seen() -> tuple[int, int]:
-        """Of rows that have a route, how many got its experts, and how many others."""
+        """How many rows with a route got its experts, and how many got others."""
         of_ranks: list[Any] = [None] * world
         torch.distributed.all_gather_object(of_ranks, built.kept.fed)
         first = of_ranks[rank % (world // mpu.get_pipeline_model_parallel_world_size())]
@@ -144,12 +144,12 @@ def step(config: Any, rollout: Rollout, service: bool, moved: int = 0) -> dict[s
 
 
 def summed(ranks: list[Any]) -> list[list[int]]:
-    """Of each pass, the rows that were right, and those that were not."""
+    """Per pass, the numbers of right and of wrong rows."""
     return [[sum(one["passes"][place][kind] for one in ranks) for kind in (0, 1)] for place in (0, 1)]
 
 
 def apart(ours: list[Any], theirs: list[Any]) -> float:
-    """The largest difference of a gradient, beside the largest gradient."""
+    """The largest difference of a gradient, and the largest gradient."""
     both = [(one["gradients"], other["gradients"]) for one, other in zip(ours, theirs, strict=True)]
     largest = max(abs(value).max() for one, _ in both for value in one.values())
     return max(float(abs(one[name] - other[name]).max()) for one, other in both for name in one) / largest
@@ -183,7 +183,7 @@ class DifferentialTest(unittest.TestCase):
                 if own_is_right:
                     self.assertEqual(summed(theirs)[0][0] >= sets, True)
                     self.assertEqual(padded or summed(theirs) == whole, True)
-                    # Rows without a route have other experts, by which sums are rounded otherwise.
+                    # Rows without a route have other experts, so sums are rounded in another way.
                     self.assertLess(difference, 1e-6)
                 else:  # It takes rows of a rectangle sample by sample, and the model position by position.
                     self.assertGreater(summed(theirs)[0][1], sets // 2)

@@ -30,7 +30,7 @@ STAND_INS = ("megatron.bridge", "nvidia_resiliency_ext")
 
 
 class Kept:
-    """What the model was fed and its routers gave since the last `rows`."""
+    """The tokens that the model got, and what its routers returned, since the last `rows`."""
 
     def __init__(self, model: Any) -> None:
         self.fed: list[torch.Tensor] = []  # [samples, tokens] of each forward pass; of the first stage alone.
@@ -60,8 +60,8 @@ class Kept:
 
 
 class Provider:
-    """What megatron.bridge makes of a checkpoint's configuration. SkyRL sets options on it, of which the model is built
-    but for those that say how Transformer Engine computes."""
+    """The configuration that megatron.bridge makes from a checkpoint. SkyRL sets options on it; the model is built from
+    them, except those about how Transformer Engine computes."""
 
     built: Provider | None = None
 
@@ -93,9 +93,9 @@ class Provider:
 
 @functools.cache
 def setup() -> None:
-    """In each process, before SkyRL is imported."""
+    """Called in each process before SkyRL is imported."""
     stand_ins.install(*STAND_INS, keep="qwen_vl")
-    stand_ins.hide("vllm")  # The folder of that name that is on the path is not vLLM.
+    stand_ins.hide("vllm")  # A folder with this name is on the path, and it is not vLLM.
     import megatron.bridge
     from megatron.bridge.peft import utils
 
@@ -103,11 +103,11 @@ def setup() -> None:
     megatron.bridge.AutoBridge.from_hf_pretrained().to_megatron_provider = Provider
     utils.finalize_model_grads_with_expert_adapter_sync = finalize_model_grads
     group = torch.distributed.init_process_group
-    torch.distributed.init_process_group = lambda backend, **said: group("gloo", **said)  # SkyRL says NCCL, too.
+    torch.distributed.init_process_group = lambda backend, **said: group("gloo", **said)  # SkyRL asks for NCCL, too.
 
 
 def checkpoint(folder: Path) -> None:
-    """What SkyRL and the integration read of one: its configuration and tokenizer."""
+    """The part of a model that SkyRL and the integration read: its configuration and tokenizer."""
     said = {"num_experts": EXPERTS, "num_experts_per_tok": TOP_K, "mlp_only_layers": [0], "num_hidden_layers": LAYERS}
     Qwen3MoeConfig(**said).save_pretrained(folder)
     small._tokenizer().save_pretrained(folder)
@@ -133,7 +133,7 @@ def options(model: Path) -> list[str]:
         f"{policy}.moe_grouped_gemm=false",
         f"{ref}.moe_grouped_gemm=false",
         f"{policy}.optimizer_config_kwargs={{bf16: false, params_dtype: float32, use_distributed_optimizer: false}}",
-        "trainer.policy.optimizer_config.max_grad_norm=0",  # Megatron clips gradients on GPUs alone.
+        "trainer.policy.optimizer_config.max_grad_norm=0",  # Megatron clips gradients only on GPUs.
         "generator.sampling_params.temperature=0.7",
         "generator.sampling_params.logprobs=null",
         f"trainer.project_name={RUN.split('/')[0]}",

@@ -35,11 +35,11 @@ from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput  # n
 
 PROMPTS, ANSWERS, STEPS = 10, 4, 2
 TABLE = np.random.default_rng(1).random((sides.gpt.VOCABULARY, sides.LAYERS, sides.EXPERTS)).argsort(axis=2)
-TABLE = TABLE[..., : sides.TOP_K]  # What the engine chooses for a token.
+TABLE = TABLE[..., : sides.TOP_K]  # The experts that the engine chooses for a token.
 
 
 class Words(BaseTextEnv):
-    """Every third answer is asked on."""
+    """Every third answer has a second turn."""
 
     count = 0
 
@@ -76,7 +76,7 @@ class Engine:
 
 
 class Local:
-    """What Ray makes of a class: its actors, here in this process."""
+    """Replaces Ray's actors by objects in this process."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
@@ -175,7 +175,7 @@ class StepTest(unittest.TestCase):
 
         class Reference(Seen, megatron_worker.MegatronRefWorkerBase):
             def init_worker_process_group(self) -> None:
-                mpu.destroy_model_parallel()  # Of the policy, which has no model yet.
+                mpu.destroy_model_parallel()  # Destroys the groups of the policy, which has no model yet.
                 super().init_worker_process_group()
 
         said = [
@@ -256,10 +256,10 @@ class StepTest(unittest.TestCase):
             wanted = Counter({row: count * times for row, count in told.items()})
             self.assertEqual((wanted - seen).total(), 0, name)
             whole = Counter({row: count * times for row, count in self.told(tokens).items()})
-            self.assertGreater((whole - seen).total(), 0)  # What was lost routes live.
+            self.assertGreater((whole - seen).total(), 0)  # Samples whose routes were lost route live.
             moved = Counter({row: count * times for row, count in self.told(tokens, late=1).items()})
-            self.assertGreater((moved - seen).total(), moved.total() // 2)  # The check of the check.
-            self.assertTrue(any(token == 0 for _, token, _ in seen))  # Samples that SkyRL has filled up with.
+            self.assertGreater((moved - seen).total(), moved.total() // 2)  # Shows that the check can fail.
+            self.assertTrue(any(token == 0 for _, token, _ in seen))  # Samples that SkyRL has added as padding.
             print(f"{name}: {wanted.total()} rows and layers as recorded")
         [(_, _, seen)] = step["ref"]
         self.assertGreater((told - seen).total(), told.total() // 4)  # It routes live.

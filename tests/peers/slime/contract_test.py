@@ -74,7 +74,7 @@ class ContractTest(unittest.TestCase):
                 self.assertEqual(said.get("enable_return_routed_experts"), reports)
 
     def test_its_trainer(self) -> None:
-        """Replays nothing itself, and its Megatron builds routers that can be told."""
+        """The framework's own replay is off, and its Megatron builds routers with RouterReplay."""
         args = parsed(LINES)
         sides.part("utils.misc").load_function(args.custom_megatron_init_path)(args)
         self.assertFalse(args.use_routing_replay or args.use_rollout_routing_replay)
@@ -87,7 +87,7 @@ class ContractTest(unittest.TestCase):
             self.assertIs(sides.part("utils.misc").load_function(path), getattr(sides.integration(), hook))
 
     def test_a_line_that_is_missing(self) -> None:
-        """Says which one, before a model is built or a sample is kept."""
+        """The error names the missing line, before a model is built or a sample is stored."""
         *of_trainer, init = LINES
         for line in of_trainer:
             args = parsed([other for other in LINES if other is not line])

@@ -59,7 +59,7 @@ def rollout(args: Any, change: Change | None) -> list[Any]:
                     sides.own.add_of_tool(args, sample, [7, 8])
             samples.append(await sides.own.ended(args, sample))
         if args.custom_megatron_init_path:
-            judged = Sample(index=0, prompt="2 3 4", tokens=[2, 3, 4])  # Evaluation counts from 0.
+            judged = Sample(index=0, prompt="2 3 4", tokens=[2, 3, 4])  # Evaluation counts samples from 0, too.
             judged = await sides.own.generate(args, judged, {"max_new_tokens": 32})
             judged = await sides.own.ended(args, judged, evaluation=True)
             assert judged.rollout_routed_experts is None and not judged.metadata
@@ -125,14 +125,14 @@ def step(
 
 
 def largest(ours: Any, theirs: Any) -> float:
-    """Of all differences of gradients."""
+    """The largest of all differences of gradients."""
     assert len(ours.gradients) == len(theirs.gradients) == 2
     steps = zip(ours.gradients, theirs.gradients, strict=True)
     return max((a[name] - b[name]).abs().max().item() for a, b in steps for name in a)
 
 
 def differing(one: Any, other: Any) -> dict[int, list[torch.Tensor]]:
-    """By layer and call: in which rows the experts are others."""
+    """By layer and call: the rows with other experts."""
     return {
         layer: [(a != b).any(1) for a, b in zip(one.calls.maps[layer], maps, strict=True)]
         for layer, maps in other.calls.maps.items()
@@ -203,7 +203,7 @@ class DifferentialTest(unittest.TestCase):
                     for one in said:
                         self.assertEqual(one["missing"], (0, 0))
                         self.assertEqual((one["routed"], one["different"]), (one["told"], 0))
-                        self.assertGreater(one["shifted"], one["told"] // 2)  # The check of the check.
+                        self.assertGreater(one["shifted"], one["told"] // 2)  # Shows that the check can fail.
                         self.assertEqual(one["filled"], 0.0)
                         self.assertLess(one["as they are"], 1e-6)
                     apart, filled = (max(one[name] for one in said) for name in ("as they are", "filled"))

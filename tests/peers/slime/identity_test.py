@@ -69,7 +69,7 @@ class IdentityTest(unittest.TestCase):
             yield
 
     def stored(self, one: Any) -> np.ndarray:
-        """[T - 1, MoE layers, K], which are of these tokens."""
+        """[T - 1, MoE layers, K]: the routes of these tokens."""
         (handle,) = one.rollout_routed_experts.tolist()
         run = rr.Client().run("here/grpo-42")
         rows = run.read_one(handle)
@@ -112,7 +112,7 @@ class IdentityTest(unittest.TestCase):
                 self.assertEqual(one.metadata, {"of": "the user"})
 
     def test_goes_on(self) -> None:
-        """It keeps the rows that were made with older weights."""
+        """The sample keeps the rows that older weights made."""
         self.answers = [([50, 51], "abort", 1), ([60, 61, 62], "stop", 2)]
         (one,) = self.run_all(sample())
         (one,) = self.run_all(one)
@@ -120,7 +120,7 @@ class IdentityTest(unittest.TestCase):
         self.check(one, (4, 1), (7, 2))
 
     def test_evaluation(self) -> None:
-        """Its samples have the indices of those that are trained on, and no rows."""
+        """Its samples have the indices of trained ones, and no rows."""
         self.answers = [([50, 51], "stop", 1), ([60, 61, 62], "stop", 1)]
         trained = self.run_all(sample(0), sample(1))
         folder = Path(self.enterContext(tempfile.TemporaryDirectory()))

@@ -31,12 +31,12 @@ def setup() -> None:
 
 
 def part(name: str) -> Any:
-    """A module of the framework."""
+    """Imports a module of the framework."""
     return importlib.import_module(f"{own.NAME}.{name}")
 
 
 class Args(Namespace):
-    """The framework's arguments: what is not said is None."""
+    """The framework's arguments; those that are not given are None."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -70,7 +70,7 @@ def args_of(**others: Any) -> Args:
         "lambd": 1.0,
         "n_samples_per_prompt": 1,
         "rollout_batch_size": 6,
-        "global_batch_size": 3,  # Two steps of each rollout.
+        "global_batch_size": 3,  # Two steps for each rollout.
         "micro_batch_size": 1,
         "use_dynamic_batch_size": True,
         "max_tokens_per_gpu": 40,
@@ -112,7 +112,7 @@ def integration() -> Any:
 
 
 def with_lines(args: Args) -> Args:
-    """The options that the README says, and nothing else."""
+    """The options of the README, and no others."""
     import recipes
 
     for line in recipes.lines(own.NAME):
@@ -199,7 +199,7 @@ class Engine:
 
 
 def packed(rows: np.ndarray) -> str:
-    """As SGLang gives them."""
+    """In the form that SGLang uses."""
     return base64.b64encode(rows.astype(np.int32).tobytes()).decode()
 
 

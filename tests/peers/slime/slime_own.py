@@ -1,4 +1,4 @@
-"""What is slime's own in the tests that it shares with miles."""
+"""The parts that are different for slime in the tests that it shares with miles."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ NAME = "slime"
 STAND_INS = ("sglang", "sglang_router", "torch_memory_saver", "wandb", "slime.backends.sglang_utils.sglang_engine")
 TIMER = "slime.observability.timer"
 TYPE_OF_HANDLES = "torch.int64"
-OTHERS = ("ref", "teacher")  # Models that run in the actor's modules before it.
+OTHERS = ("ref", "teacher")  # Models that run in the actor's modules before the actor.
 ARGS: dict[str, Any] = {}
 
 
 def setup() -> None:
-    """Behind the stand-ins."""
+    """Called once the stand-ins are there."""
     import torch
     from slime.utils import accelerator
     from slime.utils.accelerator.cuda import CUDAAccelerator
@@ -33,10 +33,10 @@ def setup() -> None:
 
 
 def start(args: Any) -> None:
-    """Once the groups are there."""
+    """Called once the groups exist."""
     from megatron.core.transformer.moe import moe_utils
 
-    moe_utils.te_general_gemm = None  # Its Megatron forgets that where there is no Transformer Engine.
+    moe_utils.te_general_gemm = None  # Its Megatron does not define this name without Transformer Engine.
 
 
 def replays(own: bool) -> None:
@@ -75,14 +75,14 @@ def add_of_tool(args: Any, sample: Any, tokens: list[int]) -> None:
 
 
 async def generate(args: Any, sample: Any, params: dict[str, Any]) -> Any:
-    """One answer."""
+    """Publishes one answer."""
     from slime.rollout import sglang_rollout
 
     return await sglang_rollout.generate(args, sample, params)
 
 
 async def ended(args: Any, sample: Any, evaluation: bool = False) -> Any:
-    """As behind each call of a generate function, of one answer or more."""
+    """As after each call of a generate function, with one answer or several."""
     from slime.rollout.sample_hooks import apply_rollout_sample_hooks
 
     return await apply_rollout_sample_hooks(args, sample, evaluation=evaluation)
@@ -116,7 +116,7 @@ async def agent(args: Any, sample: Any, params: dict[str, Any]) -> list[Any]:
 
 
 def begin_again(sample: Any) -> None:
-    """As a generate function that samples the prompt anew."""
+    """Like a generate function that samples the prompt again."""
     sample.tokens, sample.response, sample.response_length = [], "", 0
     sample.rollout_log_probs = sample.loss_mask = sample.rollout_routed_experts = sample.reward = None
     sample.weight_versions, sample.status = [], sample.Status.PENDING

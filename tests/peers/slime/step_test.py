@@ -82,7 +82,7 @@ class StepTest(unittest.TestCase):
         self.play(self.args(), ["", "step 0", "step 1"])
 
     def test_one_step_without_log_probabilities(self) -> None:
-        """As they come with the answers, the trainer sees a rollout first when its training begins."""
+        """Log-probabilities come with the answers, so the trainer gets a rollout only when its training begins."""
         self.play(self.args(use_rollout_logprobs=True, global_batch_size=6), ["step 0"])
 
     def play(self, args: sides.Args, passes: list[str]) -> None:
@@ -137,7 +137,7 @@ class StepTest(unittest.TestCase):
         self.assertTrue(all(said.get("return_routed_experts") for said in self.engine.asked))
 
     def check_data(self, data: dict[str, Any]) -> list[int]:
-        """Handles have the place of routes."""
+        """Handles take the place of routes."""
         handles = data["rollout_routed_experts"]
         self.assertEqual(
             [(tuple(one.shape), str(one.dtype)) for one in handles], [((1,), sides.own.TYPE_OF_HANDLES)] * 6

@@ -1,4 +1,4 @@
-"""The framework's rollout manager and its Megatron actor as Ray runs them here."""
+"""The framework's rollout manager and Megatron actor, as Ray runs them in these tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def before_train_step(args: sides.Args, rollout_id: int, step_id: int, *_: objec
 
 
 class Manager(rollouts.RolloutManager.__ray_metadata__.modified_class):
-    """It starts no engines: args say where one is."""
+    """A rollout manager that starts no engines: the arguments give an engine's address."""
 
     def __init__(self, args: sides.Args) -> None:
         rollouts.start_rollout_servers = lambda *_: ({}, [])

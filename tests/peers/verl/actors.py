@@ -36,7 +36,7 @@ CHANGED = "a small model in the place of a checkpoint's, no optimizer, CPU for C
 
 
 def flags() -> list[str]:
-    """What the README says verl is to be started with, and nothing else."""
+    """The options of the README, and no others."""
     return recipes.lines("verl")
 
 
@@ -54,7 +54,7 @@ def configuration(model: Path, *overrides: str) -> DictConfig:
 
 
 class Adapter:
-    """What Megatron-Bridge's class of a LoRA adapter is to verl."""
+    """The part of Megatron-Bridge's class of a LoRA adapter that verl uses."""
 
     @staticmethod
     @contextlib.contextmanager
@@ -101,7 +101,7 @@ class Actor(nn.Module):
 
 
 class Optimizer:
-    """Keeps the gradients that it is to step with, and steps nowhere."""
+    """An optimizer that keeps the gradients of each step, and changes no weights."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model

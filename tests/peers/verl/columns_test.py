@@ -1,4 +1,4 @@
-"""The README's recipe for routes that stay in TransferQueue's columns, as it is printed, with TransferQueue itself."""
+"""Runs the README's recipe for routes that stay in TransferQueue's columns as printed, with TransferQueue itself."""
 
 from __future__ import annotations
 

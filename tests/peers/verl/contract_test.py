@@ -59,7 +59,7 @@ class ContractTest(unittest.TestCase):
             integration._describe({"input_ids": None})
 
     def worker(self, experiment: str) -> Any:
-        """verl's, that has no engine."""
+        """verl's worker, without an engine."""
         named = ["trainer.project_name=here", f"trainer.experiment_name={experiment}"]
         worker = type("Worker", (integration.Worker,), {"_opening": integration._shared.Opening()})
         worker = object.__new__(worker)
@@ -90,7 +90,7 @@ class ContractTest(unittest.TestCase):
             asyncio.run(all_three())
 
     def test_dispatches_that_end_at_once(self) -> None:
-        """One of them wins, as a whole; the other one's answer goes on."""
+        """One of the answers is stored, as a whole; the others are still used."""
         worker = self.worker("at-once")
 
         async def both() -> None:
@@ -103,7 +103,7 @@ class ContractTest(unittest.TestCase):
             asyncio.run(both())
 
     def test_a_service_that_is_away(self) -> None:
-        """Answers go on without it, and wait for it together: one call's timeout of 30 s, not one for each."""
+        """Answers continue without the service, and wait for it together: 30 s in all, not for each answer."""
         worker, puts = self.worker("away"), 3
 
         async def together() -> list[tuple[int, np.ndarray]]:

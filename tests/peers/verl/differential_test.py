@@ -26,7 +26,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from verl.workers.utils.padding import response_from_nested
 
-SAMPLES = 22  # Of which one is less than 5 %.
+SAMPLES = 22  # So many that one of them is less than 5 %.
 UNRECORDED, LOST = 3, 7  # Where trajectories are lost: the engine gave no rows of one, those of another did not arrive.
 RUN = "grpo-42"
 ADAPTED = ["actor_rollout_ref.model.lora.rank=4"]
@@ -42,7 +42,7 @@ LAYOUTS = {  # Ranks of context parallelism, tokens of a micro-batch on each, an
 
 
 class Rollout:
-    """Samples of which every token is another one, so that a row tells where it is from."""
+    """Samples whose tokens are all different, so that a token tells its row."""
 
     def __init__(self) -> None:
         random = np.random.default_rng(11)
@@ -139,7 +139,7 @@ def seen(model: Any) -> list[tuple[int, int, np.ndarray]]:
     """(layer, token, its experts) of each row that the routers were given, since the last time."""
     rows = []
     for number, layer in enumerate(model.decoder.layers):
-        again = len(layer.seen) // len(model.fed)  # Twice where it is computed again.
+        again = len(layer.seen) // len(model.fed)  # Twice if the pass is recomputed.
         for place, (_, chosen) in enumerate(layer.seen):
             experts = torch.nonzero(chosen)[:, 1].reshape(-1, rollouts.TOP_K).numpy()
             tokens = model.fed[place // again].tolist()
@@ -207,7 +207,7 @@ class DifferentialTest(unittest.TestCase):
                 theirs = self.run_(world, tokens, said + own, rollout, "routed_experts")
                 self.append(rollout)
                 ours = self.run_(world, tokens, said + actors.flags(), rollout, "routing_handle")
-                expected = sets * (3 if said else 2)  # Computed again in the backward pass, or the reference's pass.
+                expected = sets * (3 if said else 2)  # Recomputed in the backward pass, or in the reference's pass.
                 self.assertEqual(self.others(rollout.rows, theirs), (expected, 0))
                 self.assertEqual(self.others(rollout.rows, ours), (expected, 0))
                 np.testing.assert_array_equal(ours[0]["log_probs"], theirs[0]["log_probs"])

@@ -111,7 +111,7 @@ class ReplicasTest(trainings.Training):
             for name, place in (("log_prob", 2 * step), ("update", 2 * step + 1)):
                 self.check(name, [passes[place] for passes in ranks])
             keys = [samples[handle] for passes in ranks for handle in passes[2 * step].handles.tolist() if handle]
-            for key in keys:  # Once, behind the passes of both ranks.
+            for key in keys:  # Once, after the passes of both ranks.
                 self.assertEqual([through for each, through in released if key in each], [[2 * step + 2] * RANKS])
         said = group.metrics()
         self.assertEqual({metrics["routing_replay/fallback_fraction"] for metrics in said}, {0})

@@ -14,7 +14,7 @@ from verl.workers.rollout.replica import TokenOutput
 LAYERS, EXPERTS, TOP_K, VOCABULARY = 4, 8, 2, 1000
 # Words of prompts: answers are cut short, or come without rows, or the first answer fails.
 INTERRUPTED, UNROUTED, BROKEN = 11, 12, 13
-TOOL = [5, 6, 7]  # What a tool says.
+TOOL = [5, 6, 7]  # The tool's answer.
 
 
 class Engine:
@@ -41,7 +41,7 @@ class Engine:
         if BROKEN in prompt_ids and self.failures == 0:
             self.failures += 1
             raise RuntimeError("the engine is gone")
-        aborted = INTERRUPTED in prompt_ids and len(prompt_ids) == 2  # Not where it goes on.
+        aborted = INTERRUPTED in prompt_ids and len(prompt_ids) == 2  # Not if it is continued.
         count = int(self.random.integers(4, 9))
         answer = self.random.integers(20, VOCABULARY, count).tolist()
         tokens = [*prompt_ids, *answer]

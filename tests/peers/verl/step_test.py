@@ -69,7 +69,7 @@ class StepTest(trainings.Training):
     WORDS = (rollouts.INTERRUPTED, rollouts.BROKEN, 14, rollouts.UNROUTED, 16, 17, 18, 19)
     OPTIONS = (
         "actor_rollout_ref.actor.use_kl_loss=True",
-        "actor_rollout_ref.actor.ppo_mini_batch_size=3",  # No 8 trajectories, so that batches are filled up.
+        "actor_rollout_ref.actor.ppo_mini_batch_size=3",  # With fewer than 8 trajectories, batches are filled up.
     )
 
     @classmethod
@@ -101,7 +101,7 @@ class StepTest(trainings.Training):
         prompts, before = self.fit(trainer, 2)
         left_out = {rollouts.INTERRUPTED, rollouts.UNROUTED}
         short = {key.split("_")[0] for key, tokens in before.items() if left_out & set(tokens)}
-        again = [uid for uid in prompts if uid not in short]  # Those are left, to be trained in the next step.
+        again = [uid for uid in prompts if uid not in short]  # These are left for the training of the next step.
         before = {key: tokens for key, tokens in before.items() if key.split("_")[0] in again}
 
         # As after a resume: prompts of which there are answers are dispatched again, and the service is away when

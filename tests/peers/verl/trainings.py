@@ -119,7 +119,7 @@ class Training(unittest.TestCase):
         cls.addClassCleanup(transfer_queue.close)
 
     def trainer(self, workers: Any) -> Any:
-        """As `PPOTrainer.init` and `TaskRunnerV1.run` make it, but for what starts on GPUs."""
+        """As `PPOTrainer.init` and `TaskRunnerV1.run` make it, without the parts that start on GPUs."""
         trainer = PPOTrainerColocateAsync(self.config)
         trainer._init_tokenizer()
         self.integration = sys.modules["routing_replay_trainer.integrations.verl"]  # As `external_lib` brought it.
@@ -148,7 +148,7 @@ class Training(unittest.TestCase):
         return trainer
 
     def update_weights(self, step: int) -> None:
-        """Of actor and engine, as CheckpointEngineManager does."""
+        """Sets the weights of actor and engine, like CheckpointEngineManager."""
         self.update_actor(step)
         ray.get(self.engine.set_version.remote(step))
 
@@ -157,7 +157,7 @@ class Training(unittest.TestCase):
         rows, short = [None] * len(tokens), False
         for known, _, aborted, given in reversed(ray.get(self.engine.given.remote())):
             if tokens[: len(known)] == known and (aborted or not any(row is not None for row in rows)):
-                rows[: len(given)] = list(given)  # What came first stays where an answer went on.
+                rows[: len(given)] = list(given)  # If an answer was continued, the first rows stay.
                 short |= aborted
         return rows, short
 
@@ -166,7 +166,7 @@ class Training(unittest.TestCase):
         counts: Counter[str] = Counter()
         waiting = sorted(zip(one.tokens, one.handles.tolist(), strict=True), key=lambda each: -len(each[0]))
         at = 0
-        while waiting:  # The stream of all micro-batches holds them one behind another.
+        while waiting:  # The stream contains the sequences of all micro-batches, one after the other.
             found = next(each for each in waiting if one.fed[at : at + len(each[0])] == each[0])
             waiting.remove(found)
             tokens, handle = found

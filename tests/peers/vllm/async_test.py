@@ -1,4 +1,4 @@
-"""AsyncLLM, whose engine is a process of its own: outputs in three forms, aborts, weight versions."""
+"""AsyncLLM, whose engine is a separate process: outputs in three forms, aborts, weight versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 
 class Answer:
-    """One completion of a request, put together of the request's outputs."""
+    """One completion of a request, assembled from the request's outputs."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -41,7 +41,7 @@ class AsyncTest(PeerTest, unittest.IsolatedAsyncioTestCase):
     async def ask(
         self, request: str, count: int, kind: str, abort_at: int = 0, updates: Any = (), **params: Any
     ) -> dict[int, Answer]:
-        """updates: versions of the weights by the number of the output after which they are told"""
+        """updates: by the number of an output, the weight version that is set after it"""
         answers: dict[int, Answer] = {}
         seen = 0
         async for output in self.outputs(request, count, output_kind=RequestOutputKind[kind], **params):

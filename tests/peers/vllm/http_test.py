@@ -25,7 +25,7 @@ from routing_replay.engines import vllm
 
 
 def rows_of(choice: dict[str, Any]) -> np.ndarray:
-    """As vLLM says how they are read."""
+    """Reads rows as vLLM's documentation says."""
     return np.load(io.BytesIO(base64.b64decode(choice["routed_experts"])))
 
 
@@ -72,7 +72,7 @@ class HttpTest(PeerTest):
         self.check_reply("completions with echo", text, 0, prompt)
 
     def test_completions_without_token_ids(self) -> None:
-        """Counted by usage, and bound to no tokens."""
+        """The usage gives the number of tokens; the sample is bound to no tokens."""
         text = self.post("/v1/completions", prompt=self.ids(15), max_tokens=6)
         reply = json.loads(text)
         self.run_.append("counted", vllm.rows(reply), seal=True)
@@ -93,7 +93,7 @@ class HttpTest(PeerTest):
         for index in range(2):
             self.check_reply("generate", text, index, prompt, prompt_token_ids=prompt)
         recorded = vllm.rows(json.loads(text))
-        self.assertIsNone(recorded.tokens)  # The answer does not tell those of the prompt.
+        self.assertIsNone(recorded.tokens)  # The answer does not contain the prompt's tokens.
         self.assertEqual([span.label for span in recorded.weights], ["default"])
         text = self.post("/inference/v1/generate", token_ids=prompt, return_token_ids=True)
         self.check_reply("generate with token ids", text, 0, prompt)
@@ -135,7 +135,7 @@ class HttpTest(PeerTest):
         self.check("turns", self.run_, "agent", tokens, rows_of(choice), start=start)
 
     def test_the_readmes_rollout_worker(self) -> None:
-        """The part of it that asks vLLM."""
+        """The part of the worker that calls vLLM."""
         blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "client/README.md").read_text(), re.S | re.M)
         [block] = [block for block in blocks if 'os.environ["VLLM_URL"]' in block]
         code = block.split("\n# SGLang")[0] + "\nrun.flush()\n"
@@ -150,7 +150,7 @@ class HttpTest(PeerTest):
         self.assertEqual(len(run.list()), 2)
 
     def test_when_the_run_is_made(self) -> None:
-        """Each of the server's routes, before and after."""
+        """Each of the server's routes, before and after the run exists."""
         prompt = self.ids(70)
         messages = [{"role": "user", "content": "w10 w20 w30 w40"}]
         openai = {"temperature": 0.0, "return_token_ids": True}
@@ -196,7 +196,7 @@ class HttpTest(PeerTest):
         self.assertEqual(len(run.list()), count + len(after))
         text = self.post("/v1/completions", prompt=prompt, stream=True, request_id="streamed")
         self.assertNotIn(b'routed_experts":"', text)
-        run.read_one("cmpl-streamed-0/0", wait=True)  # Also of streams that do not tell it.
+        run.read_one("cmpl-streamed-0/0", wait=True)  # Also for streams that do not carry the rows.
 
 
 if __name__ == "__main__":

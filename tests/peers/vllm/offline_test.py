@@ -132,7 +132,7 @@ class OfflineTest(PeerTest):
         self.check_output("abort", "aborted", output)
 
     def test_an_attachment(self) -> None:
-        """As client/README.md says it."""
+        """The call of client/README.md."""
         params = SamplingParams(n=2, max_tokens=13, temperature=1.0, seed=1)
         single = SamplingParams(max_tokens=7, temperature=0)
         run = self.open_run("attached")

@@ -23,7 +23,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.reader import get_metrics_snapshot
 
 NAME = "plugged"
-OWN: dict[str, np.ndarray] = {}  # The rows of vLLM's answers.
+OWN: dict[str, np.ndarray] = {}  # The rows in vLLM's own answers.
 
 
 def keeping(generate: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +44,7 @@ AsyncLLM.generate = keeping(AsyncLLM.generate)
 class PluginTest(PeerTest, unittest.IsolatedAsyncioTestCase):
     async def asyncSetUp(self) -> None:
         with mock.patch.dict(os.environ, {"ROUTING_REPLAY_RUN": NAME}):
-            for _ in range(2):  # As vLLM may.
+            for _ in range(2):  # vLLM may load a plug-in more than once.
                 attach.vllm_plugin()
         arguments = AsyncEngineArgs(**settings(num_gpu_blocks_override=34, disable_log_stats=False))
         self.engine = AsyncLLM.from_engine_args(arguments)

@@ -1,4 +1,4 @@
-"""vllm.LLM where its scheduler takes requests back and guesses tokens, behind an attachment."""
+"""vllm.LLM whose scheduler preempts requests and guesses tokens, with an attachment."""
 
 from __future__ import annotations
 

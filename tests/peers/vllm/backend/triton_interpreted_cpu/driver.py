@@ -1,4 +1,4 @@
-"""A driver that says that it is there, and no more."""
+"""A driver that only says that it is active."""
 
 import os
 
