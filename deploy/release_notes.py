@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes the notes of a release from what the repository says already.
+"""Writes the notes of a release from texts of the repository.
 
     deploy/release_notes.py --version V --key FINGERPRINT --image FILE >RELEASE_NOTES.md
 
 The changes are those of CHANGELOG.md; how a framework is started and what it was tested with come from the READMEs. A
-section or a row that is not where it was is an error, so that no user is forgotten.
+section or a row that is missing there is an error, so that the notes are complete.
 """
 
 from __future__ import annotations

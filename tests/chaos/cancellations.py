@@ -131,7 +131,7 @@ class Worker:
         try:
             await run.append(self.name(), ROWS[:5], seal=True)
         finally:
-            await run.close()  # What it began to send is kept, with its thread, until then.
+            await run.close()  # Until then it keeps a thread and what a cancelled append has queued.
 
 
 async def play(endpoint: str) -> None:

@@ -29,7 +29,7 @@ absl::StatusOr<std::string> Decompress(const std::string& compressed) {
     if (ZSTD_isError(left)) return absl::InvalidArgumentError(absl::StrCat("zstd: ", ZSTD_getErrorName(left)));
     text.append(chunk, 0, out.pos);
   }
-  // All input may be taken while output is still held back.
+  // The decompressor may have consumed all input while it still holds output back.
   while (left != 0) {
     ZSTD_outBuffer out{chunk.data(), chunk.size(), 0};
     left = ZSTD_decompressStream(context.get(), &out, &in);

@@ -14,7 +14,7 @@ using Json = nlohmann::json;
 struct Outcome {
   enum class Verdict { kPassed, kFailed, kNeeds };
   Verdict verdict = Verdict::kPassed;
-  std::string words;  // The first difference, or what is not installed here, or what a passed case was asked without.
+  std::string words;  // The first difference, or what is not installed here, or which part a passed case left out.
 };
 inline Outcome Passed() { return {}; }
 inline Outcome PassedWithout(std::string words) { return {Outcome::Verdict::kPassed, std::move(words)}; }

@@ -62,7 +62,7 @@ class Run {
     Cases(path, outcomes);
   }
 
-  // `kind`: asked, too, of what Python passes; may be null.
+  // `kind`: also runs the cases that Python passes; may be null.
   void Python(const std::filesystem::path& path, const Kind* kind, const Json& cases) {
     auto answer = AskPython(path);
     if (!answer.ok()) return Fail(path, answer.status().message());

@@ -1,4 +1,4 @@
-// What goes in comes out: any split, any encoding, any slice.
+// Reads return what was appended, for any split, encoding and slice.
 #include <zstd.h>
 
 #include <random>
@@ -35,7 +35,7 @@ std::vector<int32_t> RandomLayers(std::mt19937_64& random, const Geometry& geome
   return layers;
 }
 
-// Any (layers x row ranges) read is the slice of the original.
+// A read of any layers and row ranges is a slice of the original.
 TEST_F(AppendReadTest, AnySliceIsTheSliceOfTheOriginal) {
   const auto mixed = Geometry::Create(
       {.num_layers = 6, .moe_layer_ids = {1, 2, 4, 5}, .num_experts = {64, 300, 7, 256}, .top_k = {2, 2, 2, 2}});
@@ -232,7 +232,8 @@ TEST_F(AppendReadTest, WaitingReadGetsRowsThatComeLater) {
   const RandomRoutes routes = MakeRandomRoutes(geometry, 50, 1);
   ASSERT_OK(PutRows(*run, routes, {0, 20}, {.sample = "a"}));
   ASSERT_OK(PutRows(*run, routes, {0, 50}, {.sample = "ready", .seal_num_tokens = 51}));
-  // The rest of "a" is put once the read has delivered "ready", and so while it waits for "a" behind it.
+  // The rest of "a" is put once the read has delivered "ready", which comes after "a": the read waits for "a" at that
+  // time.
   class PutWhenReady final : public ReadSink {
    public:
     explicit PutWhenReady(std::function<void()> put) : put_(std::move(put)) {}
@@ -261,7 +262,7 @@ TEST_F(AppendReadTest, WaitingReadGetsRowsThatComeLater) {
   EXPECT_EQ(read[0].layers[1], routes.layers[1]);
 }
 
-// The answer about "ready" comes when "late" was looked for; only then is it begun.
+// "late" is begun only after the answer for "ready", which comes when the read has looked for "late".
 TEST_F(AppendReadTest, AWaitingReadWaitsForASampleThatNobodyHasBegun) {
   const Geometry geometry = Geometry::Uniform(2, 16, 2);
   const auto run = OpenRun("begin", geometry);

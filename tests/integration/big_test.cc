@@ -1,4 +1,4 @@
-// Large things: one sample of 256K tokens x 94 layers x 8, and one read that names 100,000 samples.
+// Large data: one sample of 256K tokens x 94 layers x 8, and one read of 100,000 samples.
 #include "tests/integration/fixture.h"
 
 namespace routing_replay::testing {

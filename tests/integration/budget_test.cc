@@ -19,7 +19,7 @@ constexpr int kWriters = 2;
 constexpr int64_t kVariants = 8;
 constexpr std::chrono::milliseconds kReaderPause(5);
 
-// u8 [rows][48][8]. Made once per variant: making ids must not slow the writers down.
+// u8 [rows][48][8]. Made once per variant, because making ids would slow the writers down.
 const std::vector<uint8_t>& SampleTensor(int64_t sample) {
   static const auto* const kTensors = [] {
     auto* tensors = new std::vector<std::vector<uint8_t>>(kVariants);
@@ -70,7 +70,7 @@ class Queue {
     samples_.push_back(sample);
     pushed_.NotifyOne();
   }
-  // Nothing if none comes for a minute.
+  // Empty if none comes for a minute.
   std::optional<int64_t> Pop() {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     MutexLock lock(mutex_);

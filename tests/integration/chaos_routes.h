@@ -1,4 +1,4 @@
-// The sample that killed workers and their test agree on without talking.
+// The sample that killed workers and their test both compute from a seed.
 #ifndef TESTS_INTEGRATION_CHAOS_ROUTES_H_
 #define TESTS_INTEGRATION_CHAOS_ROUTES_H_
 

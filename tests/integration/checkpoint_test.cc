@@ -50,7 +50,7 @@ class CheckpointTest : public ServerTest {
     ASSERT_OK(appender->Flush(kCallTimeout));
   }
 
-  // As many as there are, of several groups: gaps, no rows at all, no recorded row, one that begins as another one.
+  // Samples of several groups: with unrecorded rows, without rows, without a recorded row, and one that forks another.
   void FillRun(routing_replay::Run& run) {
     Fill(run, "long", 1500, 1, 3, {{100, 120}, {700, 900}});
     Fill(run, "s/1", 40, 2, 3, {});
@@ -169,7 +169,7 @@ TEST_F(CheckpointTest, OnlyWhatChangedIsWritten) {
   for (const char* before : {"1", "2"}) std::filesystem::remove_all(directory_ / before);
   ASSERT_OK_AND_ASSIGN(const VerifyOutcome verified, VerifyExportedRun(directory_ / "3"));
   EXPECT_TRUE(verified.damaged.empty());
-  // Without a previous one it is the run alone.
+  // Without a previous export it has only the run's samples.
   ASSERT_OK_AND_ASSIGN(const ExportOutcome alone, ExportRun(*run, directory_ / "4"));
   EXPECT_EQ(alone.written, kSealed);
   ASSERT_OK(ImportRun(*client_, directory_ / "4", {.run = "copy"}));
@@ -235,7 +235,7 @@ TEST_F(CheckpointTest, ImportedTwiceIsImportedOnce) {
   const RunHandle run = OpenRun("r", Geometry::Uniform(2, 64, 4));
   FillRun(*run);
   ASSERT_OK(ExportRun(*run, directory_));
-  // Into the run that it came from: nothing is read, let alone appended.
+  // Imported into the run that was exported: nothing is read or appended.
   ASSERT_OK_AND_ASSIGN(const ImportOutcome same, ImportRun(*client_, directory_));
   EXPECT_EQ(same.run, "r");
   EXPECT_EQ(same.appended, 0);
@@ -252,7 +252,7 @@ TEST_F(CheckpointTest, AnImportThatEndedGoesOn) {
   const RunHandle run = OpenRun("r", Geometry::Uniform(2, 64, 4));
   FillRun(*run);
   ASSERT_OK(ExportRun(*run, directory_));
-  // What one that ended left: some samples whole, one in part, one that was not sealed.
+  // An earlier import ended early: some samples are complete, one is incomplete, one is not sealed.
   const RunHandle copy = OpenRun("copy", run->geometry());
   const RandomRoutes routes = MakeRandomRoutes(run->geometry(), 1499, 1);
   ASSERT_OK(PutRows(*copy, routes, {0, 90}, {.sample = "long", .group = 3, .weight_version = 1}));
@@ -358,7 +358,7 @@ TEST_F(CheckpointTest, TheTrainerReplaysFromTheDirectory) {
   ASSERT_OK_AND_ASSIGN(const SampleState state, run->Stat("s/1"));
   EXPECT_EQ(record.content_id, state.content_id);
   EXPECT_EQ(record.weights, state.weights);
-  // And from a server that it was moved to.
+  // A sample that was imported into another run is served, too.
   ASSERT_OK(ImportRun(*client_, directory_, {.run = "copy"}));
   ASSERT_OK_AND_ASSIGN(const auto read, (*client_->JoinRun("copy"))->ReadRows({.samples = {asked}}, kCallTimeout));
   EXPECT_EQ(read[0].record.status, SampleStatus::kOk) << read[0].record.message;

@@ -1,5 +1,5 @@
-// Servers that end old connections: no call of a client fails by it, and the client finds servers that were added
-// behind the name that it calls.
+// Servers that close old connections: no call of a client fails because of it, and clients find servers that were added
+// to the name that they use.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -54,10 +54,10 @@ class NameServer {
   }
 
  private:
-  // RFC 1035: the question comes back, and with it the addresses if it is one for those of IPv4, to be asked for anew.
+  // RFC 1035: the answer repeats the question, and for a query of IPv4 addresses it has the addresses, with a TTL of 0.
   std::string Answer(const std::string& question) {
     constexpr size_t kHeader = 12;
-    const size_t end = question.find('\0', kHeader) + 5;  // Of the name, its type and its class.
+    const size_t end = question.find('\0', kHeader) + 5;  // After the name, its type and its class.
     const bool v4 = question.substr(end - 4, 2) == std::string("\0\1", 2);
     MutexLock lock(mutex_);
     const char count = static_cast<char>(v4 ? addresses_.size() : 0);
@@ -98,7 +98,7 @@ class ConnectionAgeTest : public ServerTest {
   static ServerConfig Aging() {
     ServerConfig config;
     config.max_connection_age = kAge;
-    config.direct_listen = std::string(kOff);  // Connections there do not age: who calls by a name of several has none.
+    config.direct_listen = std::string(kOff);  // Direct connections do not age.
     return config;
   }
   int64_t AppendCalls() {
@@ -114,7 +114,8 @@ class ConnectionAgeTest : public ServerTest {
   }
 };
 
-// An Append stream lasts longer than any age: what was not acknowledged when it is cut off is sent again.
+// An Append stream lasts longer than the greatest age: appends that are not acknowledged when it is closed are sent
+// again.
 TEST_F(ConnectionAgeTest, NoCallFailsByIt) {
   ServerConfig config = Aging();
   config.max_connection_age_grace = kAge;

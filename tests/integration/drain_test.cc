@@ -1,4 +1,4 @@
-// Servers that are told to end (SIGTERM) while workers write and trainers read.
+// Servers that get SIGTERM while workers write and trainers read.
 #include <signal.h>
 
 #include <atomic>
@@ -26,12 +26,12 @@ using std::chrono::milliseconds;
 Geometry HandoffGeometry() { return Geometry::Uniform(48, 128, 8); }
 constexpr int kWorkers = 4, kRanks = 8;
 constexpr int64_t kRows = 256, kStep = 32;
-// What Kubernetes gives where nobody says anything.
+// Kubernetes' default.
 constexpr std::chrono::seconds kGracePeriod(30);
 
 uint64_t SeedOf(const std::string& sample) { return std::hash<std::string>()(sample); }
 
-// What was acknowledged, by sample.
+// Acknowledged rows by sample.
 class Acknowledged {
  public:
   void Note(const AppendOutcome& outcome) {
@@ -64,7 +64,7 @@ class Acknowledged {
   std::vector<absl::Status> failures_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Appends whole samples, one after the other, until `stop`, or until an append fails for good.
+// Appends whole samples, one after the other, until `stop`, or until an append finally fails.
 void Work(const std::string& endpoint, int worker, milliseconds append_timeout, const std::atomic<bool>& stop,
           Acknowledged& acknowledged) {
   const auto client = Client::Connect({.endpoint = endpoint, .call_timeout = kCallTimeout});
@@ -105,7 +105,7 @@ void ExpectSlice(int rank, const std::string& sample, const SampleRows& read) {
   }
 }
 
-// Reads slices of sealed samples until `stop`. A read that fails ends it where `may_fail`.
+// Reads slices of sealed samples until `stop`. With `may_fail`, a failed read ends it.
 void Read(const std::string& endpoint, int rank, const Acknowledged& acknowledged, const std::atomic<bool>& stop,
           const std::atomic<bool>& may_fail, std::atomic<int>& reads) {
   const auto client = Client::Connect({.endpoint = endpoint, .call_timeout = kCallTimeout});
@@ -138,7 +138,7 @@ void WaitUntil(const std::function<bool()>& condition) {
   }
 }
 
-// Nobody else is likely to take it before the server does.
+// No other process is likely to take it before the server does.
 std::string FreeAddress() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
@@ -185,7 +185,7 @@ TEST(DrainTest, SigtermUnderLoadLosesNothingThatWasAcknowledged) {
   ending = true;
   const auto begin = std::chrono::steady_clock::now();
   server.process->Signal(SIGTERM);
-  // First it says that it is not ready, and serves as before.
+  // First the server reports that it is not ready, and serves as before.
   WaitUntil([&] { return HttpGet(operations, "/readyz").code == 503; });
   EXPECT_EQ(HttpGet(operations, "/readyz").body, "draining\n");
   EXPECT_EQ(HttpGet(operations, "/healthz").code, 200);

@@ -1,4 +1,4 @@
-// Processes die: a worker in the middle of an append, the server under a reader, a sample's old life.
+// Processes are killed: a worker during an append, the server during a read; and appends of an old incarnation.
 #include <signal.h>
 
 #include <filesystem>
@@ -71,9 +71,9 @@ TEST(KillTest, ReadersFailInTimeWhenTheServerDies) {
 }
 
 TEST(KillTest, AppenderGoesOnWithANewServer) {
-  // The memory store forgets; what the appender had not acknowledged lands in full, and a gap is never papered over.
-  // The appender comes in through a link, which leads to the new server once the run is open there: before, it would be
-  // told that there is no such run.
+  // The memory store is empty afterwards: appends that were not acknowledged are stored completely, and a gap stays an
+  // error. The appender uses a link that leads to the new server only once the run is open there; before, the server
+  // would report that there is no such run.
   const ScratchDirectory scratch;
   const std::string& directory = scratch.path();
   const std::string link = directory + "/server";
@@ -117,7 +117,7 @@ TEST_F(LifeTest, AppendFromBeforeATruncateNeverLands) {
   ASSERT_OK_AND_ASSIGN(const SampleState truncated, run->Truncate("a", Producer::kRollout, 0, 0));
   EXPECT_EQ(truncated.revision, 1);
   ASSERT_OK(PutRows(*run, new_life, {0, 60}, {.sample = "a", .revision = 1}));
-  // Delayed appends of the old life: the next rows, and all of them.
+  // Delayed appends of the old incarnation: the next rows, and all rows.
   for (const RowRange range : {RowRange{60, 100}, RowRange{0, 100}}) {
     EXPECT_THAT(PutRows(*run, old_life, range, {.sample = "a"}),
                 Fails(absl::StatusCode::kFailedPrecondition, Reason::kOldRevision));

@@ -36,7 +36,7 @@ def routes(host: str) -> list[np.ndarray]:
 
 
 def work() -> None:
-    """A rollout worker: its samples in all ways in which they can go in; prints their handles."""
+    """A rollout worker: appends its samples by every kind of call, and prints their handles."""
     with rr.Client() as client:
         run = client.run(RUN, GEOMETRY)
         for i, rows in enumerate(routes(os.environ["ROUTING_REPLAY_PLACE"])):
@@ -48,7 +48,7 @@ def work() -> None:
 
 
 def train(column: list[int]) -> None:
-    """A trainer's rank: fetches what the column names, and prints the ids."""
+    """A trainer's rank: fetches the samples of the column, and prints the ids."""
     sequences = [{"tokens": ROWS + 1} for _ in column]
     ends = [(ROWS + 1) * i for i in range(len(column) + 1)]
     batch = {"format": "THD", "sequences": sequences, "cu_seqlens_padded": ends, "total_rows": ends[-1]}
@@ -75,7 +75,7 @@ class LocalityTest(unittest.TestCase):
 
     @classmethod
     def process(cls, role: str, member: str, *words: str) -> object:
-        """Of a role, on the host of that member."""
+        """Runs a role on the host of that member."""
         environment = {"ROUTING_REPLAY_ENDPOINT": member, "ROUTING_REPLAY_PLACE": member.partition(":")[0]}
         command = [sys.executable, __file__, role, *words]
         done = subprocess.run(command, env=os.environ | environment, stdout=subprocess.PIPE, check=True)
@@ -83,7 +83,7 @@ class LocalityTest(unittest.TestCase):
 
     @classmethod
     def moved(cls, name: str) -> list[int]:
-        """A counter of bytes of each server."""
+        """The value of a bytes counter on each server."""
         texts = [urllib.request.urlopen(f"http://{each}/metrics").read().decode() for each in cls.operations]
         return [
             int(float(line.split()[1])) for text in texts for line in text.splitlines() if line.startswith(name + " ")
@@ -97,7 +97,7 @@ class LocalityTest(unittest.TestCase):
         # Into the server on the worker's own host, all of them and nothing else …
         self.assertEqual(self.received, [[BYTES, 0, 0], [BYTES, BYTES, 0], [BYTES, BYTES, BYTES]])
         self.assertEqual([handle >> 56 for handle in self.column], [1] * SAMPLES + [2] * SAMPLES + [3] * SAMPLES)
-        # … and out of it to the rank that has the rows, which knows one of the servers, and that not the first.
+        # … and from it to the rank that needs the rows. The rank knows only one of the servers, and not the first.
         indices = self.process("train", self.members[1], json.dumps(self.column))
         self.assertEqual(self.moved("routing_replay_egress_bytes_total"), [BYTES] * 3)
         step = [rows for host in HOSTS for rows in routes(host)]
@@ -116,7 +116,7 @@ class LocalityTest(unittest.TestCase):
 
     def test_who_states_the_list_or_has_no_server_beside_it(self) -> None:
         for endpoint in ("shard:" + ",".join(self.members), self.members[2]):
-            with rr.Client(endpoint) as client:  # All three are on this machine.
+            with rr.Client(endpoint) as client:  # All three members are on this machine.
                 run = client.run(RUN, GEOMETRY)
                 self.assertEqual((run.place, run.places), ("", [f"{host}:" for host in HOSTS]))
                 self.assertEqual(len(run.list()), 3 * SAMPLES)

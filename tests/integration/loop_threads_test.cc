@@ -33,7 +33,7 @@ std::string ThreadName() {
   return name;
 }
 
-// What the threads of this process do to RocksDB's logs, and where they wait.
+// Intercepts how threads of this process wait, and what they do with RocksDB's logs.
 class Hooks {
  public:
   // Never destroyed: threads of RocksDB outlive the tests.
@@ -70,11 +70,11 @@ class Hooks {
     blocked_ = false;
     changed_.NotifyAll();
   }
-  // So many syncs since Block, the last one of which does not end.
+  // That many syncs since Block; the last one has not ended.
   void AwaitSyncs(int syncs) {
     Await([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return syncs_ >= syncs; });
   }
-  // So many appends stand in RocksDB's queue, behind the one that writes.
+  // That many appends are in RocksDB's queue, behind the one that writes.
   void AwaitQueue(int appends) {
     Await([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return waiting_ >= appends; });
   }
@@ -116,11 +116,12 @@ RR_HOOK int fsync(int fd) {
   return static_cast<int>(syscall(SYS_fsync, fd));
 }
 
-// A condition on the thread's own stack is that of RocksDB's queue of writers; what workers share lies elsewhere.
+// A condition on the thread's own stack belongs to RocksDB's queue of writers; conditions that workers share are
+// elsewhere.
 RR_HOOK int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex) {
   using Wait = int (*)(pthread_cond_t*, pthread_mutex_t*);
 #ifdef RR_THREAD_SANITIZER
-  static void* const versioned = nullptr;  // Its own, which sees that the lock is given up.
+  static void* const versioned = nullptr;  // ThreadSanitizer's own function, which knows that the lock is released.
 #else
   static void* const versioned = dlvsym(RTLD_NEXT, "pthread_cond_wait", "GLIBC_2.3.2");  // There is an older one.
 #endif
@@ -152,7 +153,7 @@ class RocksLoopThreadsTest : public ServerTest {
     Hooks::Get().Open();
     run_.reset();
     client_.reset();
-    server_.reset();  // Before the directory goes.
+    server_.reset();  // Before the directory is removed.
   }
 
   absl::Status Put(const std::string& sample) {
@@ -194,7 +195,7 @@ TEST_F(RocksLoopThreadsTest, ReadsAreAnsweredWhileASyncDoesNotEnd) {
   for (auto& put : puts) EXPECT_OK(put.get());
 }
 
-// Of one connection, and so of one loop.
+// All on one connection, and so on one loop.
 TEST_F(RocksLoopThreadsTest, AStreamIsCreditedWhileAnotherWaitsForItsSync) {
   Hooks::Get().Block();
   const auto appender = run_->NewAppender({});
@@ -208,7 +209,7 @@ TEST_F(RocksLoopThreadsTest, AStreamIsCreditedWhileAnotherWaitsForItsSync) {
   EXPECT_OK(other->Flush(kCallTimeout));
 }
 
-// Notes which loops look at it.
+// Records which loop threads ask for the time.
 class LoopClock final : public Clock {
  public:
   Time Now() const override {
@@ -235,7 +236,7 @@ TEST(ConnectionsTest, AreSharedOutEvenly) {
   const auto server = Server::Start({.listen = {"127.0.0.1:0"}, .threads = 2}, clock);
   ASSERT_OK(server);
   std::map<pthread_t, int> connections;
-  std::vector<std::unique_ptr<v1::RoutingReplay::Stub>> stubs;  // Each keeps its connection.
+  std::vector<std::unique_ptr<v1::RoutingReplay::Stub>> stubs;  // Each stub keeps its connection.
   for (int i = 0; i < kConnections; ++i) {
     grpc::ChannelArguments apart;
     apart.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -276,9 +277,9 @@ class RedisLoopThreadsTest : public ServerTest {
   ServerConfig Config() const {
     return {.listen = {"127.0.0.1:0"},
             .store = absl::StrCat("redis://127.0.0.1:", redis_->ports().client),
-            .sweep_interval = std::chrono::hours(1)};  // It asks for the records of runs, too.
+            .sweep_interval = std::chrono::hours(1)};  // A sweep would read records of runs, too.
   }
-  // Calls of a command, those of scripts among them.
+  // Number of calls of a command, including those from scripts.
   int64_t Calls(absl::string_view command) {
     const auto stats = redis_->Ask(RedisCommand({"INFO", "commandstats"}));
     EXPECT_OK(stats);
@@ -351,7 +352,7 @@ TEST_F(RedisLoopThreadsTest, AStatOfManySamplesIsAFewPipelines) {
     request.add_samples(absl::StrCat(i));
     request.add_samples(absl::StrCat("none", i));
   }
-  // A script looks at what this server knows already.
+  // A script checks what this server knows already.
   const int64_t looks = Calls("hgetall") + Calls("eval"), runs = Calls("getrange");
   grpc::ClientContext context;
   v1::StatResponse response;
@@ -371,14 +372,14 @@ TEST_F(RedisLoopThreadsTest, AnAppendToARunThatAnotherServerMadeAgainIsTakenForT
     ASSERT_OK((*run)->Drop());
     ASSERT_OK(other_client_->OpenRun("run", geometry));
   };
-  make_again(Geometry::Uniform(2, 300, 3));  // No append to it fits the run before, …
+  make_again(Geometry::Uniform(2, 300, 3));  // No append fits the run before, …
   EXPECT_EQ(PutRow("a", {0, 1}, 1).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   grpc::Status put = PutRow("a", {0, 1, 2, 3, 4, 5}, 2);
   EXPECT_TRUE(put.ok()) << put.error_message();
-  make_again(Geometry::Uniform(2, 16, 3));  // … to this one each does, …
+  make_again(Geometry::Uniform(2, 16, 3));  // … each append fits this run, …
   put = PutRow("a", {0, 1, 2, 3, 4, 15}, 2);
   EXPECT_TRUE(put.ok()) << put.error_message();
-  make_again(Geometry::Uniform(2, 8, 3));  // … and to this one only some.
+  make_again(Geometry::Uniform(2, 8, 3));  // … and only some fit this run.
   EXPECT_EQ(PutRow("a", {0, 1, 2, 3, 4, 15}, 2).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   put = PutRow("a", {0, 1, 2, 3, 4, 7}, 2);
   EXPECT_TRUE(put.ok()) << put.error_message();

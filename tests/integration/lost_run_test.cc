@@ -1,5 +1,5 @@
-// A server that lost a run, which is there again or not: what would be less than the whole is never given as the whole,
-// and a checkpoint never lets go of what only it still has.
+// A server lost a run, which was made there again or not: an incomplete answer is never given as complete, and a
+// checkpoint never removes what only it still has.
 #include <gmock/gmock.h>
 
 #include <utility>
@@ -33,7 +33,7 @@ class LostRunTest : public ::testing::TestWithParam<size_t> {
     }
   }
 
-  // What a restart of a server in memory does to it, without the restart.
+  // Like a restart of a server with a memory store.
   void Lose(size_t server) {
     ASSERT_OK_AND_ASSIGN(const auto part, ConnectTo(servers_.endpoints[server])->JoinRun("run"));
     ASSERT_OK_AND_ASSIGN(const ReleaseOutcome lost, part->Drop());
@@ -47,7 +47,7 @@ class LostRunTest : public ::testing::TestWithParam<size_t> {
   }
   size_t Exported() { return static_cast<size_t>(VerifyExportedRun(Path())->samples); }
 
-  // What is of the whole run ends with an error that names the server which lost it, where there are several.
+  // Calls on the whole run end with an error that names the server which lost it, if there are several.
   void ExpectLost(routing_replay::Run& run) {
     const bool several = GetParam() > 1;
     for (const absl::Status& status : {run.List().status(), VerifyRun(run).status(), ExportNext(run).status()}) {
@@ -78,14 +78,14 @@ TEST_P(LostRunTest, IsNeverTakenForTheWhole) {
   }
   EXPECT_EQ(Exported(), kSamples);
 
-  // Once the run was made there again, everybody sees what is there.
+  // Once the run is made there again, calls return what is there.
   const auto client = ConnectTo(endpoint_);
   ASSERT_OK_AND_ASSIGN(const RunHandle again, client->OpenRun("run", ChaosGeometry()));
   for (const RunHandle& run : {run_, again}) {
     ASSERT_OK_AND_ASSIGN(const auto states, run->List());
     EXPECT_EQ(static_cast<int64_t>(states.size()), left_);
   }
-  // What the previous checkpoint has is neither lost by the next one, …
+  // The samples of the previous checkpoint are lost neither by the next one, …
   ASSERT_OK_AND_ASSIGN(const ExportOutcome whole, ExportNext(*again));
   EXPECT_EQ(whole.samples, kSamples);
   // … nor by the run.
@@ -100,7 +100,7 @@ TEST_P(LostRunTest, WhatIsLostMeanwhileWasNotReleased) {
   };
   const absl::Status exported = ExportRun(*run_, Path(), {.on_progress = lose}).status();
   EXPECT_EQ(GetErrorDetail(exported).value_or(ErrorDetail()).reason, Reason::kNoRun) << exported;
-  EXPECT_FALSE(VerifyExportedRun(Path()).ok());  // There is none.
+  EXPECT_FALSE(VerifyExportedRun(Path()).ok());  // There is no directory.
 
   ASSERT_OK_AND_ASSIGN(run_, client_->OpenRun("run", ChaosGeometry()));
   const RandomRoutes routes = MakeRandomRoutes(ChaosGeometry(), 30, 1);

@@ -31,7 +31,7 @@ MIB = 1 << 20
 PATIENCE = 120  # Seconds that nothing which passes takes.
 OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 LISTEN = ["--listen", "127.0.0.1:0", "--operations-listen", "127.0.0.1:0"]
-RANGES = 4096  # Of unrecorded rows, in a sample that has many.
+RANGES = 4096  # Of unrecorded rows, in a sample with many ranges.
 
 
 class MemoryBoundTest(unittest.TestCase):
@@ -51,7 +51,7 @@ class MemoryBoundTest(unittest.TestCase):
         self.wait_for(lambda: re.search(r"http://[\d.:]+", said.read_text()))
         self.operations = re.search(r"http://[\d.:]+", said.read_text())[0]
         self.channel = self.connect()
-        self.others = self.connect()  # Of whom nothing is known to those who attack.
+        self.others = self.connect()  # A client that the attackers do not know of.
         self.open_run("others")
         self.put("others", "one")
         self.start = self.resident()
@@ -90,7 +90,7 @@ class MemoryBoundTest(unittest.TestCase):
         self.call("OpenRun", request)
 
     def put(self, run: str, sample: str, row: int = 0, rows: int = 1, unrecorded=(), **fields) -> None:
-        """Rows, of which those that are not unrecorded chose expert 1."""
+        """Rows whose recorded ones chose expert 1."""
         request = M.AppendRequest(run=run)
         append = request.append
         append.sample, append.row_start, append.rows = sample, row, rows
@@ -119,7 +119,7 @@ class MemoryBoundTest(unittest.TestCase):
         raise AssertionError("the server is gone")
 
     def highest(self) -> int:
-        """The most that was ever resident."""
+        """The highest resident memory so far."""
         for line in Path(f"/proc/{self.server.pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
@@ -146,7 +146,7 @@ class MemoryBoundTest(unittest.TestCase):
         self.assertEqual(b"".join(answer.payload for answer in answers), b"\1")
 
     def at_once(self, count: int, ask) -> list:
-        """What `count` calls of ask() gave: an answer, or the code of a rejection."""
+        """The results of `count` calls of ask(): an answer, or the code of a rejection."""
 
         def one(index):
             try:
@@ -251,7 +251,7 @@ class MemoryBoundTest(unittest.TestCase):
         calls = [read(M.ReadRequest(run="r", samples=[M.SampleRead(sample="a")])) for _ in range(120)]
         for call in calls:
             self.addCleanup(call.cancel)
-        # One answer is on its way for each that was not rejected.
+        # For each call that was not rejected, one answer is in flight.
         self.wait_for(lambda: self.metric("routing_replay_reads_total") >= 120)
         self.others_are_served()
         self.check(before, 450)

@@ -57,7 +57,7 @@ class Messages:
         return self._class(self.methods()[method].output_type.full_name)
 
     def error_detail(self, details: bytes) -> Any:
-        """The ErrorDetail of a failed call's grpc-status-details-bin; an empty one where there is none."""
+        """The ErrorDetail of a failed call's grpc-status-details-bin, or an empty one."""
         status = self._class("google.rpc.Status").FromString(details)
         return self.ErrorDetail.FromString(status.details[0].value if status.details else b"")
 

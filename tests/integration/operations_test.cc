@@ -1,4 +1,4 @@
-// The operations port of a server that is used.
+// The operations port of a server that is in use.
 #include <grpcpp/create_channel.h>
 
 #include <fstream>
@@ -62,7 +62,7 @@ const char* const kAlways[] = {"appends_total",
                                "ready 1",
                                "store_healthy 1"};
 
-// Under the names that processes of all kinds have.
+// Metrics with the usual names of process metrics.
 const char* const kOfTheProcess[] = {
     "process_cpu_seconds_total",    "process_open_fds",           "process_max_fds", "process_resident_memory_bytes",
     "process_virtual_memory_bytes", "process_start_time_seconds", "process_threads"};
@@ -94,7 +94,7 @@ TEST_F(OperationsTest, MetricsTellWhatWentOn) {
   }
   EXPECT_EQ(metrics.find("a-sample"), std::string::npos);
   EXPECT_EQ(metrics.find("\"run\""), std::string::npos);
-  // What clients are told is counters alone.
+  // Clients only get counters, not gauges.
   ASSERT_OK_AND_ASSIGN(const ServerSummary summary, client_->GetServerInfo());
   const std::map<std::string, int64_t> counters(summary.counters.begin(), summary.counters.end());
   EXPECT_EQ(counters.at("routing_replay_rpcs_total{code=\"NOT_FOUND\",method=\"OpenRun\"}"), 1);
@@ -159,12 +159,12 @@ TEST_F(OperationsTest, TokensAreAskedForWhereRunsAreNamed) {
     EXPECT_EQ(Get(path).code, 401) << path;
     EXPECT_EQ(Get(path, "Authorization: Bearer reader\r\n").code, 200) << path;
     EXPECT_EQ(Get(path, "Authorization: Bearer boss\r\n").code, 200) << path;
-    // A tenant's administrator does not see others' runs.
+    // An administrator of one tenant does not see the runs of others.
     EXPECT_NE(Get(path, "Authorization: Bearer tenant\r\n").code, 200) << path;
   }
 }
 
-// A setting that was lost looks like one that was left out.
+// Open access causes a warning, because the setting may have been lost.
 TEST_F(OperationsTest, OpenAccessIsToldOf) {
   ServerConfig config;
   config.listen = {"0.0.0.0:0"};
@@ -176,12 +176,12 @@ TEST_F(OperationsTest, OpenAccessIsToldOf) {
   EXPECT_THAT(server_->warnings(), ::testing::IsEmpty());
 }
 
-// Everything that is logged while it lives.
+// Everything that is logged during its life.
 class CapturedLog {
  public:
   CapturedLog() { StartLogging(LogFormat::kJson, &out_); }
   ~CapturedLog() { StartLogging(LogFormat::kText); }
-  // Not while somebody logs.
+  // Call this only when no thread logs.
   std::vector<nlohmann::json> Lines() const {
     std::vector<nlohmann::json> lines;
     for (const auto& line : absl::StrSplit(out_.str(), '\n', absl::SkipEmpty())) {
@@ -254,7 +254,7 @@ class GuardedOperationsTest : public OperationsTest {
     ASSERT_OK_AND_ASSIGN(client_,
                          Client::Connect({.endpoint = server_->advertised(), .security = {.token_file = token}}));
   }
-  // Of one token, which ends with `more`.
+  // Writes a file with one token, whose entry ends with `more`.
   void WriteTokens(const std::string& more) const {
     std::ofstream(file_ + ".new") << "- {name: the-boss, sha256: " << kBoss
                                   << ", runs: [\"\"], scopes: [put, read, admin]" << more << "}\n";
@@ -267,7 +267,7 @@ class GuardedOperationsTest : public OperationsTest {
 TEST_F(GuardedOperationsTest, ATokenFileThatIsRejectedIsAMetric) {
   CapturedLog log;
   const auto told = [&](const std::string& metric) {
-    EXPECT_OK(client_->GetServerInfo());  // Whatever call: each one looks.
+    EXPECT_OK(client_->GetServerInfo());  // Any call makes the server check the file.
     return Get("/metrics").body.find(absl::StrCat("\nrouting_replay_token_file_", metric, "\n")) != std::string::npos;
   };
   EXPECT_TRUE(told("rejected 0"));
@@ -289,14 +289,14 @@ TEST_F(GuardedOperationsTest, ATokenFileThatIsRejectedIsAMetric) {
 TEST_F(GuardedOperationsTest, WhatMakesOrDestroysIsAudited) {
   CapturedLog log;
   const auto run = OpenRun("run", ChaosGeometry());
-  OpenRun("run", ChaosGeometry());  // It is there.
+  OpenRun("run", ChaosGeometry());  // The run exists.
   const RandomRoutes routes = MakeRandomRoutes(ChaosGeometry(), 10, 1);
   ASSERT_OK(PutRows(*run, routes, {0, 10}, {.sample = "a-sample", .group = 3}));
   ASSERT_OK(run->Truncate("a-sample", Producer::kRollout, 5, std::nullopt));
   ASSERT_OK(run->Release({"a-sample"}));
   ASSERT_OK(client_->OpenRun("run", ChaosGeometry(), {}, /*resume_at=*/3));
   ASSERT_OK(run->Drop());
-  EXPECT_FALSE(run->Drop().ok());  // Nothing was destroyed.
+  EXPECT_FALSE(run->Drop().ok());  // Nothing was dropped.
   server_->Shutdown(std::chrono::milliseconds(0));
   std::vector<std::string> actions;
   for (const auto& line : log.Lines()) {

@@ -30,7 +30,7 @@ STEPS = 12
 SAMPLES = 3
 PHASES = ("read", "replayed", "state", "exporting", "exported", "released")
 STEPS_PER_CHECKPOINT = 3
-# Trainers come from a process that has all modules and nothing else: to load them takes longer than to train.
+# Trainers are forked from a process that has imported all modules, because imports take longer than the training.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["__main__"])
 GEOMETRY = rr.Geometry(num_layers=4, num_experts=200, top_k=4)
@@ -41,7 +41,7 @@ def names(step: int) -> list[str]:
 
 
 def roll_out(run: rr.Run, steps: range, life: int = 0) -> list[str]:
-    """The samples of the steps; the digest of each step."""
+    """The samples of the steps, and the digest of each step."""
     digests = []
     for step in steps:
         rng = np.random.default_rng([life, step])
@@ -79,7 +79,7 @@ class Training:
         return [(int(step), digest) for step, digest in lines]
 
     def enter(self, step: int, phase: str) -> None:
-        """Says where it is, and stays there long enough to be killed there."""
+        """Records the phase, and pauses, so that the trainer can be killed in it."""
         written = self.phase.with_suffix(".new")
         written.write_text(f"{step} {phase}")
         written.replace(self.phase)
@@ -98,7 +98,7 @@ class Training:
                 print(step, digest.hexdigest(), file=log, flush=True)
                 self.enter(step, "replayed")
                 if (step + 1) % STEPS_PER_CHECKPOINT == 0:
-                    # First its own: what is released below, this training never asks for again.
+                    # First the training's own checkpoint: it never asks again for samples that are released after it.
                     written = self.state.with_suffix(".new")
                     written.write_text(json.dumps(step + 1))
                     written.replace(self.state)
@@ -115,7 +115,8 @@ class Training:
                     self.enter(step, "released")
 
     def run_until(self, endpoint: str, phase: str, step: int) -> bool:
-        """Kills it in this phase of the first step from `step` on that has it. False: it came to its end before."""
+        """Kills the trainer in this phase, in the first step from `step` on that has it. Returns False if the trainer
+        ended before."""
         self.phase.unlink(missing_ok=True)
         trainer = PROCESSES.Process(target=self.train, args=(endpoint,))
         trainer.start()
@@ -162,7 +163,7 @@ class TrainingResumeTest(unittest.TestCase):
         for step, digest in replayed:
             self.assertEqual(digest, expected[step], f"step {step}")
         self.assertEqual(run.list(), [])
-        # Nothing that was given back is gone.
+        # The checkpoint still has every released sample.
         restored = client.restore(self.training.last_samples(), RUN + "-copy")
         self.assertEqual(restored.samples, STEPS * SAMPLES)
 
@@ -180,7 +181,7 @@ class TrainingResumeTest(unittest.TestCase):
         run = client.run(RUN, GEOMETRY, resume_at=next_step)
         self.assertEqual(run.dropped.samples, 0)
         self.assertEqual(self.digests_of(run, range(next_step)), digests)
-        # The steps since the checkpoint are lost with the server, and rolled out anew.
+        # The steps since the checkpoint were lost with the server, and are generated again.
         self.assertEqual([rows.status for rows in run.read(names(next_step))], ["NOT_FOUND"] * SAMPLES)
         self.assertEqual(roll_out(run, range(next_step, STEPS)), expected[next_step:])
         self.assertTrue(self.training.run_to_end(self.server.endpoint))

@@ -16,14 +16,14 @@ using namespace client;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-using Row = std::vector<int32_t>;  // [layers · K]
+using Row = std::vector<int32_t>;  // One row: [layers · K].
 using Rows = std::vector<Row>;
-// Nothing: the framework raises.
+// Empty: the framework raises.
 using Merged = std::optional<Rows>;
 
 struct GivenTurn {
   std::optional<std::string> payload;  // Base64 as on the wire.
-  std::optional<Rows> rows;            // Nothing: no payload, or one that is no whole number of rows.
+  std::optional<Rows> rows;            // Empty: there is no payload, or it is not a whole number of rows.
   int64_t start = 0;
   int64_t tokens = 0;  // Of the history with the turn.
   int64_t output_tokens = 0;
@@ -73,7 +73,7 @@ TurnsCase CaseOf(const Json& input) {
   return c;
 }
 
-// The frameworks' rules.
+// The merge rules of the frameworks.
 
 // Replaces all rows from `start` on; there must be neither a gap nor a row too few.
 Merged SlimeRule(const TurnsCase& c) {
@@ -142,7 +142,7 @@ Merged FrameworkRule(const TurnsCase& c, const Json& input) {
   return input.contains("rule") ? VerlPartialRule(c) : VerlAgentLoopRule(c, input);
 }
 
-// Ours.
+// Our trajectory.
 
 struct Ours {
   absl::Status status;
@@ -151,7 +151,7 @@ struct Ours {
   int64_t repeated_rows = 0;
 };
 
-// Tokens of a history that is only made longer.
+// The tokens of a history that only grows.
 std::vector<uint32_t> Tokens(int64_t count) {
   std::vector<uint32_t> tokens;
   for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<uint32_t>(1000 + i));
@@ -203,7 +203,8 @@ Ours OurRule(const TurnsCase& c) {
     ours.repeated_rows += plan->decision.compare.size();
   }
   if (c.framework != "skyrl") return ours;
-  // Tokens behind the last turn have no rows: that must be said, and only who trains on none of them says it.
+  // Tokens after the last turn have no rows: the caller must declare that, and only a caller that does not train on
+  // them may.
   const bool trained = std::find(c.loss_mask.begin(), c.loss_mask.end(), 1) != c.loss_mask.end();
   const std::vector<uint32_t> tokens = Tokens(Size(c.loss_mask));
   const Turn last{.tokens = tokens, .missing_is_unrecorded = !trained, .seal = true};
@@ -233,7 +234,7 @@ Outcome CompareWithOurs(const TurnsCase& c, const Merged& framework, int64_t fir
   const int64_t last_row = c.turns.back().tokens - 1;
   const bool complete = ours.status.ok() && Size(ours.rows) == last_row;
   if (!framework) {
-    // What raises there is rejected here; or the rows overlap, or are left open for the next turn, and both is told.
+    // What raises there is rejected here, or rows overlap or are left open for the next turn; both are reported.
     const bool overlaps = ours.repeated_rows > 0 && ours.conflicting_rows == ChangedRows(c);
     const bool told = !ours.status.ok() || !complete || overlaps;
     return told ? Passed() : Failed("the framework raises, and ours says nothing");

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <iostream>
 
-// Ends the program unless `condition` holds, NDEBUG or not.
+// Ends the program unless `condition` holds, also if NDEBUG is defined.
 #define EXPECT(condition)                                                                           \
   do {                                                                                              \
     if (!(condition)) {                                                                             \

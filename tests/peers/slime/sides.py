@@ -217,8 +217,8 @@ def meta(tokens: list[int], new: int, version: int, finish: str, said: dict[str,
 
 
 def filling(calls: Any, routed: dict[int, list[Any]]) -> Callable[[Any, Any], Any]:
-    """What a router of its own R3 takes in the place of ids: them in rows that have a route, as `routed` says by layer
-    and call, and in the others what the routers of `calls` took."""
+    """Makes a function that replaces the ids of the framework's own R3: rows with a route keep their ids, as `routed`
+    says by layer and call, and the others get what the routers of `calls` chose."""
     import torch
 
     others = {layer: zip(maps, routed[layer], strict=True) for layer, maps in calls.maps.items()}

@@ -196,7 +196,7 @@ class Training(unittest.TestCase):
         return found
 
     def held(self) -> tuple[list[str], dict[str, list[int]]]:
-        """Of TransferQueue, once no agent loop runs: the prompts, and the trajectories' tokens."""
+        """The content of TransferQueue, once no agent loop runs: the prompts, and the trajectories' tokens."""
         limit = time.monotonic() + 60
         while True:
             tags = transfer_queue.kv_list("train").get("train", {})
