@@ -1,4 +1,4 @@
-"""Executes every example of client/README.md: Python, C++ and the session of rrctl.
+"""Runs every example of client/README.md: Python, C++ and the session of rrctl.
 
 Usage: client_readme_test.py SERVER RRCTL CPP_EXAMPLES
 """
@@ -57,7 +57,7 @@ class ClientReadmeTest(unittest.TestCase):
         for block in blocks("python"):
             run = re.search(r'\.run\("([\w-]+)"', block)
             self.run_here(sys.executable, "-c", block, **around)
-            if run:  # Each block is a run of its own, whose name others may use.
+            if run:  # Dropped, because other blocks may use the name.
                 self.run_here(RRCTL, "rm", run.group(1), "--all")
 
     def test_cpp(self):

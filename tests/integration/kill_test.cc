@@ -24,7 +24,7 @@ TEST(KillTest, WorkerKilledAndStartedAgainEndsWithTheExactRows) {
   for (int life = 0; life < 60 && status != 0; ++life) {
     ASSERT_OK_AND_ASSIGN(const auto worker,
                          Process::Start({RR_APPEND_WORKER, server.endpoint, "kill", "s", absl::StrCat(kRows), "5"}));
-    // Each of the first lives ends behind some more committed rows: 12 of them are a quarter of the sample.
+    // Each of the first workers is killed after some more committed rows: 12 of them commit a quarter of the sample.
     committed += 40 + static_cast<int64_t>(random() % 400);
     auto ended = worker->Wait(std::chrono::milliseconds(1));
     const auto killed_by = std::chrono::steady_clock::now() + std::chrono::minutes(2);

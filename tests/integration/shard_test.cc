@@ -174,7 +174,7 @@ TEST_P(SameTest, AsOneServer) {
   for (int round = 0; round < 6; ++round) {
     for (int i = 0; i < 15; ++i) Write();
     ExpectSameAnswers(*sharded_);
-    // One that made none of the samples.
+    // Another client, which made none of the samples.
     const auto client = ConnectTo(several_.endpoint());
     ASSERT_OK_AND_ASSIGN(const auto run, client->JoinRun("same"));
     ExpectSameAnswers(*run);

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# SGLang itself on the CPU: its engine and its server through adapters, trajectories, attachments, the plug-in and the
-# recipe, each stored row beside what the engine gave and beside what transformers choose in fp32 with the same weights.
+# Runs SGLang itself on the CPU: its engine and its server, with adapters, trajectories, attachments, the plug-in and
+# the recipe. Each stored row is compared with the engine's, and with what transformers choose in fp32 with the same
+# weights.
 #
 #   tests/peers/sglang.sh [--build DIR]
 #
 #   --build DIR      a built release tree (default: build/release, built where needed)
 #
-# The environment build/peers/sglang is made once, in two minutes, and takes 0.5 GB beside that of vllm.sh, whose torch,
-# transformers and Triton it has. The tests take eight minutes. Exit status 77: no packages are to be had.
+# The environment build/peers/sglang is made once, in two minutes, and takes 0.5 GB in addition to that of vllm.sh, of
+# which it uses torch, transformers and Triton. The tests take eight minutes. Exit status 77: packages cannot be fetched.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh

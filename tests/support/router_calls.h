@@ -41,8 +41,8 @@ struct Inputs {
   std::vector<RowState> states;
 };
 
-// Logits with equals among them, rows of all states, an id out of range where ids can be. With `odd_values` the first
-// row has NaN, infinities and what the score functions treat apart.
+// Logits of which some are equal, rows of all states, and an id out of range if the type of ids allows it. With
+// `odd_values` the first row has NaN, infinities, and values for which the score functions have special cases.
 template <typename D>
 Inputs<D> RandomInputs(const RouterConfig& config, int64_t rows, bool with_bias, bool odd_values,
                        std::mt19937& random) {

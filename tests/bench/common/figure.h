@@ -1,4 +1,4 @@
-// Measured values and how they are told: median and range of rounds, and ratios taken inside a round.
+// Measured values and their text: median and range of rounds, and ratios taken inside a round.
 #ifndef TESTS_BENCH_COMMON_FIGURE_H_
 #define TESTS_BENCH_COMMON_FIGURE_H_
 

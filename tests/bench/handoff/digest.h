@@ -12,7 +12,7 @@
 
 namespace routing_replay::bench {
 
-// Of all bytes added, in order.
+// The digest of all bytes added, in order.
 class Sha256 {
  public:
   Sha256();

@@ -32,7 +32,7 @@ double SecondsSince(Clock::time_point start) { return std::chrono::duration<doub
 
 // One path of a round.
 struct Way {
-  const char* name;       // Of its figures; plain TCP, their floor, has none.
+  const char* name;       // The name of the way in its figures; plain TCP, their floor, has none.
   const char* dtype;      // What the workers hold: one of their commands.
   const char* transport;  // One of kTransports.
   const char* cpp = "";   // Python at both ends: the same way in C++, which it is compared with.

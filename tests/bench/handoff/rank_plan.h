@@ -12,7 +12,7 @@
 
 namespace routing_replay::bench {
 
-// Of sample `sample` in round `round`.
+// The id of sample `sample` in round `round`.
 std::string SampleId(int64_t round, int32_t sample);
 
 // `samples` is one of scenario.micro_batches().

@@ -12,7 +12,7 @@ namespace routing_replay::bench {
 struct Round {
   double ingest_s = 0;  // Until everything is in the middle …
   double fetch_s = 0;   // … and from there until every rank holds its array.
-  double cpu_s = 0;     // Of all processes of the way.
+  double cpu_s = 0;     // Summed over all processes of the way.
   double peak_mb = 0;   // Peak resident memory above what the processes had before the round, summed.
   double moved = 0;     // Bytes that passed the network over bytes needed; 0 where it is not known.
 

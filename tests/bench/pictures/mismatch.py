@@ -78,7 +78,7 @@ def rollout(folder: Path, prompts: int, new_tokens: int) -> list[Answer]:
 
 
 def store(answers: list[Answer], geometry: rr.Geometry) -> dict[str, rr.Run]:
-    """A run of each way that replays."""
+    """A run for each way that replays."""
     client = rr.Client()
     right, late = (client.run(name, geometry) for name in ("right", "late"))
     for i, answer in enumerate(answers):
@@ -128,7 +128,7 @@ def batches(answers: list[Answer]) -> list[tuple[list[int], torch.Tensor, torch.
 
 
 def logprobs(answers: list[Answer], samples: list[int], tokens: torch.Tensor, logits: torch.Tensor) -> list[np.ndarray]:
-    """Of the answers' tokens."""
+    """The log-probabilities of the answers' tokens."""
     told = torch.log_softmax(logits[:, :-1].float(), -1).gather(-1, tokens[:, 1:, None])[..., 0].numpy()
     spans = [(answers[i].prompt - 1, len(answers[i].tokens) - 1) for i in samples]
     return [row[begin:end] for row, (begin, end) in zip(told, spans, strict=True)]

@@ -123,7 +123,7 @@ class Rank(Process):
                 self.held.append(batch.indices)
 
     def digest(self) -> str:
-        """Of what is held, which is let go."""
+        """The digest of the rows that are held, which are then freed."""
         digest = hashlib.sha256()
         for layers in self.held:
             for ids in layers:

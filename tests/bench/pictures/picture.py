@@ -68,7 +68,7 @@ def bars(title: str, panels: Sequence[tuple[str, Iterable[str], Sequence[tuple[s
 
 
 def shares(title: str, below: str, abscissa: str, ordinate: str, curves: Mapping[str, Sequence[float]]) -> str:
-    """Of each curve, which share of its values is larger than x; x is on a logarithmic axis from 1e-4 to 10."""
+    """For each curve the share of its values that are larger than x; x is on a logarithmic axis from 1e-4 to 10."""
     left, right, top, bottom = 70.0, _WIDTH - 30.0, 112.0, 392.0
     first, last = -4, 1
 

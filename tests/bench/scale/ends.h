@@ -1,4 +1,4 @@
-// The processes on both sides of the server: one that appends, and one that plays all ranks.
+// The processes on both sides of the server: one that appends, and one for all ranks.
 #ifndef TESTS_BENCH_SCALE_ENDS_H_
 #define TESTS_BENCH_SCALE_ENDS_H_
 

@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A round plays a million samples, and 2 GiB.
+// A round moves a million samples, and 2 GiB.
 constexpr int kMostRounds = 3;
 constexpr int kExtrapolatedRanks = 10240;
 // What the server may take beyond 1.15 times the ids that it holds.
@@ -62,7 +62,7 @@ std::vector<Axis> Axes(bool quick) {
   };
 }
 
-// Of one hand-off. Memory is what a process takes at its peak beyond what it took before.
+// The cost of one hand-off. Memory is a process's peak, minus what it took before.
 struct Cost {
   double wall_s = 0, cpu_s = 0;
   double server_mb = 0, writer_mb = 0, readers_mb = 0;
@@ -119,7 +119,7 @@ class Growth {
     return figures;
   }
 
-  // Of 2 GiB: what each process takes, beside what it may.
+  // For 2 GiB: the memory that each process takes, and its limit.
   std::vector<Figure> Bounds() const {
     const double ids = Megabytes(axis_.shapes.back().bytes());
     const auto beside = [&](const char* name, double Cost::*value, const char* bound_name, double bound) {

@@ -24,7 +24,7 @@ namespace {
 // One pass of the transfer.
 struct Pass {
   double gb_per_s = 0;
-  double cpu_s_per_gb = 0;  // Of both ends.
+  double cpu_s_per_gb = 0;  // Summed over both ends.
 };
 
 struct WayPasses {
@@ -59,7 +59,7 @@ class Setup {
   const testing::ScratchDirectory certificates_;
   quickstart::ServerProcess server_, tls_server_;
   std::optional<Team> hub_, tls_hub_, bytes_server_, client_;
-  int64_t number_ = 0;  // Of the transfer.
+  int64_t number_ = 0;  // The number of the transfer.
   Passes passes_;
   std::map<std::string, std::vector<double>> small_puts_, small_gets_;
 };

@@ -1,4 +1,4 @@
-// The one client of the benchmark: moves the transfer by each way when told to.
+// The benchmark's only client: makes the transfer in each way, when told to.
 #ifndef TESTS_BENCH_SERVE_SERVE_CLIENT_H_
 #define TESTS_BENCH_SERVE_SERVE_CLIENT_H_
 

@@ -304,7 +304,7 @@ class MicroBatchTest(unittest.TestCase):
         said = describe(["a"], packed_seq_params=params, lengths=[2], padding_documents=1)
         self.assertEqual(said.layout["sequences"], [{"sample": "a", "tokens": 2}])
         self.assertEqual((said.layout["total_rows"], said.layout["tokens_per_sample"]), (16, 8))
-        params.total_tokens = 4  # Of this rank.
+        params.total_tokens = 4  # Counts only the rows of this rank.
         self.assertEqual(describe(["a", "b"], packed_seq_params=params).layout["total_rows"], 8)
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "tokens"):
             describe(["a", "b"], packed_seq_params=params, tokens=stream[:6])
