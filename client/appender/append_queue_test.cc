@@ -383,5 +383,21 @@ TEST_F(AppendQueueStepTest, AnAppendWithoutAnAnswerExpiresAndItsLateAckIsIgnored
   EXPECT_TRUE(queue_.TakeFinished().empty());
 }
 
+TEST_F(AppendQueueStepTest, AnAppendThatExpiresIsNotToldTheRowsOfAnother) {
+  Add("a", {0, 100}, milliseconds(5000));
+  Add("b", {0, 50});
+  const auto a = NextAppend();
+  ASSERT_TRUE(a);
+  ErrorDetail detail{.reason = Reason::kOverBudget, .sample = "a", .row = 7};
+  detail.committed_rows = 64;
+  detail.retry_after_ms = 1000;
+  Ack(*a, MakeError(absl::StatusCode::kResourceExhausted, "full", detail));
+  clock_.Advance(milliseconds(1000));
+  queue_.Expire(clock_.Now());
+  const auto finished = queue_.TakeFinished();
+  ASSERT_EQ(finished.size(), 1u);
+  EXPECT_EQ(GetErrorDetail(finished[0].outcome.status), (ErrorDetail{.reason = Reason::kOverBudget, .sample = "b"}));
+}
+
 }  // namespace
 }  // namespace routing_replay::client

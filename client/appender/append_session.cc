@@ -268,11 +268,12 @@ bool AppendQueue::Expire(Clock::Time now) {
     any_sent = any_sent || std::any_of(in_flight_.begin(), in_flight_.end(),
                                        [&, s = sequence](const auto& entry) { return entry.second.sequence == s; });
     const bool known = !trouble_.ok();
-    const absl::Status status =
-        MakeError(known ? trouble_.code() : absl::StatusCode::kDeadlineExceeded,
-                  absl::StrCat("not acknowledged in time: ", known ? trouble_.message() : "the server did not answer"),
-                  GetErrorDetail(trouble_).value_or(ErrorDetail{}));
-    Finish(sequence, WithSample(status, pending.end.outcome.sample));
+    const absl::Status status = MakeError(
+        known ? trouble_.code() : absl::StatusCode::kDeadlineExceeded,
+        absl::StrCat("not acknowledged in time: ", known ? trouble_.message() : "the server did not answer"),
+        // The rest may be about another append.
+        {.reason = GetErrorDetail(trouble_).value_or(ErrorDetail{}).reason, .sample = pending.end.outcome.sample});
+    Finish(sequence, status);
   }
   return any_sent;
 }
