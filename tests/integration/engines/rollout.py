@@ -24,7 +24,7 @@ reply = post(url, model="m", prompt=prompt, n=2, max_tokens=12, return_token_ids
 for j in range(2):
     run.append(f"step1/math-7/{j}", vllm.rows(reply, j), group=1, weight_version=17, seal=True)
 
-# SGLang, started with the same flag: an agent of three turns, each asking only for the rows that are new.
+# SGLang, started with the same flag: an agent of three turns. Each turn requests only the new rows.
 agent, context = run.trajectory("step1/agent-3", group=1), list(prompt)
 for _ in range(3):
     start = agent.next_row(context)
