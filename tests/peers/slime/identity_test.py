@@ -102,12 +102,12 @@ class IdentityTest(unittest.TestCase):
             with self.subTest(finish):
                 self.answers = [([50, 51], finish, 1), ([60, 61, 62], "stop", 2)]
                 (one,) = self.run_all(sample())
-                before = one.rollout_routed_experts
-                self.assertEqual(before is None, finish == "abort")
+                before = one.rollout_routed_experts.tolist()
+                self.assertEqual(before == [0], finish == "abort")
                 sides.own.begin_again(one)
                 (one,) = self.run_all(one)
                 self.assertEqual(one.tokens, [*PROMPT, 60, 61, 62])
-                self.assertNotEqual(None if before is None else before.tolist(), one.rollout_routed_experts.tolist())
+                self.assertNotEqual(before, one.rollout_routed_experts.tolist())
                 self.check(one, (5, 2))
                 self.assertEqual(one.metadata, {"of": "the user"})
 
@@ -118,6 +118,29 @@ class IdentityTest(unittest.TestCase):
         (one,) = self.run_all(one)
         self.assertEqual(one.tokens, [*PROMPT, 50, 51, 60, 61, 62])
         self.check(one, (4, 1), (7, 2))
+
+    def test_cut_short(self) -> None:
+        """A group's reward may come behind an abort, and the framework then trains on it: all of a batch have handles.
+        Neither an answer that is cut short nor one that has nothing to add has rows of its own."""
+        self.answers = [([50, 51], "stop", 1), ([60, 61], "abort", 1)]
+        whole, cut = self.run_all(sample(0), sample(1))
+        self.assertEqual([len(one.rollout_routed_experts) for one in (whole, cut)], [1, 1])
+        self.assertEqual(cut.rollout_routed_experts.tolist(), [0])
+        with self.assertNoLogs("routing_replay_trainer"):
+            asyncio.run(sides.integration().rollout.publish(self.args, cut))
+        self.assertEqual(cut.rollout_routed_experts.tolist(), [0])
+
+    def test_rows_that_are_lost(self) -> None:
+        """The trainer counts their sample as a fallback; only padding, and answers without rows, are live from the
+        beginning."""
+        self.answers = [([50, 51], "stop", 1), ([60, 61], "stop", 1)]
+        self.run_all(sample())
+        away = mock.patch.object(rr.aio.Run, "append", side_effect=rr.errors.UnavailableError("away"))
+        with away, self.assertLogs("routing_replay_trainer", "ERROR"):
+            (one,) = self.run_all(sample())
+        (handle,) = one.rollout_routed_experts.tolist()
+        self.assertNotEqual(handle, 0)
+        self.assertEqual(rr.Client().run("here/grpo-42").read_one(handle).status, "NOT_FOUND")
 
     def test_evaluation(self) -> None:
         """Its samples have the indices of trained ones, and no rows."""

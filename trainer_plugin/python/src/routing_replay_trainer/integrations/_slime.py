@@ -46,19 +46,21 @@ class Rollout:
         self._opening = _shared.Opening()
 
     async def publish(self, args: Namespace, sample: Any, evaluation: bool = False) -> None:
-        """Called after each answer: moves the rows to the service, and replaces them by a handle once the answer is
-        complete. If an answer was interrupted and continues, its earlier rows are not changed."""
+        """Called after each answer: moves the rows to the service, and replaces them by a handle. If an answer was
+        interrupted and continues, its earlier rows are not changed; if it does not continue, it routes live."""
         rows, sample.rollout_routed_experts = sample.rollout_routed_experts, None
         if evaluation:
             return
         ended = sample.status != type(sample).Status.ABORTED
-        handle = LIVE if rows is None else await self._put(args, sample, rows, ended)
-        if ended:
-            sample.rollout_routed_experts = np.array([handle])
+        given = rows is not None and np.ndim(rows) > 1  # Not the handle of an interruption.
+        handle = await self._put(args, sample, rows, ended) if given else LIVE
+        # The framework may train on an interrupted answer, too, and needs a handle of every sample of a batch.
+        sample.rollout_routed_experts = np.array([handle])
 
     async def _put(self, args: Namespace, sample: Any, rows: Any, ended: bool) -> int:
-        """Returns the sample's handle; LIVE if its rows are not in the service."""
-        name = _name(sample)
+        """Returns the sample's handle; LIVE if its answer was interrupted, or if the run could not be opened. The
+        trainer counts a sample that has a handle and no rows as a fallback."""
+        name, handle = _name(sample), LIVE
         if not ended:
             sample.metadata[CUT_SHORT] = name, len(sample.tokens), token_check(sample.tokens)
         label = sample.weight_versions[-1] if sample.weight_versions else ""  # Keys of SGLang's meta_info.
@@ -66,14 +68,15 @@ class Rollout:
         try:
             run = await self.opened(args)
             name = run.place + name
+            handle = run.handle(name) if ended else LIVE
             await run.append(name, np.asarray(rows), tokens=sample.tokens[:-1], **version)
-            if ended and (await run.commit(name, tokens=sample.tokens)).status != "missing":
-                return run.handle(name)
+            if ended:
+                await run.commit(name, tokens=sample.tokens)
         except errors.FailedPreconditionError:  # An option is missing, or the run has another geometry.
             raise
         except errors.RoutingReplayError:
             _shared.lost(name)
-        return LIVE
+        return handle
 
     async def opened(self, args: Namespace) -> aio.Run:
         return await self._opening.run(functools.partial(self._open, args))
