@@ -40,7 +40,7 @@ from nemo_rl.data.llm_message_utils import batched_message_log_to_flat_message  
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict  # noqa: E402
 from nemo_rl.environments.interfaces import EnvironmentReturn  # noqa: E402
 from nemo_rl.experience import rollouts  # noqa: E402
-from nemo_rl.models.generation.vllm import vllm_worker  # noqa: E402
+from nemo_rl.models.generation.vllm import vllm_generation, vllm_worker  # noqa: E402
 from nemo_rl.models.megatron import train as nemo_train  # noqa: E402
 from nemo_rl.models.policy.lm_policy import Policy  # noqa: E402
 from nemo_rl.models.policy.workers import megatron_policy_worker as policy_worker  # noqa: E402
@@ -169,6 +169,14 @@ def generation(moved: int = 0) -> Any:
     return worker
 
 
+def engines(worker: Any) -> Any:
+    """The driver's end of this one."""
+    made = object.__new__(vllm_generation.VllmGeneration)
+    made.cfg, made.worker_group = worker.cfg, Workers(worker)
+    made.sharding_annotations = types.SimpleNamespace(get_axis_size=lambda name: 1)
+    return made
+
+
 def config_of(layout: gpt.Layout, packed: bool) -> dict[str, Any]:
     """The part of NeMo-RL's policy configuration that is read."""
     multiple = 4 * layout.cp * layout.tp
@@ -213,7 +221,8 @@ def rollout(config: dict[str, Any], moved: int = 0, bad: bool = False) -> tuple[
     )
     ray.get, kept = _get, ray.get
     try:
-        batch, _ = rollouts.run_multi_turn_rollout(worker, batch, Words(), {"words": Environment()}, MAXIMUM, 3)
+        engine, words = engines(worker), {"words": Environment()}
+        batch, _ = rollouts.run_multi_turn_rollout(engine, batch, Words(), words, MAXIMUM, 3)
     finally:
         ray.get = kept
     if bad:

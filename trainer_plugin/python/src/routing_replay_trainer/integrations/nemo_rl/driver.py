@@ -1,5 +1,5 @@
-"""Imported by the script that starts NeMo-RL. Replaces the workers of vLLM and of the policy by ours, and releases
-samples after the step that trained on them."""
+"""Imported by the script that starts NeMo-RL. Replaces the workers of vLLM and of the policy by ours, and after each
+training step releases what was generated before it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from routing_replay_trainer.integrations._shared import LIVE
 with _shared.importing("NeMo-RL"):
     from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
     from nemo_rl.distributed.worker_groups import RayWorkerBuilder
+    from nemo_rl.models.generation.vllm.vllm_generation import VllmGeneration
     from nemo_rl.models.policy.lm_policy import Policy
 
 RUN = _shared.run_name()  # Workers do not know the experiment's name, but they inherit the driver's environment.
@@ -21,6 +22,8 @@ WORKERS = {
     f"{_POLICY}.megatron_policy_worker.MegatronPolicyWorker": f"{__package__}.policy.MegatronPolicyWorker",
 }
 
+generated: set[int] = set()  # Handles of samples that are not released yet.
+
 
 def _builder(builder: Any, worker: str, *args: Any, original: Any = RayWorkerBuilder.__init__, **kwargs: Any) -> None:
     engine = "policy.generation.vllm_cfg.async_engine"
@@ -28,15 +31,24 @@ def _builder(builder: Any, worker: str, *args: Any, original: Any = RayWorkerBui
     original(builder, WORKERS.get(worker, worker), *args, **kwargs)
 
 
-def _train(policy: Any, data: Any, *args: Any, original: Any = Policy.train, **kwargs: Any) -> Any:
-    result = original(policy, data, *args, **kwargs)
-    if "routed_experts" in data:
-        handles = set(data["routed_experts"].unique().tolist()) - {LIVE, -1}  # The value with which NeMo-RL pads.
-        _shared.release(RUN, handles)
+def _generate(engine: Any, *args: Any, original: Any = VllmGeneration.generate, **kwargs: Any) -> Any:
+    result = original(engine, *args, **kwargs)
+    if "routed_experts" in result:
+        generated.update(set(result["routed_experts"].unique().tolist()) - {LIVE})
+    return result
+
+
+def _train(policy: Any, *args: Any, original: Any = Policy.train, **kwargs: Any) -> Any:
+    """The synchronous engine generates nothing meanwhile, and a step uses no answer of an earlier one. What it did not
+    train on is released, too: earlier turns, what was filtered out, and answers of a validation."""
+    result = original(policy, *args, **kwargs)
+    _shared.release(RUN, generated)
+    generated.clear()
     return result
 
 
 for theirs, ours in WORKERS.items():
     ACTOR_ENVIRONMENT_REGISTRY[ours] = ACTOR_ENVIRONMENT_REGISTRY[theirs]
 RayWorkerBuilder.__init__ = _builder
+VllmGeneration.generate = _generate
 Policy.train = _train

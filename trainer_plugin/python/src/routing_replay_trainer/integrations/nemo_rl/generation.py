@@ -42,18 +42,20 @@ def pad_and_align_routed_expert_indices(
 
 
 def _put(request: Any, index: int) -> int:
-    name = uuid.uuid4().hex  # The same prompt may be generated again, so the name must be unique.
+    """Returns the sample's handle; LIVE if vLLM gave no rows that fit, or if the run could not be opened. The trainer
+    counts a sample that has a handle and no rows as a fallback."""
+    name, handle = uuid.uuid4().hex, LIVE  # The same prompt may be generated again, so the name must be unique.
     try:
-        run = _run()
+        rows, run = vllm.rows(request, index), _run()
         name = run.place + name
-        run.append(name, vllm.rows(request, index), seal=True)
-        if run.commit(name).status != "missing":
-            return run.handle(name)
+        handle = run.handle(name)
+        run.append(name, rows, seal=True)
+        run.commit(name)
     except errors.FailedPreconditionError:  # No setting names the run, or the run has another geometry.
         raise
     except errors.RoutingReplayError:
         _shared.lost(name)
-    return LIVE
+    return handle
 
 
 class Worker(vllm_worker.VllmGenerationWorkerImpl):
