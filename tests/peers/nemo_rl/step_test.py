@@ -14,6 +14,7 @@ import routing_replay as rr
 import sides
 from common.ranks import on_ranks
 from gpt import Layout
+from routing_replay_trainer.integrations import _shared
 from routing_replay_trainer.integrations.nemo_rl import driver  # noqa: F401  Releases what was trained on.
 
 BAD, UNANSWERED, TWO_TURNS, LOST = 2, 3, 1, 5
@@ -41,17 +42,21 @@ def check_lost(run: Any) -> None:
     """The trainer counts a sample whose rows are lost as a fallback."""
     request = sides.Engine().answer([20, 10, 11])
     away = mock.patch.object(rr.Run, "append", side_effect=rr.errors.UnavailableError("away"))
-    with away, CHECK.assertLogs("routing_replay_trainer", "ERROR"):
-        handle = sides.of_rollout._put(request, 0)
-    CHECK.assertNotEqual(handle, 0)
-    CHECK.assertEqual(run.read_one(handle).status, "NOT_FOUND")
+    soon = mock.patch.object(_shared, "_not_before", 0.0)  # The next attempt is not made a minute later.
+    with soon, away as append, CHECK.assertLogs("routing_replay_trainer", "ERROR"):
+        handles = [sides.of_rollout._put(request, 0) for _ in range(2)]
+        append.assert_called_once()
+    for handle in handles:
+        CHECK.assertNotEqual(handle, 0)
+        CHECK.assertEqual(run.read_one(handle).status, "NOT_FOUND")
 
 
 def body() -> Any:
     layout = Layout()
     layout.start()
     sides.install(True)
-    run = sides.of_rollout._run()
+    sides.of_rollout._open()
+    [run] = sides.of_rollout._opened
     check_lost(run)
     os.environ["ROUTING_REPLAY_MAX_FALLBACK"] = "0.5"  # Batches are small.
     config = sides.config_of(layout, True)

@@ -62,6 +62,20 @@ class IntegrationsTest(unittest.TestCase):
         with self.assertRaisesRegex(errors.FailedPreconditionError, "ROUTING_REPLAY_TRAINING_RUN"):
             _shared.run_name(None, "")
 
+    def test_a_service_out_of_reach_is_waited_for_once(self) -> None:
+        calls = mock.Mock(side_effect=errors.UnavailableError("no server"))
+        with mock.patch.object(_shared, "_not_before", 0.0), self.assertLogs("routing_replay_trainer") as logs:
+            self.assertEqual([_shared.put(f"s{i}", calls) for i in range(3)], [False] * 3)
+            calls.assert_called_once()
+            self.assertEqual(len(logs.output), 3)
+            with mock.patch.object(_shared, "_not_before", 0.0):
+                self.assertTrue(_shared.put("s3", mock.Mock()))
+
+    def test_a_rejected_sample_does_not_stop_the_others(self) -> None:
+        calls = mock.Mock(side_effect=[errors.InvalidArgumentError("rows"), None])
+        with self.assertLogs("routing_replay_trainer"):
+            self.assertEqual([_shared.put(f"s{i}", calls) for i in range(2)], [False, True])
+
     def test_what_was_never_fed_has_no_route(self) -> None:
         tokens, rows = list(range(6)), np.tile(np.array([0, 1], np.uint8), (3, 2, 1))
         with local_server(), mock.patch.dict(os.environ, {"ROUTING_REPLAY_TTL": "90"}):

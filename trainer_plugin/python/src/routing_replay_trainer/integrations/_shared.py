@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import re
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ from routing_replay_trainer.fetch import ServiceSource
 
 LIVE = 0  # The handle of sequences that route live: padding, and answers without rows.
 log = logging.getLogger("routing_replay_trainer")
+_PAUSE = 60.0  # Seconds without further attempts after the service could not be reached.
+_not_before = 0.0  # Time of the next attempt.
 
 
 @contextlib.contextmanager
@@ -89,6 +92,26 @@ def whole(rows: Any, tokens: Sequence[int]) -> dict[str, Any]:
 def lost(sample: str) -> None:
     """Logs that the sample will route live in the trainer. Call this in an except clause."""
     log.exception("%s: its routes are lost, the trainer lets it choose", sample)
+
+
+def put(sample: str, call: Callable[[], object]) -> bool:
+    """Calls `call`, which puts the rows of a sample, and returns whether it succeeded; otherwise logs that they are
+    lost. After a call that could not reach the service, none is made for a minute: in a rollout that puts one sample
+    after the other, each of them would wait for its whole timeout. FailedPreconditionError is raised."""
+    global _not_before
+    if time.monotonic() < _not_before:
+        log.error("%s: its routes are lost, because the service could not be reached a moment ago", sample)
+        return False
+    try:
+        call()
+        return True
+    except errors.FailedPreconditionError:  # A setting is missing, or the run has another geometry.
+        raise
+    except errors.RoutingReplayError as error:
+        if isinstance(error, errors.UnavailableError | errors.DeadlineExceededError):
+            _not_before = time.monotonic() + _PAUSE
+        lost(sample)
+    return False
 
 
 def release(run: str, samples: Iterable[str | int]) -> None:

@@ -84,11 +84,9 @@ class Trainer(RayPPOTrainer):
 
     def _put(self, rows: Any, tokens: list[int]) -> int:
         name = self.routes.place + uuid.uuid4().hex
-        try:
-            version = self.global_step - 1  # Number of training steps in the weights of the engines.
-            self.routes.put(name, **_shared.whole(rows, tokens), group=self.global_step, weight_version=version)
-        except errors.RoutingReplayError:
-            _shared.lost(name)
+        version = self.global_step - 1  # Number of training steps in the weights of the engines.
+        options = {"group": self.global_step, "weight_version": version}
+        _shared.put(name, lambda: self.routes.put(name, **_shared.whole(rows, tokens), **options))
         return self.routes.handle(name)
 
     def train_critic_and_policy(self, data: Any) -> Any:

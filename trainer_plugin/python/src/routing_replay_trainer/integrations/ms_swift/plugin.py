@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from routing_replay import Geometry, errors
+from routing_replay import Geometry
 
 from routing_replay_trainer.integrations import _shared
 from routing_replay_trainer.integrations._shared import LIVE
@@ -78,10 +78,7 @@ def _put(trainer: Any, sample: Any, rows: Any) -> int:
     fed, version = len(tokens) - 1, trainer.state.iteration
     said = {"tokens": tokens[:fed], "num_tokens": len(tokens), "weight_version": version}
     name = trainer.run.place + sample.request_id
-    try:
-        trainer.run.put(name, rows[:fed], **said)
-    except errors.RoutingReplayError:
-        _shared.lost(name)
+    if not _shared.put(name, lambda: trainer.run.put(name, rows[:fed], **said)):
         return LIVE
     trainer.used.append(name)
     return trainer.run.handle(name)

@@ -3,7 +3,6 @@ layers."""
 
 from __future__ import annotations
 
-import functools
 import uuid
 from typing import Any
 
@@ -24,10 +23,13 @@ _aligned = vllm_worker.pad_and_align_routed_expert_indices
 model = ""  # The model that the worker's configuration names.
 
 
-@functools.cache  # The model's configuration may have to be downloaded from a hub.
-def _run() -> Run:
+_opened: list[Run] = []  # The run, once it is opened.
+
+
+def _open() -> None:
+    # The model's configuration may have to be downloaded from a hub.
     geometry = Geometry.from_hf_config(AutoConfig.from_pretrained(model, trust_remote_code=True))
-    return _shared.open_run(_shared.run_name(), geometry)
+    _opened.append(_shared.open_run(_shared.run_name(), geometry))
 
 
 def pad_and_align_routed_expert_indices(
@@ -44,18 +46,25 @@ def pad_and_align_routed_expert_indices(
 def _put(request: Any, index: int) -> int:
     """Returns the sample's handle; LIVE if vLLM gave no rows that fit, or if the run could not be opened. The trainer
     counts a sample that has a handle and no rows as a fallback."""
-    name, handle = uuid.uuid4().hex, LIVE  # The same prompt may be generated again, so the name must be unique.
+    name = uuid.uuid4().hex  # The same prompt may be generated again, so the name must be unique.
+    if not _opened and not _shared.put(name, _open):
+        return LIVE
+    [run] = _opened
+    sample = run.place + name
     try:
-        rows, run = vllm.rows(request, index), _run()
-        name = run.place + name
-        handle = run.handle(name)
-        run.append(name, rows, seal=True)
-        run.commit(name)
-    except errors.FailedPreconditionError:  # No setting names the run, or the run has another geometry.
-        raise
+        rows = vllm.rows(request, index)
     except errors.RoutingReplayError:
-        _shared.lost(name)
-    return handle
+        _shared.lost(sample)
+        return LIVE
+
+    def store() -> None:
+        run.append(sample, rows, seal=True)
+        commit = run.commit(sample)
+        if commit.status == "missing" and commit.error is not None:
+            raise commit.error
+
+    _shared.put(sample, store)
+    return run.handle(sample)
 
 
 class Worker(vllm_worker.VllmGenerationWorkerImpl):
