@@ -72,6 +72,7 @@ cmake "-DRR_STATIC_LIBRARIES=$work/static" "$build" >/dev/null
 cmake --build "$build" -j "$(nproc)" --target bundled
 # The kernels too, where there was an nvcc to build them. CUDA's runtime is inside; its driver is the host's.
 libraries=("$build"/lib/bundled/librouting_replay.so)
+[ ! -e "$build"/lib/_append.abi3.so ] || libraries+=("$build"/lib/_append.abi3.so)
 if [ -e "$build"/lib/librouting_replay_trainer_cuda.so ]; then
   libraries+=("$build"/lib/librouting_replay_trainer_cuda.so)
 else

@@ -23,7 +23,7 @@ packages=(
   openssl iproute2 gdb
   # Needed to build RE2.
   unicode-data python3-six
-  binutils file help2man python3 python3-grpcio python3-numpy python3-protobuf python3-venv
+  binutils file help2man libpython3-dev python3 python3-grpcio python3-numpy python3-protobuf python3-venv
 )
 
 case "${1-}" in

@@ -3,7 +3,7 @@
     try_wheels.py --wheels DIR [--with PACKAGE==VERSION …] [--kernels]
 
 Runs with the Python that is to be tried: each block of the READMEs in a process of its own, and again in the child of a
-process that has played it; then the client's tests of forks and ends, which depend most on the interpreter. Needs a
+process that has played it; then the client's tests of forks, ends and the extension, which depend most on the interpreter. Needs a
 package index. --with: packages to install beside the wheels, for example grpcio and another major version of protobuf.
 --kernels: the wheel must hold the CUDA kernels, too. Exit status 77: the package index cannot be reached.
 """
@@ -120,7 +120,7 @@ runpy.run_path(file, run_name="__main__")
 def run_client_tests(environment: Environment) -> None:
     where = "import routing_replay_server as s; print(s.program('routing-replay-server'))"
     server = environment.run("python", "-c", where).strip()
-    for name in ("end_test.py", "fork_test.py"):
+    for name in ("append_extension_test.py", "end_test.py", "fork_test.py"):
         environment.run("python", "-W", "ignore", "-c", RUN_TEST, server, str(CLIENT_TESTS / name))
         print(f"{name}: passed", flush=True)
 

@@ -59,18 +59,26 @@ def taking(made: Callable[P, A]) -> Callable[[Callable[[S, A], T]], Callable[Con
     """Gives a method that takes an `Append` (or a similar class) the parameters of that class, so that the parameters
     are defined in one place only.
     """
-    parameters = list(inspect.signature(made).parameters.values())
 
     def decorate(method: Callable[[S, A], T]) -> Callable[Concatenate[S, P], T]:
         @functools.wraps(method)
         def call(self: S, /, *arguments: P.args, **options: P.kwargs) -> T:
             return method(self, made(*arguments, **options))
 
+        return like(made)(call)
+
+    return decorate
+
+
+def like(made: Callable[P, A]) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
+    """Gives a method the signature of that class: see `taking`."""
+    parameters = list(inspect.signature(made).parameters.values())
+
+    def decorate(method: Callable[..., T]) -> Callable[Concatenate[Any, P], T]:
         receiver = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         result = inspect.signature(method).return_annotation
-        signature = inspect.Signature([receiver, *parameters], return_annotation=result)
-        call.__signature__ = signature  # type: ignore[attr-defined]
-        return call
+        method.__signature__ = inspect.Signature([receiver, *parameters], return_annotation=result)  # type: ignore[attr-defined]
+        return method
 
     return decorate
 

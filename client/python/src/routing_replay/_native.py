@@ -5,10 +5,13 @@ Every call through ctypes releases the GIL while it runs.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from collections.abc import Callable, Iterator
 from ctypes import Structure, byref, c_char, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -310,6 +313,23 @@ def _declare(library: ctypes.CDLL, name: str, result: Any, arguments: str) -> No
 
 lib = _load()
 VERSION: str = lib.rr_version().decode()
+
+
+def _load_queue() -> Callable[[int | None, tuple[Any, ...], dict[str, Any]], int]:
+    """`queue` of append_extension.cc; a function that returns 0 where the Python has no stable interface (the
+    free-threaded ones) or the extension was not built."""
+    with contextlib.suppress(ImportError):
+        if ".abi3.so" in EXTENSION_SUFFIXES:
+            loader = ExtensionFileLoader("routing_replay._append", str(find_file("_append.abi3.so")))
+            module: Any = module_from_spec(spec_from_loader(loader.name, loader))  # type: ignore[arg-type]
+            loader.exec_module(module)
+            module.bind(ctypes.cast(lib.rr_appender_append, c_void_p).value)
+            queue: Callable[[int | None, tuple[Any, ...], dict[str, Any]], int] = module.queue
+            return queue
+    return lambda appender, arguments, options: 0
+
+
+queue = _load_queue()
 
 
 # Errors and results.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from routing_replay import _calls, _convert, _native, _values
 from routing_replay._calls import PLAIN_CALL, Operation, blocking, in_main_thread
-from routing_replay._convert import taking
+from routing_replay._convert import like
 from routing_replay._native import lib
 from routing_replay.errors import ResourceExhaustedError, RoutingReplayError
 from routing_replay.types import Append, AppendOutcome, OnFull
@@ -118,8 +118,18 @@ class AppenderCalls:
         """Starts the thread (or task) that calls on_outcome."""
         raise NotImplementedError
 
-    def queue(self, append: Append) -> int:
-        """Queues the appends from this thread."""
+    def queue(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> int:
+        """Queues an append with the parameters of `Append` from this thread."""
+        number = _native.queue(self.line.pointer, arguments, options)
+        if number > 0:
+            return number
+        if number < 0:
+            failure = _native.take_error(-number)
+            if not isinstance(failure, ResourceExhaustedError):
+                raise failure
+        return self._queue(Append(*arguments, **options))
+
+    def _queue(self, append: Append) -> int:
         made, sequence, dropped = _native.Append(), c_uint64(), c_size_t()
         _kept = _convert.append(append, made)
         on_full = self._on_full()
@@ -194,15 +204,15 @@ class Appender(AppenderCalls, Closing):
 
     _drops_in_loop = True
 
-    @taking(Append)
-    def append(self, append: Append) -> int:
+    @like(Append)
+    def append(self, *arguments: Any, **options: Any) -> int:
         """Queues one append and returns its sequence number: 1, 2, … The parameters are the fields of `Append`.
 
         Rows are copied or encoded before this returns (with asyncio, large ones in a thread, and an append that is
         cancelled may have been queued all the same). Raises InvalidArgumentError at once if the ingest checks reject
         the rows. Never raises because of trouble with the service: when the queue is full, on_full decides.
         """
-        return self.queue(append)
+        return self.queue(arguments, options)
 
     @blocking
     def append_many(self, appends: Iterable[Append]) -> Operation[list[int]]:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from routing_replay import _calls, _convert, _native, _values
 from routing_replay._calls import Done, Operation, blocking
-from routing_replay._convert import taking
+from routing_replay._convert import like, taking
 from routing_replay._native import lib
 from routing_replay.appender import (
     ON_FULL,
@@ -339,10 +339,10 @@ class Run(RunCalls[Appender, Trajectory], Closing):
 
     # Appending rows.
 
-    @taking(Append)
-    def append(self, append: Append) -> int:
+    @like(Append)
+    def append(self, *arguments: Any, **options: Any) -> int:
         """Appends through the run's own appender: see `Appender.append`."""
-        return (self._kept_appender or self._default_appender()).queue(append)
+        return (self._kept_appender or self._default_appender()).queue(arguments, options)
 
     @blocking
     def append_many(self, appends: Iterable[Append]) -> Operation[list[int]]:
