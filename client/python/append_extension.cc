@@ -5,8 +5,9 @@
 //
 // `queue` takes the arguments and keywords of Appender.append. It makes only plain appends for which there is room now:
 // a contiguous array of ids, and integers of the right type. Returns the sequence number (1, 2, …); 0 if the append is
-// another one or there is no room, then nothing has happened and the caller does it by itself; or the negative address
-// of the rr_error, which the caller owns. It never raises because of an argument: whoever handles 0 names what is wrong.
+// another one or there is no room, then nothing has happened and the caller goes through ctypes; or the negative
+// address of the rr_error, which the caller owns. It never raises because of an argument: ctypes' way names what is
+// wrong.
 //
 // Uses the stable interface of Python 3.11, whose buffers 3.10 has as well.
 #define Py_LIMITED_API 0x030B0000
@@ -133,7 +134,8 @@ PyObject* Bind(PyObject* /*module*/, PyObject* function) {
 
 PyObject* Queue(PyObject* /*module*/, PyObject* given) {
   PyObject *appender = nullptr, *arguments = nullptr, *options = nullptr;
-  if (PyArg_ParseTuple(given, "OO!O!", &appender, &PyTuple_Type, &arguments, &PyDict_Type, &options) == 0) return nullptr;
+  if (PyArg_ParseTuple(given, "OO!O!", &appender, &PyTuple_Type, &arguments, &PyDict_Type, &options) == 0)
+    return nullptr;
   if (!PyLong_CheckExact(appender)) return PyLong_FromLong(0);
   rr_append append{.producer = kRollout, .weight_version = kUnknownVersion};
   PyObject* rows = nullptr;
@@ -149,7 +151,8 @@ PyObject* Queue(PyObject* /*module*/, PyObject* given) {
 }
 
 PyMethodDef methods[] = {{"bind", Bind, METH_O, nullptr}, {"queue", Queue, METH_VARARGS, nullptr}, {}};
-PyModuleDef module{.m_base = PyModuleDef_HEAD_INIT, .m_name = "routing_replay._append", .m_size = -1, .m_methods = methods};
+PyModuleDef module{
+    .m_base = PyModuleDef_HEAD_INIT, .m_name = "routing_replay._append", .m_size = -1, .m_methods = methods};
 
 }  // namespace
 

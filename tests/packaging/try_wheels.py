@@ -3,9 +3,10 @@
     try_wheels.py --wheels DIR [--with PACKAGE==VERSION …] [--kernels]
 
 Runs with the Python that is to be tried: each block of the READMEs in a process of its own, and again in the child of a
-process that has played it; then the client's tests of forks, ends and the extension, which depend most on the interpreter. Needs a
-package index. --with: packages to install beside the wheels, for example grpcio and another major version of protobuf.
---kernels: the wheel must hold the CUDA kernels, too. Exit status 77: the package index cannot be reached.
+process that has played it; then the client's tests of the extension, forks and ends, which depend most on the
+interpreter. Needs a package index. --with: packages to install beside the wheels, for example grpcio and another major
+version of protobuf. --kernels: the wheel must hold the CUDA kernels, too. Exit status 77: the package index cannot be
+reached.
 """
 
 from __future__ import annotations
