@@ -1,0 +1,273 @@
+"""A server in front of which ten times its budget waits for room, while readers stall and writers die.
+
+    soak.py DURATION [--transport NAME]     60, 20m, 1h; NAME as in ROUTING_REPLAY_TRANSPORT, all in turn if absent
+
+Ten writers have queues as long as the memory budget of 64 MiB each, all in one run, whose share is three quarters of
+it. A trainer reads and releases samples of that run at a steady rate, which is what makes room. Four readers read all
+there is, and are stopped in the middle of it for longer than the server waits. Every few seconds a writer or a reader
+is killed, and another begins. Beside them a well-behaved client with a run of its own puts and reads one small sample
+every 20 ms, for a minute before the others begin, too.
+
+Promised, from the server's /proc and the times of that client: after the first sixth of the time (ten minutes of an
+hour) the highest memory grows by 5 % at most, descriptors and threads stay below what they were by then, a tenth aside,
+and are what they were at the beginning once all others are gone; and 99 of 100 puts and reads take at most 3 times as
+long as before the others came. Prints a line of JSON per transport. Exit status 1: a promise was broken.
+
+Needs ROUTING_REPLAY_SERVER and the client's environment as for its tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import routing_replay as rr
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "client/python/tests"))
+from support import Server, random_routes
+
+MIB = 1 << 20
+BUDGET = 64 * MIB
+WRITERS, READERS = 10, 4
+TRANSPORTS = ("grpc", "direct", "unix", "shm")
+GEOMETRY = rr.Geometry(num_layers=32, num_experts=128, top_k=8)
+ROWS = random_routes(np.random.default_rng(1), 2048, 32, 128, 8)
+UNLOADED = 60.0  # Seconds.
+STALL = 150  # Seconds for which a reader is stopped: longer than the two minutes that the server waits.
+RELEASES = 16  # Samples in a second.
+ACT_EVERY = 3.0  # Seconds.
+
+
+# The other processes: `soak.py ROLE ENDPOINT NUMBER`.
+
+
+def write(run: rr.Run, number: int) -> None:
+    """Keeps its queue full."""
+    appender = run.appender(max_queued_bytes=BUDGET, append_timeout=3600.0, queue_timeout=3600.0)
+    choice = random.Random()
+    for i in range(1 << 60):
+        rows = ROWS[: choice.choice((64, 512, 2048))]
+        appender.append(f"{number}/{os.getpid()}/{i}", rows, seal=True)
+
+
+def sealed(run: rr.Run) -> list[rr.SampleState]:
+    return [state for state in run.list() if state.sealed]
+
+
+def train(run: rr.Run, number: int) -> None:
+    """Reads and releases the samples that have waited longest."""
+    while True:
+        began = time.monotonic()
+        oldest = sorted(sealed(run), key=lambda state: -state.idle_ms)[:RELEASES]
+        names = [state.sample for state in oldest]
+        for state, read in zip(oldest, run.read(names) if names else (), strict=True):
+            if read.ok and not np.array_equal(read.rows, ROWS[: state.committed_rows]):
+                raise SystemExit(f"the rows of {state.sample} are not those that were appended")
+        run.release(names)
+        time.sleep(max(0.0, began + 1 - time.monotonic()))
+
+
+def read(run: rr.Run, number: int) -> None:
+    """Reads all samples again and again."""
+    while True:
+        with contextlib.suppress(rr.RoutingReplayError):
+            run.read([state.sample for state in sealed(run)])
+        time.sleep(0.1)
+
+
+ROLES = {"write": write, "train": train, "read": read}
+
+
+class Crowd:
+    """The processes that are killed and stopped."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        self.killed = self.stalled = 0
+        self.trainer = self._start("train", 0)
+        self._others = [self._start("write", i) for i in range(WRITERS)]
+        self._others += [self._start("read", i) for i in range(READERS)]
+        self._stopped: deque[tuple[float, subprocess.Popen[bytes]]] = deque()
+
+    def _start(self, role: str, number: int) -> subprocess.Popen[bytes]:
+        command = ["/usr/bin/setpriv", "--pdeathsig", "KILL", sys.executable, __file__, role]
+        return subprocess.Popen([*command, self._endpoint, str(number)], stderr=subprocess.DEVNULL)
+
+    def act(self) -> None:
+        now = time.monotonic()
+        while self._stopped and self._stopped[0][0] < now:
+            self._stopped.popleft()[1].send_signal(signal.SIGCONT)
+        index = random.randrange(len(self._others))
+        if index >= WRITERS and random.random() < 0.7:
+            self._others[index].send_signal(signal.SIGSTOP)
+            self._stopped.append((now + STALL, self._others[index]))
+            self.stalled += 1
+            return
+        self._others[index].kill()
+        self._others[index].wait()
+        self.killed += 1
+        self._others[index] = self._start("write" if index < WRITERS else "read", index)
+
+    def end(self) -> None:
+        for process in (self.trainer, *self._others):
+            process.kill()
+            process.wait()
+
+
+class Calm:
+    """The well-behaved client."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._client = rr.Client(endpoint)
+        self._run = self._client.run("calm", GEOMETRY)
+        self.times: list[tuple[float, float]] = []  # Milliseconds of a put and of a read.
+        self._made = 0
+
+    def act(self) -> None:
+        name, began = f"calm/{self._made}", time.perf_counter()
+        self._made += 1
+        self._run.put(name, ROWS[:8], seal=True)
+        put = time.perf_counter()
+        rows = self._run.read_one(name).rows
+        ended = time.perf_counter()
+        if not np.array_equal(rows, ROWS[:8]):
+            raise SystemExit(f"the rows of {name} are not those that were put")
+        self._run.release([name])
+        self.times.append((1000 * (put - began), 1000 * (ended - put)))
+
+    def taken(self) -> tuple[float, float]:
+        """The 99th percentiles of the times since the last call."""
+        times, self.times = np.array(self.times), []
+        put, got = np.percentile(times, 99, axis=0)
+        return round(float(put), 2), round(float(got), 2)
+
+
+def sizes(process: subprocess.Popen[bytes]) -> tuple[int, int, int]:
+    """Highest memory in bytes so far; descriptors and threads now."""
+    folder = Path(f"/proc/{process.pid}")
+    status = dict(re.findall(r"(\w+):\s*(\d+)", (folder / "status").read_text()))
+    return int(status["VmHWM"]) * 1024, len(os.listdir(folder / "fd")), int(status["Threads"])
+
+
+def settled(process: subprocess.Popen[bytes], within: float) -> tuple[int, int]:
+    """The fewest descriptors and threads within so many seconds."""
+    seen = []
+    for _ in range(int(within)):
+        seen.append(sizes(process)[1:])
+        time.sleep(1)
+    return min(descriptors for descriptors, _ in seen), min(threads for _, threads in seen)
+
+
+def soak(transport: str, seconds: float) -> dict[str, Any]:
+    os.environ["ROUTING_REPLAY_TRANSPORT"] = transport
+    flags = ("--memory-budget", str(BUDGET), "--run-budget", str(BUDGET * 3 // 4))
+    server = Server(*flags, *(() if transport != "grpc" else ("--direct-listen", "off")))
+    calm = Calm(server.endpoint)
+    early: list[tuple[int, int, int]] = []
+    late: list[tuple[int, int, int]] = []
+    pace(min(UNLOADED, seconds / 6), calm)
+    alone, unloaded = sizes(server.process), calm.taken()
+    crowd = Crowd(server.endpoint)
+    try:
+        pace(seconds / 6, calm, crowd, server, early)
+        calm.taken()
+        pace(seconds * 5 / 6, calm, crowd, server, late)
+        loaded = calm.taken()
+        trains = crowd.trainer.poll() is None
+        stored = rr.Client(server.endpoint).server_info().stored_bytes
+    finally:
+        crowd.end()
+    left = settled(server.process, 30.0)
+    server.stop()
+    before, after = ([max(column) for column in zip(*found, strict=True)] for found in (early, late))
+    result = {
+        "transport": transport,
+        "seconds": round(seconds),
+        "killed": crowd.killed,
+        "stalled": crowd.stalled,
+        "stored": stored,
+        "memory": [before[0], after[0]],
+        "descriptors": [alone[1], before[1], after[1], left[0]],
+        "threads": [alone[2], before[2], after[2], left[1]],
+        "put p99 ms": [unloaded[0], loaded[0]],
+        "read p99 ms": [unloaded[1], loaded[1]],
+    }
+    result["broken"] = broken(result, trains)
+    return result
+
+
+def pace(
+    seconds: float,
+    calm: Calm,
+    crowd: Crowd | None = None,
+    server: Server | None = None,
+    found: list[tuple[int, int, int]] | None = None,
+) -> None:
+    """Lets the well-behaved client act every 20 ms, the crowd every 3 s, and looks at the server every second."""
+    end = time.monotonic() + seconds
+    look = act = time.monotonic()
+    while (now := time.monotonic()) < end:
+        calm.act()
+        if crowd is not None and now >= act:
+            crowd.act()
+            act = now + ACT_EVERY
+        if server is not None and found is not None and now >= look:
+            found.append(sizes(server.process))
+            look = now + 1
+        time.sleep(0.02)
+
+
+def broken(result: dict[str, Any], trains: bool) -> list[str]:
+    found = [] if trains else ["the trainer ended: a call failed, or rows were wrong"]
+    if result["memory"][1] > 1.05 * result["memory"][0]:
+        found.append("memory grew by more than 5 %")
+    for name in ("descriptors", "threads"):
+        alone, before, after, left = result[name]
+        if after > 1.1 * before:
+            found.append(f"there are more {name} than before")
+        if left > alone + 2:
+            found.append(f"{name} are left")
+    for name in ("put", "read"):
+        unloaded, loaded = result[f"{name} p99 ms"]
+        if loaded > 3 * unloaded:
+            found.append(f"a {name} takes {loaded / unloaded:.1f} times as long")
+    return found
+
+
+def duration(text: str) -> float:
+    found = re.fullmatch(r"(\d+)([smh]?)", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, or with s, m or h, got {text!r}")
+    return int(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def main() -> int:
+    if sys.argv[1:2] and sys.argv[1] in ROLES:
+        role, endpoint, number = sys.argv[1:]
+        ROLES[role](rr.Client(endpoint, call_timeout=600.0).run("flood", GEOMETRY), int(number))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("duration", type=duration)
+    parser.add_argument("--transport", choices=TRANSPORTS)
+    options = parser.parse_args()
+    kept = True
+    for transport in [options.transport] if options.transport else TRANSPORTS:
+        result = soak(transport, options.duration)
+        print(json.dumps(result), flush=True)
+        kept = kept and not result["broken"]
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
