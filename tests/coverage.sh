@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Which lines of shipped C++ and Python the tests of a build with counters reach, without those of packaging.
+#
+#   tests/coverage.sh [--report]
+#
+#   --report  of the last run: nothing is built or run
+#
+# Writes build/coverage/report: cpp.txt, python.txt, and uncovered.txt with the lines of each file that no test reaches.
+# Processes that a test kills leave no counts. Device code and what only a GPU runs is not built. Needs gcovr and
+# python3-coverage (Debian packages), and an hour. Exit status 1: less than 92 % of the lines of either.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+least=92
+build=$PWD/build/coverage report=$PWD/build/coverage/report
+sources=client/python/src,trainer_plugin/python/src,server/python/src
+case ${1-} in
+  '' | --report) ;;
+  -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' tests/coverage.sh; exit 0 ;;
+  *) echo "unknown option $1" >&2; exit 2 ;;
+esac
+for tool in gcovr python3-coverage; do
+  command -v $tool >/dev/null || { echo "coverage: $tool is not installed"; exit 77; }
+done
+mkdir -p "$report"
+
+if [ $# -eq 0 ]; then
+  cmake --preset coverage >/dev/null
+  cmake --build "$build" -j "$(nproc)"
+  find "$build" -name '*.gcda' -delete
+  rm -rf "$build/python" && mkdir -p "$build/python"
+  cat >"$build/python/settings" <<END
+[run]
+parallel = true
+sigterm = true
+data_file = $build/python/data
+source = ${sources//,/
+  }
+END
+  # Every Python that a test starts counts: the user's site is the only one that tests do not set themselves.
+  site=$build/python/$(/usr/bin/python3 -c 'import site; print(site.getusersitepackages().removeprefix(site.getuserbase()))')
+  mkdir -p "$site"
+  echo 'import coverage; coverage.process_startup()' >"$site/usercustomize.py"
+  sed -i "s|^source = |source =\n  |" "$build/python/settings"
+  PYTHONUSERBASE=$build/python COVERAGE_PROCESS_START=$build/python/settings \
+    ctest --preset coverage -LE '^packaging$' -j "$(nproc)" --output-junit tests.xml || echo "coverage: a test failed"
+fi
+
+gcovr --root . -j "$(nproc)" "$build" --gcov-ignore-parse-errors --exclude-throw-branches \
+  --filter '(client|proto|server|trainer_plugin)/' --exclude '.*(_test\.cc|/testing/|/conformance/|/fixtures/)' \
+  --txt "$report/cpp.txt" --json-summary "$report/cpp.json" --json "$report/lines.json"
+(cd "$build/python" && python3-coverage combine --keep --data-file all . >/dev/null)
+python3-coverage report --data-file "$build/python/all" --show-missing >"$report/python.txt"
+/usr/bin/python3 - "$report" $least <<'END'
+import json, re, sys
+from pathlib import Path
+
+report, least = Path(sys.argv[1]), float(sys.argv[2])
+uncovered = []
+for file in json.loads((report / "lines.json").read_text())["files"]:
+    lines = [line["line_number"] for line in file["lines"] if line["count"] == 0 and not line.get("gcovr/noncode")]
+    if lines:
+        uncovered.append((len(lines), file["file"], lines))
+with open(report / "uncovered.txt", "w") as out:
+    for count, name, lines in sorted(uncovered, reverse=True):
+        print(count, name, *lines, file=out)
+cpp = json.loads((report / "cpp.json").read_text())
+python = float(re.search(r"^TOTAL.* (\d+)%", (report / "python.txt").read_text(), re.M)[1])
+print(f"coverage: C++ {cpp['line_percent']} % of {cpp['line_total']} lines, Python {python:.0f} %; see {report}")
+sys.exit(cpp["line_percent"] < least or python < least)
+END
