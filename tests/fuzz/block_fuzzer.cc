@@ -1,5 +1,5 @@
-// Any bytes as a block: its ids are legal or not as a simple loop over its bits says, and what is legal reads the same
-// by every way: decoded as a whole, cut, and in the other codec.
+// Random bytes as a block. CheckIds must agree with a simple loop over the bits, and a legal block must give the same
+// ids when it is decoded whole, cut, or re-encoded with the other codec.
 //
 // The first four bytes of an input choose geometry, codec, rows and the cut; the rest are the block's bytes.
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-// Field number `index` of a plane: the bits of FORMAT.md, one by one.
+// Field number `index` of a plane, read bit by bit as FORMAT.md defines it.
 uint32_t Field(absl::Span<const uint8_t> plane, int width, int64_t index) {
   uint32_t value = 0;
   for (int64_t bit = index * width, n = 0; n < width; ++bit, ++n) value |= (plane[bit / 8] >> bit % 8 & 1u) << n;
@@ -65,20 +65,20 @@ void CheckCut(const Geometry& geometry, const BlockView& block, int32_t ordinal,
   const int64_t row_bytes = layer.top_k * layer.id_bytes();
   const int64_t first = rows.begin - block.rows.begin;
   Bytes cut(geometry.cut_bytes(ordinal, first, rows.size(), block.codec));
-  Require(CutPlane(geometry, block, ordinal, rows, absl::MakeSpan(cut)).ok(), "a cut of a good block fails");
+  Require(CutPlane(geometry, block, ordinal, rows, absl::MakeSpan(cut)).ok(), "cutting a legal block fails");
   const int64_t bit = first * layer.top_k * Width(geometry, ordinal, block.codec);
   Bytes out(rows.size() * row_bytes);
   DecodeCut(geometry, ordinal, block.codec, static_cast<int32_t>(bit % 8), rows.size(), cut, absl::MakeSpan(out));
-  Require(std::equal(out.begin(), out.end(), ids.begin() + first * row_bytes), "a cut has other ids");
+  Require(std::equal(out.begin(), out.end(), ids.begin() + first * row_bytes), "a cut has different ids");
 }
 
 void CheckLegal(const Geometry& geometry, const BlockView& block, RowRange cut) {
   for (const Codec codec : {Codec::kRaw, Codec::kPacked}) {
     const Block other = Transcode(geometry, block, codec);
-    Require(CheckCrc(geometry, other.view()).ok(), "the other codec has wrong CRCs");
+    Require(CheckCrc(geometry, other.view()).ok(), "the CRCs of the other codec are wrong");
     for (int32_t ordinal = 0; ordinal < geometry.num_moe_layers(); ++ordinal) {
       const Bytes ids = Decoded(geometry, block, ordinal);
-      Require(Decoded(geometry, other.view(), ordinal) == ids, "the other codec has other ids");
+      Require(Decoded(geometry, other.view(), ordinal) == ids, "the other codec has different ids");
       CheckCut(geometry, other.view(), ordinal, cut, ids);
       CheckCut(geometry, block, ordinal, cut, ids);
     }

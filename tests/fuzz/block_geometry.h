@@ -1,4 +1,4 @@
-// The two geometries of the block target: one with all layers alike, one with ids of one and of two bytes.
+// The two geometries of the block fuzz target: one with equal layers, one that mixes one-byte and two-byte ids.
 #ifndef TESTS_FUZZ_BLOCK_GEOMETRY_H_
 #define TESTS_FUZZ_BLOCK_GEOMETRY_H_
 

@@ -10,7 +10,7 @@ namespace {
 using routing_replay::Codec;
 using routing_replay::Geometry;
 
-// Distinct ids in each row of [rows][K], as ids are stored.
+// [rows][K] ids, distinct within each row, in the element width of storage.
 std::vector<uint8_t> MakeIds(std::mt19937_64& random, int64_t rows, int32_t experts, int32_t top_k, int32_t id_bytes) {
   std::vector<int> all(experts);
   std::iota(all.begin(), all.end(), 0);
@@ -26,7 +26,7 @@ std::vector<uint8_t> MakeIds(std::mt19937_64& random, int64_t rows, int32_t expe
 
 }  // namespace
 
-// Four bytes of choices, and a block that they describe.
+// Four bytes that choose geometry, codec, rows and cut, then a block that matches them.
 std::vector<uint8_t> MakeSeed(std::mt19937_64& random) {
   std::vector<uint8_t> seed(4);
   std::generate(seed.begin(), seed.end(), std::ref(random));

@@ -1,6 +1,6 @@
-// Any text as what people write: the description of a plan, a pipeline layout, a hybrid pattern, a token file, the
-// index of an exported run, and the server's settings. It is rejected with INVALID_ARGUMENT that names a field, or what
-// it gives is consistent.
+// Random text as each kind of file or setting that people write: the description of a plan, a pipeline layout, a hybrid
+// pattern, a token file, the index of an exported run, and the server's settings. A parser must either return a
+// consistent value, or reject the text with INVALID_ARGUMENT and a message (an index may also have other codes).
 //
 // The first byte of an input chooses the kind.
 #include <cstdio>
@@ -21,22 +21,22 @@ namespace routing_replay {
 namespace {
 
 void RequireInvalid(const absl::Status& status) {
-  Require(status.code() == absl::StatusCode::kInvalidArgument, "another code than INVALID_ARGUMENT");
+  Require(status.code() == absl::StatusCode::kInvalidArgument, "the code is not INVALID_ARGUMENT");
   Require(!status.message().empty(), "an error without a message");
 }
 
-// Each row that the plan replays is a row that it reads, once.
+// The plan reads each row that it replays exactly once.
 void CheckPlan(const std::string& text) {
   const auto described = trainer::DescribedPlanFromJson(text);
   if (!described.ok()) return RequireInvalid(described.status());
   int64_t rows = 0;
   for (const trainer::PlanSlice& slice : described->plan.slices) {
-    Require(CheckNormal(slice.rows, {0, kMaxRows}).ok(), "a slice's rows are no normal list");
-    Require(static_cast<size_t>(slice.sequence) < described->sequences(), "a slice of no sequence");
+    Require(CheckNormal(slice.rows, {0, kMaxRows}).ok(), "the rows of a slice are not a normal list");
+    Require(static_cast<size_t>(slice.sequence) < described->sequences(), "a slice has no sequence");
     rows += TotalRows(slice.rows);
   }
   Require(rows == described->plan.rows_to_read, "rows_to_read is not the sum of the slices");
-  Require(trainer::PlanFromJson(text).ok(), "a plan cannot be written");
+  Require(trainer::PlanFromJson(text).ok(), "a valid plan has no JSON form");
 }
 
 void CheckLayout(const std::string& text) {
@@ -50,7 +50,7 @@ void CheckLayout(const std::string& text) {
   }
   Require(size <= trainer::kMaxLayoutText, "a layout is longer than its limit");
   const auto again = trainer::ParsePipelineLayout(written);
-  Require(again.ok() && *again == *layout, "a layout that is written out is another one");
+  Require(again.ok() && *again == *layout, "a layout changes when it is written and parsed again");
 }
 
 void CheckPattern(const std::string& text) {
@@ -64,15 +64,15 @@ void CheckPattern(const std::string& text) {
       ++layer;
     }
   }
-  Require(layer == pattern->num_layers() && moe == pattern->moe_layer_ids, "layers of a pattern are not its symbols");
+  Require(layer == pattern->num_layers() && moe == pattern->moe_layer_ids, "the layers differ from the symbols");
 }
 
 void CheckTokens(const std::string& text) {
   const auto grants = server::ParseTokenFile(text);
   if (!grants.ok()) return RequireInvalid(grants.status());
   for (const server::TokenGrant& grant : *grants) {
-    Require(!grant.run_prefixes.empty() && !grant.scopes.empty(), "a token that may do nothing");
-    Require(grant.max_runs.value_or(1) > 0, "a token that may make no run");
+    Require(!grant.run_prefixes.empty() && !grant.scopes.empty(), "a token has no run prefix or no scope");
+    Require(grant.max_runs.value_or(1) > 0, "a token may create no run");
   }
 }
 
@@ -81,7 +81,8 @@ const std::string& Directory() {
   return directory.path();
 }
 
-// A new file: one that is overwritten goes to the disk when it is closed (ext4), which takes longer than the rest.
+// Creates the file anew: ext4 flushes an overwritten file when it is closed, which takes longer than the rest of the
+// test.
 std::string WriteFile(const std::string& name, const std::string& text) {
   const std::string path = absl::StrCat(Directory(), "/", name);
   std::filesystem::remove(path);
@@ -89,7 +90,7 @@ std::string WriteFile(const std::string& name, const std::string& text) {
   return path;
 }
 
-// With the checksum that belongs to it, so that the rest is read.
+// Appends the right checksum, so that the parser goes on to the text.
 void CheckIndex(const std::string& text) {
   const uint32_t crc = Crc32c({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
   WriteFile(kExportIndex, absl::StrCat(text, "\"crc32c\":\"", absl::Hex(crc, absl::kZeroPad8), "\"}\n"));
@@ -102,25 +103,25 @@ void CheckIndex(const std::string& text) {
     return;
   }
   for (const ExportedSample& sample : run->samples) {
-    Require(sample.num_tokens >= 1 && sample.recorded_rows() >= 0, "a sample with less than no rows");
-    Require(sample.file.find('/') == std::string::npos, "a file in another directory");
+    Require(sample.num_tokens >= 1 && sample.recorded_rows() >= 0, "a sample has a negative number of rows");
+    Require(sample.file.find('/') == std::string::npos, "a file is in another directory");
   }
 }
 
-// --insecure: else names of listeners are resolved.
+// --insecure, because the server otherwise resolves the names of its listeners.
 absl::StatusOr<server::ServerConfig> ParseSettings(const std::string& text) {
   const std::string path = WriteFile("settings.yaml", text);
   const char* const arguments[] = {"routing-replay-server", "--insecure", "--config", path.c_str()};
   return server::ParseServerConfig(std::size(arguments), arguments);
 }
 
-// What is printed is read as the same.
+// Settings that are printed and parsed again must stay the same.
 void CheckSettings(const std::string& text) {
   const auto config = ParseSettings(text);
   if (!config.ok()) return RequireInvalid(config.status());
   const std::string printed = server::ToYaml(*config);
   const auto again = ParseSettings(printed);
-  Require(again.ok() && server::ToYaml(*again) == printed, "settings that are printed are other ones");
+  Require(again.ok() && server::ToYaml(*again) == printed, "settings change when they are printed and parsed again");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Frames of the direct path, however they are cut: nothing is taken beyond what is admitted, and what comes out as a
-// frame has the sizes that it claims.
+// Random bytes as frames of the direct path, received in pieces of any size. The reader must not read a frame that was
+// not admitted, and a complete frame must have the sizes that its head states.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>

@@ -5,7 +5,7 @@
 #include "proto/wire/message/frame.h"
 #include "tests/fuzz/smoke.h"
 
-// A few frames that are right, and sometimes a byte of them that is not.
+// A few valid frames, sometimes with one wrong byte.
 std::vector<uint8_t> MakeSeed(std::mt19937_64& random) {
   using namespace routing_replay;  // NOLINT(google-build-using-namespace)
   std::string bytes(1, static_cast<char>(random()));

@@ -1,8 +1,7 @@
-// Any values as the arguments of the C functions that need no server. A function succeeds, and what it gives lies
-// within what it was given, or it rejects them with a code and a message, and gives nothing.
+// Random arguments for the C functions that need no server. A function must either succeed with a result that lies
+// within its input, or return an error with a code and a message, and no result.
 //
-// The first byte of an input chooses the function; the next ones are taken for its numbers and names, the rest for
-// bytes.
+// The first byte of an input chooses the function, the next bytes become its numbers and names, the rest its data.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -13,13 +12,13 @@
 
 namespace {
 
-// Takes an input apart from its beginning; an empty one gives zeros.
+// Takes numbers and bytes from the front of an input; an exhausted input yields zeros.
 class Input {
  public:
   Input(const uint8_t* data, size_t size) : at_(data), end_(data + size) {}
 
   uint8_t Byte() { return at_ == end_ ? 0 : *at_++; }
-  // Small ones mostly, and sometimes any.
+  // Mostly small numbers, sometimes any.
   int64_t Number() {
     const uint8_t first = Byte();
     if (first < 240) return first - 8;
@@ -53,10 +52,11 @@ class Input {
   const uint8_t* const end_;
 };
 
-// `result` is what the call gave, read after it. Whether there is one; the error, if there is one, is sound, and freed.
+// Returns whether the call succeeded; checks that there is either a result or a well-formed error, and frees the error.
+// `result` is a reference because the call sets it in another argument of the same expression.
 template <typename T>
 bool Succeeded(rr_error* error, const T* const& result) {
-  Require((error == nullptr) == (result != nullptr), "a result and an error, or neither");
+  Require((error == nullptr) == (result != nullptr), "there is both a result and an error, or neither");
   if (error == nullptr) return true;
   Require(error->code > 0 && error->code <= 16 && error->code_name.size > 0, "an error without a code");
   Require(error->message.size > 0, "an error without a message");
@@ -81,8 +81,8 @@ void CheckGeometry(Input input) {
   const rr_geometry_facts* facts = nullptr;
   if (!Succeeded(rr_geometry_check(&geometry, &facts), facts)) return;
   const auto slots = std::max_element(top_k.begin(), top_k.end());
-  Require(facts->max_top_k == *slots, "another top_k than the largest");
-  Require(facts->raw_row_bytes >= static_cast<int64_t>(moe.size()), "a row without its ids");
+  Require(facts->max_top_k == *slots, "max_top_k is not the largest top_k");
+  Require(facts->raw_row_bytes >= static_cast<int64_t>(moe.size()), "a row is smaller than its ids");
   rr_free(facts);
 }
 
@@ -110,7 +110,7 @@ void CheckShape(Input input) {
   const rr_tensor tensor = Tensor(input, shape, layers);
   const rr_form* form = nullptr;
   if (!Succeeded(rr_payload_shape(&tensor, &form), form)) return;
-  Require(shape.empty() || form->shape_count == shape.size(), "another shape than the one that is stated");
+  Require(shape.empty() || form->shape_count == shape.size(), "the number of axes differs from the stated shape");
   rr_free(form);
 }
 
@@ -132,7 +132,7 @@ void CheckTrace(Input input) {
     Require(ranges->data[i].begin == end && ranges->data[i].end >= end, "sequences that do not follow one another");
     end = ranges->data[i].end;
   }
-  Require(end == rows, "sequences of other rows than the file's");
+  Require(end == rows, "the sequences do not cover the rows of the file");
   rr_free(ranges);
 }
 
@@ -160,7 +160,7 @@ void CheckTokens(Input input) {
   Require(ids->count <= tokens.size, "more ids than bytes");
   const size_t half = ids->count / 2;
   const uint32_t parts = rr_token_crc(rr_token_crc(0, ids->data, half), ids->data + half, ids->count - half);
-  Require(parts == rr_token_crc(0, ids->data, ids->count), "a token check depends on its parts");
+  Require(parts == rr_token_crc(0, ids->data, ids->count), "a token check depends on how the ids are split");
   rr_free(ids);
 }
 
@@ -169,7 +169,7 @@ void CheckHandle(Input input) {
   const rr_text sample = input.Rest();
   rr_error* const error = rr_sample_handle(nullptr, sample, &handle);
   if (!Succeeded(error, error == nullptr ? &handle : nullptr)) return;
-  Require(handle > 0, "a handle that means no sample");
+  Require(handle > 0, "a handle is not positive");
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ namespace {
 
 using ::std::string;
 
-// A number as the target takes it.
+// A number in the form that the fuzz target reads.
 string Small(int64_t number) { return string(1, static_cast<char>(number + 8)); }
 
 string Npy(std::mt19937_64& random) {
@@ -33,7 +33,7 @@ string Make(uint8_t kind, std::mt19937_64& random) {
   switch (kind % 7) {
     case 0:
       return Geometry(random);
-    case 1:  // Three axes, no layers, encoding, compression, dtype, basis, no raw size.
+    case 1:  // 3 axes, no layer ids, then encoding, compression, dtype and basis; raw size 0.
       return absl::StrCat("\3", Small(2), Small(2), Small(3), string(1, '\0'), string(1, random() % 4), string(1, '\0'),
                           string(1, random() % 7), string(2, '\0'), Small(0), string(1, '\0'), Npy(random));
     case 2:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The long random runs: fuzz targets on millions of inputs, and the property tests on many more seeds than by default.
+# Long random runs: each fuzz target on millions of inputs, and the property tests on many more seeds than by default.
 #
-#   tests/fuzz/long.sh    (FUZZ_INPUTS, RR_TRAJECTORY_SEEDS and RR_LAYOUT_TRIALS say other numbers)
+#   tests/fuzz/long.sh    (FUZZ_INPUTS, RR_TRAJECTORY_SEEDS and RR_LAYOUT_TRIALS override the numbers)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

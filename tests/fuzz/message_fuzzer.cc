@@ -1,7 +1,7 @@
-// Any bytes as each message of Append and Read: they are rejected with INVALID_ARGUMENT, or what was understood,
-// written and read again, is the same.
+// Random bytes as each message of Append and Read. A parser must either reject them with INVALID_ARGUMENT, or return a
+// message that stays the same when it is encoded and parsed again.
 //
-// The first byte of an input chooses the message and how its bytes are cut into spans.
+// The first byte of an input chooses the message and the size of the spans that the parser gets it in.
 #include <google/protobuf/stubs/logging.h>
 
 #include <algorithm>
@@ -39,14 +39,14 @@ void Check(const ByteChain& bytes, Parse parse) {
   const auto first = parse(bytes);
   if (!first.ok()) {
     const absl::StatusCode code = first.status().code();
-    // UNIMPLEMENTED: a codec that is reserved.
+    // UNIMPLEMENTED is for a reserved codec.
     return Require(code == absl::StatusCode::kInvalidArgument || code == absl::StatusCode::kUnimplemented,
-                   "another code than INVALID_ARGUMENT");
+                   "the code is not INVALID_ARGUMENT");
   }
   const std::string written = Write(*first);
   const auto second = parse(ByteChain(AsBytes(written)));
-  Require(second.ok(), "what was understood is rejected when it is written again");
-  Require(Write(*second) == written, "what was understood changes when it is written again");
+  Require(second.ok(), "a parsed message is rejected after it is encoded again");
+  Require(Write(*second) == written, "a parsed message changes when it is encoded again");
 }
 
 void CheckReadRequest(const ByteChain& bytes) {
@@ -88,7 +88,7 @@ void CheckAll(uint8_t choice, const ByteChain& bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
-  static const auto silenced = google::protobuf::SetLogHandler(nullptr);  // It prints a line for each bad string.
+  static const auto silenced = google::protobuf::SetLogHandler(nullptr);  // protobuf logs every invalid string.
   (void)silenced;
   const size_t step = 1 + data[0] / 5;
   routing_replay::ByteChain bytes;

@@ -1,6 +1,7 @@
-// Any bytes as a tensor: DecodeTensor rejects them with INVALID_ARGUMENT or gives blocks that pass every check.
+// Random bytes as a tensor: DecodeTensor must either reject them with INVALID_ARGUMENT or return blocks that pass every
+// check.
 //
-// The first kHeaderBytes bytes of an input choose description and options, the rest is the payload.
+// The first kHeaderBytes bytes of an input choose the description and the options; the rest is the payload.
 #include <cstddef>
 #include <cstdint>
 
@@ -17,7 +18,7 @@ Geometry MakeGeometry(uint8_t choice) {
   return *Geometry::Create({.num_layers = 4, .moe_layer_ids = {1, 3}, .num_experts = {256, 300}, .top_k = {1, 3}});
 }
 
-// Small numbers, most of them nearly right, so that many inputs reach the ids.
+// Small, mostly valid numbers, so that many inputs get as far as the check of the ids.
 TensorDescription MakeDescription(const uint8_t* header, size_t payload_bytes) {
   TensorDescription d;
   d.encoding = static_cast<Encoding>(1 + header[1] % 4);
@@ -32,7 +33,7 @@ TensorDescription MakeDescription(const uint8_t* header, size_t payload_bytes) {
 
 void CheckRows(const Geometry& geometry, const DecodeOptions& options, const DecodedRows& decoded) {
   int64_t rows = TotalRows(decoded.unrecorded);
-  Require(CheckNormal(decoded.unrecorded, decoded.rows).ok(), "unrecorded rows are no normal list");
+  Require(CheckNormal(decoded.unrecorded, decoded.rows).ok(), "unrecorded rows are not a normal list");
   for (const Block& block : decoded.blocks) {
     Require(decoded.rows.contains(block.rows), "a block lies outside the rows");
     Require(Clip(decoded.unrecorded, block.rows).empty(), "a block holds unrecorded rows");
@@ -61,7 +62,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (decoded.ok()) {
     CheckRows(geometry, options, *decoded);
   } else {
-    Require(decoded.status().code() == absl::StatusCode::kInvalidArgument, "another code than INVALID_ARGUMENT");
+    Require(decoded.status().code() == absl::StatusCode::kInvalidArgument, "the code is not INVALID_ARGUMENT");
   }
   return 0;
 }

@@ -2,7 +2,7 @@
 
 #include "tests/fuzz/smoke.h"
 
-// Twelve bytes of choices, then `rows` rows of small ids as one byte each: a good part of these decode.
+// Twelve bytes of choices, then `rows` rows of small one-byte ids: many of these decode.
 std::vector<uint8_t> MakeSeed(std::mt19937_64& random) {
   const uint8_t rows = static_cast<uint8_t>(random() % 100);
   std::vector<uint8_t> seed = {0, 0, 0, 0, 1, 1, rows, 2, 4, 0, static_cast<uint8_t>(random()), 0};
@@ -10,7 +10,7 @@ std::vector<uint8_t> MakeSeed(std::mt19937_64& random) {
     for (int k = 0; k < 4; ++k) seed.push_back(static_cast<uint8_t>(k * 16 + random() % 16));
   }
   if (random() % 4 != 0) return seed;
-  // The same in a zstd frame.
+  // The same with its payload compressed by zstd.
   std::vector<uint8_t> frame(ZSTD_compressBound(seed.size()));
   const size_t header = 12;
   frame.resize(ZSTD_compress(frame.data(), frame.size(), seed.data() + header, seed.size() - header, 1));

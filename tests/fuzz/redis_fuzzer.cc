@@ -1,5 +1,5 @@
-// Any bytes as what a Redis server sends: they are rejected, or give the same replies in whatever pieces they come, and
-// what reads replies takes any of them. The same bytes as an endpoint.
+// Random bytes as the stream of a Redis server: the parser must reject them, or return the same replies however the
+// stream is cut, and the readers of replies must survive any reply. The same bytes are also parsed as an endpoint.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -44,21 +44,21 @@ void CheckMap(const RedisReply& reply) {
     const auto master = map->MasterOf(slot);
     Require(!master || (!master->host.empty() && master->port > 0), "a master has no address");
   }
-  Require(map->Masters().size() <= map->nodes().size(), "a master is no node");
+  Require(map->Masters().size() <= map->nodes().size(), "there are more masters than nodes");
 }
 
 void CheckError(const std::string& text) {
   const RedisError error = ParseRedisError(text);
   const bool redirects = error.kind == RedisError::Kind::kMoved || error.kind == RedisError::Kind::kAsk;
-  Require(redirects == (error.address.port > 0), "a redirection to nowhere");
-  Require(!StatusOfRedisError("GET", text).ok(), "an error that is none");
+  Require(redirects == (error.address.port > 0), "only a redirection must have an address");
+  Require(!StatusOfRedisError("GET", text).ok(), "an error reply became an OK status");
 }
 
 void CheckStream(absl::string_view stream) {
   const Parsed whole = Parse(stream, stream.size());
   for (const size_t piece : {size_t{1}, size_t{1000}}) {
     const Parsed pieces = Parse(stream, piece);
-    Require(whole.replies == pieces.replies && whole.broken == pieces.broken, "pieces make a difference");
+    Require(whole.replies == pieces.replies && whole.broken == pieces.broken, "the cuts change the replies");
   }
   for (const RedisReply& reply : whole.replies) {
     CheckMap(reply);
@@ -72,7 +72,7 @@ void CheckEndpoint(absl::string_view text) {
   Require(!endpoint->seeds.empty(), "no seeds");
   for (const RedisAddress& seed : endpoint->seeds) {
     const auto again = ParseRedisEndpoint("redis://" + seed.ToString());
-    Require(again.ok() && again->seeds.front() == seed, "an address that does not come back");
+    Require(again.ok() && again->seeds.front() == seed, "an address changes when it is printed and parsed again");
   }
 }
 

@@ -1,5 +1,5 @@
-// Rings of shared memory whose other end says and does what it likes: no end touches anything but its ring and what it
-// was given, nor moves more than there is.
+// Rings in shared memory whose other end is hostile: it may write any state at any time. A reader or writer must not
+// touch memory outside the ring and the buffer of the call, nor move more bytes than either holds.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -11,10 +11,10 @@
 namespace {
 
 constexpr size_t kRing = 64;
-constexpr uint8_t kMine = 0xA5;  // Around what the other end may change.
+constexpr uint8_t kMine = 0xA5;  // Fills everything that must not change.
 
 void Check(const absl::StatusOr<size_t>& moved, size_t most) {
-  Require(!moved.ok() || *moved <= std::min(most, kRing), "more was moved than there is");
+  Require(!moved.ok() || *moved <= std::min(most, kRing), "more bytes were moved than the ring or the buffer holds");
 }
 
 }  // namespace
@@ -26,7 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::memset(memory.data(), kMine, memory.size());
   RingReader reader(in, memory.span().subspan(kRing, kRing));
   RingWriter writer(out, memory.span().subspan(kRing, kRing));
-  constexpr size_t kStep = 10;  // What is done, how much of it, and a position.
+  constexpr size_t kStep = 10;  // Operation, size, and 8 bytes of position.
   for (size_t at = 0; at + kStep <= size; at += kStep) {
     uint64_t position = 0;
     std::memcpy(&position, data + at + 2, sizeof(position));
@@ -63,7 +63,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   for (size_t i = 0; i < memory.size(); ++i) {
     const bool of_ring = i >= kRing && i < 2 * kRing;
-    Require(of_ring || memory.data()[i] == kMine, "something else was written");
+    Require(of_ring || memory.data()[i] == kMine, "memory outside the ring was written");
   }
   return 0;
 }

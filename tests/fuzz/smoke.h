@@ -1,4 +1,4 @@
-// What a fuzz target needs to run where no fuzzing engine is at hand.
+// What a fuzz target needs to run without a fuzzing engine.
 #ifndef TESTS_FUZZ_SMOKE_H_
 #define TESTS_FUZZ_SMOKE_H_
 
@@ -11,10 +11,11 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
-// An input that is right, or nearly: what is changed a little goes further than random bytes. Given by the target.
+// Defined by each target. Returns a valid or nearly valid input, because a mutated valid input reaches deeper than
+// random bytes.
 std::vector<uint8_t> MakeSeed(std::mt19937_64& random);
 
-// Ends the process, naming `what` is wrong, unless `fact` holds.
+// Ends the process with the message `what` unless `fact` holds.
 inline void Require(bool fact, const char* what) {
   if (fact) return;
   std::fprintf(stderr, "fuzz target: %s\n", what);

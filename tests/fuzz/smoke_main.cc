@@ -1,4 +1,4 @@
-// Runs a fuzz target on seeded random inputs, where no fuzzing engine is at hand.
+// Runs a fuzz target on seeded random inputs, for machines without a fuzzing engine.
 //
 //   <target>_smoke [iterations]
 #include <algorithm>
@@ -43,7 +43,7 @@ int main(int argc, char** argv) {
   for (long i = 0; i < iterations; ++i) {
     Bytes input = MakeSeed(random);
     for (uint64_t n = random() % 8; n > 0; --n) Mutate(input, random);
-    // Exactly as large as the input, so that a read past its end is seen by ASan.
+    // A copy of exactly the input's size, so that ASan detects a read past its end.
     input.shrink_to_fit();
     LLVMFuzzerTestOneInput(input.data(), input.size());
   }

@@ -1,5 +1,5 @@
-// Any bytes as a JSON body of an engine, and as a file of rows: they are rejected, or what is found in them lies inside
-// and is what a reader of all of it finds there.
+// Random bytes as the JSON body of an engine, and as a file of rows. The parsers must either reject them, or return
+// parts that lie inside the input; routes in valid JSON must be what a full JSON parser finds at the same path.
 #include <nlohmann/json.hpp>
 
 #include "proto/json/routes.h"
@@ -22,18 +22,18 @@ void CheckRoutes(Bytes body) {
   Require(found.ok() || !valid, "a valid body is rejected");
   if (!found.ok()) return;
   for (const RouteText& text : *found) {
-    Require(text.begin > 0 && text.begin + text.size < body.size(), "a text lies outside");
-    Require(body[text.begin - 1] == '"' && body[text.begin + text.size] == '"', "a text has no quotes");
+    Require(text.begin > 0 && text.begin + text.size < body.size(), "a text lies outside of the body");
+    Require(body[text.begin - 1] == '"' && body[text.begin + text.size] == '"', "a text is not in quotes");
     if (!valid) continue;
     const nlohmann::json* at = &parsed;
     for (const auto& step : text.path) {
       const std::string* key = std::get_if<std::string>(&step);
       const size_t index = key == nullptr ? std::get<size_t>(step) : 0;
-      Require(key == nullptr ? at->is_array() && index < at->size() : at->contains(*key), "a path leads nowhere");
+      Require(key == nullptr ? at->is_array() && index < at->size() : at->contains(*key), "a path does not exist");
       at = key == nullptr ? &(*at)[index] : &(*at)[*key];
     }
     const std::string there(body.begin() + text.begin, body.begin() + text.begin + text.size);
-    Require(*at == there, "a path leads to something else");
+    Require(*at == there, "the text differs from the value at its path");
   }
 }
 

@@ -4,7 +4,7 @@
 
 namespace {
 
-// The bodies of vLLM's and SGLang's answers, with little in them.
+// Answers of vLLM and SGLang, shortened.
 std::string MakeBody(std::mt19937_64& random) {
   static constexpr const char* kTexts[] = {
       R"("AAECAw==")",          R"("\u0041A==")", R"({"data": "AAEC", "shape": [1, 1, 3]})",

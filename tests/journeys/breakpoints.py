@@ -1,8 +1,9 @@
-"""Run by gdb inside of a process: notes which functions of a plan are called, each once, until a SIGUSR2.
+"""Run by gdb inside a process: records the first call of each function of a plan until the process gets a SIGUSR2.
 
-The plan (JSON, named by JOURNEY_PLAN) has `binary`, its `functions` as [address, name, file], `served_in`, the folder
-that only threads which serve the call enter ("": all do), and two files: `ready` is made when all breakpoints stand,
-`hits` gets [thread, name, file] in the order of the first calls.
+The plan is a JSON file named by JOURNEY_PLAN. Its `functions` are [address, name, file]; they belong to `binary`. Only
+threads that serve the call enter the folder `served_in` ("": all threads serve it). gdb creates the file `ready` when
+all breakpoints are set, and at the end writes [thread, name, file], in the order of the first calls, to the file
+`hits`.
 """
 
 import json
@@ -27,7 +28,8 @@ def follow(plan):
                 if file.startswith(plan["served_in"]):
                     serving.add(thread)
                 hits.append([thread, name, file])
-                # What another thread calls first, as the census does, is still to be noted for the call itself.
+                # If another thread (such as the census) calls the function first, keep the breakpoint for the thread of
+                # the call.
                 point.enabled = thread not in serving
         elif isinstance(event, gdb.SignalEvent) and event.stop_signal == "SIGUSR2":
             ended.append(event)
@@ -46,7 +48,7 @@ def follow(plan):
     gdb.execute("detach", to_string=True)
 
 
-gdb.execute("set breakpoint always-inserted on")  # Else every stop takes all of them out and puts them in again.
+gdb.execute("set breakpoint always-inserted on")  # Otherwise every stop removes and re-inserts all breakpoints.
 gdb.execute("handle SIGUSR2 stop print nopass", to_string=True)
 with open(os.environ["JOURNEY_PLAN"]) as text:
     follow(json.load(text))

@@ -1,10 +1,11 @@
-"""Walks one append and one read with a debugger, and compares the way with the tables of ARCHITECTURE.md.
+"""Traces one append and one read with a debugger, and compares the path with the tables of ARCHITECTURE.md.
 
-Usage: journeys_test.py BUILD [append|read]   (with a name: prints the way, function by function)
+Usage: journeys_test.py BUILD [append|read]   (with a name: prints the path, function by function)
 
-Every function of the client's library and of the server has a breakpoint while the call is made, and Python notes its
-own. A row's file must have been entered, and its function called; a file that was entered must have a row, or stand
-among the words that all steps use. What compilers inlined away, and headers' templates, are not seen.
+gdb sets a breakpoint on every function of the client library and of the server during the call; Python traces its own
+functions. Each row of a table must name a file that the call entered and a function that it called there. Each file
+that the call entered must have a row or be listed under "words", the files that all steps use. Inlined functions and
+templates in headers are not seen.
 """
 
 import json
@@ -24,19 +25,19 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(sys.argv[1]).resolve()
 SERVER = BUILD / "bin/routing-replay-server"
 LIBRARY = (BUILD / "lib/librouting_replay.so").resolve()
-MOST_ROOMS = {"append": 17, "read": 21}  # Today's. A way may become shorter, not longer.
-SERVED_IN = "server/service/"  # Whoever enters it serves a call.
+MOST_ROOMS = {"append": 17, "read": 21}  # The present numbers. They may fall but not rise.
+SERVED_IN = "server/service/"  # A thread that enters this folder serves a call.
 PATIENCE = 60
 
 
 def symbols(file):
-    """[address, kind, name] of each symbol that an object or a program defines."""
+    """[address, kind, name] of each symbol that an object file or a program defines."""
     out = subprocess.run(["nm", "--defined-only", file], capture_output=True, text=True, check=True).stdout
     return [line.split(" ", 2) for line in out.splitlines()]
 
 
 def sources():
-    """The source file of each function that one file alone defines."""
+    """Function name -> source file, for functions that only one file defines."""
     owners = defaultdict(set)
     for folder in ("proto", "client", "server", "trainer_plugin"):
         for file in (BUILD / folder).rglob("*.cc.o"):
@@ -49,7 +50,7 @@ def sources():
 
 
 class Follower:
-    """gdb, attached to a process."""
+    """A gdb that is attached to a process."""
 
     def __init__(self, pid, binary, served_in, owners, scratch):
         self._pid = pid
@@ -94,7 +95,7 @@ def wait_for(file, process, log):
 
 
 def walk(kind):
-    """The functions that one call goes through, as (file, function), by process: Python, library, server."""
+    """The functions that one call passes through, as (file, function), for Python, the library and the server."""
     owners = sources()
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
@@ -125,7 +126,7 @@ def walk(kind):
         finally:
             server.kill()
             server.wait()
-    # What else the server does meanwhile (upkeep, health) runs in other threads than the call.
+    # The server's other work meanwhile (upkeep, health) runs in threads of its own.
     threads = {thread for thread, _, file in served if file.startswith(SERVED_IN)}
     return {
         "Python": [(str(Path(file).relative_to(ROOT)), name) for file, name in python],
@@ -146,7 +147,7 @@ def rooms(kind):
 
 
 def obstacle():
-    """Why nothing can be walked here, or None."""
+    """Why this machine cannot run the test, or None."""
     if shutil.which("gdb") is None:
         return "there is no gdb"
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")

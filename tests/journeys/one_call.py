@@ -1,9 +1,10 @@
-"""One append or one read, once its standard input says so: prints the Python functions that it went through as JSON.
+"""Makes one append or one read when a line arrives on standard input, and prints the Python functions it called as
+JSON.
 
 Usage: one_call.py append|read
 
-Whatever the first call of a process does more (a connection, a stream, a run) is done before. It goes over gRPC, whose
-messages those of the direct path are.
+The first call of a process also connects, opens a stream and opens the run, so one append and one read are made before
+the traced call. It uses gRPC, whose messages are also those of the direct path.
 """
 
 import json

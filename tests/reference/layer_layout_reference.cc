@@ -6,7 +6,8 @@
 namespace routing_replay::reference {
 namespace {
 
-// Embedding, layers and loss in a row of slots, every chunk as many of them: v-major, p-minor.
+// Embedding, layers and loss in one row of slots, divided equally among the chunks; chunks are ordered by virtual
+// stage, then by pipeline rank.
 int32_t EvenFirstLayer(const trainer::LayerSplit& s, int32_t p, int32_t v) {
   const int32_t slots = s.num_layers + s.account_for_embedding + s.account_for_loss;
   const int32_t of_chunk = slots / (s.pipeline_size * s.virtual_stages.value_or(1));
@@ -34,7 +35,7 @@ int32_t FirstLayer(const trainer::LayerSplit& split, int32_t p, int32_t v) {
 
 namespace {
 
-// Python's re.sub(pattern, group 1 times group 2).
+// Python's re.sub: replaces each match by its first group, repeated as often as its second group says.
 std::string WriteOut(const std::string& text, const std::string& pattern) {
   const std::regex regex(pattern);
   std::string written;

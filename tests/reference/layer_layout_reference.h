@@ -1,5 +1,5 @@
-// Slow and obvious: where each decoder layer is, by the closed forms of each kind of split. Shares no code with what it
-// checks.
+// Slow and obvious reference for the owner of each decoder layer: the closed form of each kind of split. Shares no code
+// with the code under test.
 #ifndef TESTS_REFERENCE_LAYER_LAYOUT_REFERENCE_H_
 #define TESTS_REFERENCE_LAYER_LAYOUT_REFERENCE_H_
 
@@ -12,14 +12,14 @@
 
 namespace routing_replay::reference {
 
-// First layer of chunk v of pipeline rank p. `split` must be valid, without a layout or a pattern.
+// First layer of chunk v of pipeline rank p. `split` must be valid and have neither a layout nor a pattern.
 int32_t FirstLayer(const trainer::LayerSplit& split, int32_t p, int32_t v);
 
-// The stages of a layout's text, by the two substitutions that Megatron writes it out with; nothing if it rejects.
-// Repeats must fit an int.
+// The stages of a layout text, expanded by Megatron's two regular-expression substitutions; nullopt if Megatron rejects
+// it. Repeat counts must fit an int.
 std::optional<std::vector<std::string>> LayoutStages(const std::string& text);
 
-// Whether stages are a whole model of so many decoder and MTP layers, each on one chunk.
+// Whether the stages form a whole model with these numbers of decoder and MTP layers.
 bool IsModelLayout(const std::vector<std::string>& stages, int32_t pipeline_size, int32_t layers, int32_t mtp);
 
 }  // namespace routing_replay::reference

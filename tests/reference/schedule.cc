@@ -34,7 +34,7 @@ absl::Status CheckSizes(const PipelineSchedule& schedule) {
   return CheckTable(schedule.micro_batches, ChunksOf(schedule), GroupSizeOf(schedule));
 }
 
-// What only a run rejects, not the count.
+// Rules that apply to a run of the schedule, but not to the count of its passes.
 absl::Status CheckRun(const PipelineSchedule& schedule) {
   if (!schedule.virtual_stages) {
     if (!schedule.overlap_expert_communication || schedule.pipeline_size == 1) return absl::OkStatus();
@@ -55,7 +55,7 @@ absl::Status CheckRun(const PipelineSchedule& schedule) {
                               " micro-batches, fewer than ", schedule.pipeline_size, " pipeline ranks"));
 }
 
-// Forward passes before the first backward pass, however many there are.
+// Forward passes before the first backward pass, not limited by the total.
 int64_t WarmupPasses(const PipelineSchedule& schedule) {
   const int64_t ranks_behind = schedule.pipeline_size - schedule.pp_rank - 1;
   if (schedule.pipeline_size == 1) return 0;

@@ -61,7 +61,7 @@ TEST(Schedule, RejectsWhatCannotBe) {
   EXPECT_THAT(CountPasses({.pipeline_size = 0}), field);
   EXPECT_THAT(CountPasses({.pipeline_size = 2, .pp_rank = 2}), field);
   EXPECT_THAT(CountPasses({.pipeline_size = 2, .pp_rank = -1}), field);
-  // Counted, but never run by Megatron.
+  // Megatron counts this schedule but rejects a run of it.
   const PipelineSchedule few{.pipeline_size = 4, .virtual_stages = 2, .micro_batches = 6};
   EXPECT_OK(CountPasses(few));
   EXPECT_THAT(PassOrder(few), field);
@@ -71,8 +71,8 @@ TEST(Schedule, RejectsWhatCannotBe) {
   EXPECT_THAT(PassOrder({.pipeline_size = 2, .micro_batches = 2, .overlap_expert_communication = true}), field);
 }
 
-// A forward pass needs that of the stage before it, a backward pass that of the stage behind it and its own forward
-// pass. All ranks keep to their orders and wait for each other: they must come to the end.
+// A forward pass needs the forward pass of the previous stage; a backward pass needs the backward pass of the next
+// stage and its own forward pass. If all ranks follow their orders and wait for each other, they must reach the end.
 bool RunsToTheEnd(const std::vector<std::vector<Pass>>& orders, int32_t chunks) {
   const auto ranks = static_cast<int32_t>(orders.size());
   std::set<std::pair<int32_t, int32_t>> forward, backward;  // (micro-batch, stage)
@@ -101,8 +101,8 @@ bool RunsToTheEnd(const std::vector<std::vector<Pass>>& orders, int32_t chunks) 
   return true;
 }
 
-// Every pass once, forwards and backwards of a chunk ascending, recomputes just before their backward pass, and as many
-// forwards before the first backward as the count says.
+// Every pass occurs once; the passes of a chunk ascend in micro-batch in each direction; recomputation is just before
+// its backward pass; and as many forward passes precede the first backward pass as CountPasses says.
 void CheckOrder(const PipelineSchedule& schedule, const std::vector<Pass>& order) {
   const int32_t chunks = schedule.virtual_stages.value_or(1);
   std::vector<int32_t> forwards(chunks), backwards(chunks);

@@ -24,7 +24,7 @@ Rows PaddedSequence(const MicroBatchLayout& layout, size_t index, int64_t padded
   return rows;
 }
 
-// Local row i of CP rank r out of C shows this row of a span of S rows. With c = S / 2C: chunks r and 2C - 1 - r.
+// The row of a span of S rows that local row i of CP rank r of C shows. With c = S / 2C: chunks r and 2C - 1 - r.
 int64_t ZigzagSource(int64_t i, int64_t size, int64_t cp_size, int64_t r) {
   if (cp_size == 1) return i;
   const int64_t c = size / (2 * cp_size);

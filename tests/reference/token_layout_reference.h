@@ -1,5 +1,5 @@
-// Slow and obvious: which token each router row shows, one token at a time. Shares no code with what it checks; only
-// the types that describe a micro-batch are the same.
+// Slow and obvious reference for the token that each router row shows, computed one token at a time. Shares no code
+// with the code under test except the types that describe a micro-batch.
 #ifndef TESTS_REFERENCE_TOKEN_LAYOUT_REFERENCE_H_
 #define TESTS_REFERENCE_TOKEN_LAYOUT_REFERENCE_H_
 

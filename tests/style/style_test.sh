@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# style_test.sh BUILD [--fix]: that all C++, CUDA and Python is laid out as .clang-format and .ruff.toml say, and that ruff
-# finds nothing. With --fix it lays out what is not.
+# style_test.sh BUILD [--fix]: checks that all C++, CUDA and Python is formatted as .clang-format and .ruff.toml say,
+# and that ruff reports nothing. With --fix it formats the files.
 #
-# ruff comes from the Python package index, once, into BUILD. What is not there is told and not looked at; status 77 if
-# there is neither.
+# ruff is installed from the Python package index into BUILD, once. A missing tool is reported and its check skipped; if
+# both are missing, the exit status is 77.
 set -euo pipefail
 build=$(realpath "$1")
 fix=${2-}
@@ -11,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folders=(client deploy proto server tests trainer_plugin)
 failed= looked=
 
-# Other versions break lines elsewhere.
+# Other versions of clang-format break lines differently.
 if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
   looked=yes
   options=(--dry-run -Werror)
