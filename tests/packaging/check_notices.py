@@ -1,9 +1,9 @@
-"""Whether a package's notices and bill of materials say what is in it.
+"""Checks that a package's notices and bill of materials name everything the package contains.
 
     check_notices.py --name NAME --version V [--libraries DIR] [--parts NAME,…] FOLDER…
 
-FOLDER… hold THIRD_PARTY_NOTICES (or .gz) and sbom.spdx.json. --libraries: a folder of copied shared libraries, each of
-which must be of a package that is contained. --parts: packages that must be part of it.
+The FOLDERs hold THIRD_PARTY_NOTICES (or .gz) and sbom.spdx.json. --libraries: a folder of copied shared libraries; the
+bill must list the Debian package of each as contained. --parts: packages that the bill must list as parts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check(condition: object, message: str) -> None:
 
 
 def package_of(copy: str) -> str:
-    """The installed package that has the library of which auditwheel made this copy."""
+    """The installed Debian package of the library that auditwheel copied to `copy`."""
     stem = re.sub(r"-[0-9a-f]{6,}\.so", ".so", copy).partition(".so")[0]
     said = subprocess.run(["dpkg", "-S", f"*/{stem}.so.*"], capture_output=True, text=True, check=True).stdout
     return said.partition(":")[0]
@@ -53,24 +53,24 @@ def main() -> None:
 
     check(bill["spdxVersion"] == "SPDX-2.3" and bill["documentNamespace"], "no SPDX 2.3")
     packages = {package["SPDXID"]: package for package in bill["packages"]}
-    check(len(packages) == len(bill["packages"]), "two packages have one SPDXID")
+    check(len(packages) == len(bill["packages"]), "two packages have the same SPDXID")
     ours = packages["SPDXRef-Package"]
     check((ours["name"], ours["versionInfo"]) == (options.name, options.version), f"it describes {ours}")
     kinds = {}
     for relation in bill["relationships"]:
         check(relation["relatedSpdxElement"] in packages, f"{relation} leads nowhere")
         kinds[relation["relatedSpdxElement"]] = relation["relationshipType"]
-    check(set(kinds) == set(packages), f"nothing is said of {set(packages) - set(kinds)}")
+    check(set(kinds) == set(packages), f"no relationship names {set(packages) - set(kinds)}")
 
     parts = {package["name"]: kinds[each] for each, package in packages.items() if kinds[each] in PARTS}
     for each, package in packages.items():
         if kinds[each] in PARTS:
             check(f"{package['name']} {package['versionInfo']}" in notices, f"no notice of {package['name']}")
     for part in filter(None, options.parts.split(",")):
-        check(part in parts, f"{part} is part of {options.name}, and the bill does not say so")
+        check(part in parts, f"the bill does not list {part} as a part of {options.name}")
     for copy in sorted(options.libraries.iterdir()) if options.libraries else ():
         package = package_of(copy.name)
-        check(parts.get(package) == "CONTAINS", f"{copy.name} of {package} is in it, and the bill does not say so")
+        check(parts.get(package) == "CONTAINS", f"the bill does not list {package}, which has {copy.name}")
     print(f"{options.name}: {len(parts)} parts, {len(packages) - len(parts) - 1} dependencies")
 
 

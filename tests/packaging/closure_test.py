@@ -31,7 +31,8 @@ class ClosureTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             for file in files:
                 Path(directory, file.name).symlink_to(file)
-            # No other folder: neither the loader's cache nor its standard paths are looked at before these fail.
+            # Only this folder counts: without it the test fails before the loader's cache or its standard paths are
+            # searched.
             listed = subprocess.run(
                 [loader, "--inhibit-cache", "--library-path", directory, "--list", SERVER],
                 capture_output=True,
@@ -44,11 +45,11 @@ class ClosureTest(unittest.TestCase):
 
     def test_every_library_has_its_package(self):
         for package in closure.packages_of(closure.closure([SERVER])):
-            self.assertTrue(package.debian, f"{package.name} is of no package")
+            self.assertTrue(package.debian, f"no Debian package has {package.name}")
 
     def test_static_libraries_and_headers_are_found(self):
         names = {package.name for package in closure.compiled_in(BUILD, SERVER)}
-        # A static library, headers alone, and headers of a shared library.
+        # A static library, a library of headers only, and the headers of a shared library.
         self.assertLessEqual({"libzstd-dev", "libcli11-dev", "libgrpc++-dev"}, names)
 
     def test_what_cannot_be_told_is_rejected(self):

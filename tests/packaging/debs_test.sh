@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# debs_test.sh BUILD: the Debian packages of a built tree: what they say, what is in them, and that their programs work when
-# they are unpacked. clean_root_test.sh installs them.
+# debs_test.sh BUILD: checks the metadata and contents of the Debian packages of a built tree, and runs their programs
+# after unpacking. clean_root_test.sh installs them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build=$(realpath "$1")
 debs=$build/debs-test
 version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build/CMakeCache.txt")
 for tool in dpkg-shlibdeps file help2man; do
-  command -v $tool >/dev/null || { echo "skipped: there is no $tool"; exit 77; }
+  command -v $tool >/dev/null || { echo "skipped: $tool is not installed"; exit 77; }
 done
 
 fail() {
@@ -29,15 +29,15 @@ done
 [[ $(dpkg-deb -f "$debs"/routing-replay-server_*.deb Depends) == *"libgrpc++1.51 (>= "*"librocksdb7.8 (>= "* ]] ||
   fail "the server's dependencies are not those of its libraries"
 [[ $(dpkg-deb -f "$debs"/routing-replay-dev_*.deb Depends) == *"routing-replay-client (= $version-1)"* ]] ||
-  fail "the development files take any library"
+  fail "the development package does not depend on its version of the client"
 
-# What the guide names is there.
+# Every file that the guide names must be installed.
 doc=$debs/server/usr/share/doc/routing-replay-server
 named=$(grep -oE '`([a-z_]+/[A-Za-z0-9_./-]+|[A-Za-z]+\.(md|gz))`' "$doc/OPERATING.md" | tr -d '`' | grep -v '^application/')
 [ "$(wc -l <<<"$named")" -gt 8 ] || fail "the guide names nothing"
 for file in $named; do [ -e "$doc/$file" ] || fail "OPERATING.md names $file, which is not installed"; done
 
-# Every file is in one package.
+# No file is in two packages.
 for name in server client dev; do (cd "$debs/$name" && find . ! -type d); done | sort | uniq -d | grep . &&
   fail "the files above are in two packages"
 for file in server/usr/bin/routing-replay-server server/etc/routing-replay/server.yaml \
@@ -50,17 +50,17 @@ for file in server/usr/bin/routing-replay-server server/etc/routing-replay/serve
   [ -s "$debs/$file" ] || fail "there is no $file"
 done
 [ "$(readlink "$debs/dev/usr/lib/librouting_replay.so")" = librouting_replay.so.2 ] ||
-  fail "no librouting_replay.so to link with"
+  fail "librouting_replay.so does not link to librouting_replay.so.2"
 
 "$debs/server/usr/bin/routing-replay-server" --config "$debs/server/etc/routing-replay/server.yaml" --check-config >/dev/null ||
-  fail "the server does not take the settings that come with it"
+  fail "the server rejects the settings file of its package"
 
 PATH=$debs/server/usr/bin:$debs/client/usr/bin:$PATH tests/packaging/smoke.sh
 
 if command -v lintian >/dev/null; then
-  # As a user's run: as root it only adds a line about that.
+  # Without --allow-root, lintian only adds a warning about running as root.
   lintian --fail-on error,warning --allow-root "$debs"/*.deb || fail "lintian is not content"
 else
-  echo "not looked at by lintian, which is not installed"
+  echo "not checked by lintian, which is not installed"
 fi
 echo PASSED

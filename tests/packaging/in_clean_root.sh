@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# in_clean_root.sh debs|dev|wheels: installs packages of /packages in this root, as a user would, and uses them.
-# clean_root_test.sh runs it there.
+# in_clean_root.sh debs|dev|wheels: installs packages from /packages in this root file system, as a user would, and uses
+# them. clean_root_test.sh runs it there.
 set -euo pipefail
 packages=/packages
 
@@ -9,38 +9,38 @@ fail() {
   exit 1
 }
 
-# added PACKAGE…: installs with what it depends on, and nothing that is only recommended.
+# added PACKAGE…: installs with dependencies but without recommended packages.
 added() { apt-get -qq -o Dpkg::Use-Pty=0 install -y --no-install-recommends "$@" >/tmp/apt.log 2>&1 || { cat /tmp/apt.log; fail "apt-get"; }; }
 
-# Nothing of this root is to outlive a power cut.
+# dpkg need not sync files to disk: this root file system is temporary.
 echo force-unsafe-io >/etc/dpkg/dpkg.cfg.d/quick
 case $1 in
   debs)
     added "$packages"/routing-replay-server_*.deb
-    command -v rrctl >/dev/null && fail "the server's package has rrctl"
+    command -v rrctl >/dev/null && fail "the server's package contains rrctl"
     routing-replay-server --config /etc/routing-replay/server.yaml --check-config >/dev/null
     added "$packages"/routing-replay-client_*.deb
     tests/packaging/smoke.sh
-    ldconfig -p | grep -q 'librouting_replay.so.2 ' || fail "the loader does not know the C library"
+    ldconfig -p | grep -q 'librouting_replay.so.2 ' || fail "the loader's cache does not have the C library"
     [ "$(dpkg -V routing-replay-server routing-replay-client | grep -v usr/share || true)" = "" ] || fail "files differ"
     apt-get -qq purge -y routing-replay-server routing-replay-client >/dev/null
     [ ! -e /etc/routing-replay ] && [ ! -e /usr/bin/rrctl ] || fail "purging left something"
     ;;
   dev)
     added "$packages"/routing-replay-{client,dev}_*.deb
-    # What a program without gRPC needs, and no more.
+    # Only what a program without gRPC needs.
     added cmake g++ make
     build_consumer() {
       cmake -S tests/packaging/consumer -B /tmp/consumer --fresh "-DCOMPONENTS=$1" >/tmp/cmake.log || { cat /tmp/cmake.log; fail "cmake"; }
-      cmake --build /tmp/consumer --parallel 2 >/tmp/cmake.log || { cat /tmp/cmake.log; fail "the consumer is not built"; }
+      cmake --build /tmp/consumer --parallel 2 >/tmp/cmake.log || { cat /tmp/cmake.log; fail "build failed"; }
       ctest --test-dir /tmp/consumer --output-on-failure --no-tests=error
     }
     build_consumer "wire;trainer"
-    # With what the package recommends, all of it.
+    # All packages that the development package recommends.
     mapfile -t recommended < <(dpkg-query -W -f '${Recommends}' routing-replay-dev | tr -d ' ' | tr , '\n')
     added "${recommended[@]}"
     build_consumer "wire;trainer;client;trainer_fetch"
-    # A program in C, by the C library.
+    # A C program that uses the C library.
     cat >/tmp/program.c <<'C'
 #include <routing_replay/c_api.h>
 #include <routing_replay/trainer/capi.h>
@@ -52,7 +52,7 @@ C
     apt-get -qq update
     added python3 python3-venv
     python3 -m venv /tmp/venv
-    # Only the package index that a user has is missing here: what is needed beside the wheels is NumPy.
+    # pip needs the package index only for NumPy; this root file system may not reach it.
     export PIP_RETRIES=0 PIP_DEFAULT_TIMEOUT=10
     if /tmp/venv/bin/pip install -q "$packages"/*.whl >/tmp/pip.log 2>&1; then
       echo "wheels with their dependencies from the package index"
@@ -60,11 +60,11 @@ C
       added python3-numpy
       python3 -m venv --system-site-packages --clear /tmp/venv
       /tmp/venv/bin/pip install -q --no-index "$packages"/*.whl
-      echo "wheels over Debian's numpy: there is no package index here"
+      echo "wheels with Debian's NumPy: no package index can be reached"
     fi
     PATH=/tmp/venv/bin:$PATH tests/packaging/smoke.sh
     /tmp/venv/bin/python tests/packaging/smoke.py
     ;;
-  *) fail "nothing is known of $1" ;;
+  *) fail "debs, dev or wheels expected, got $1" ;;
 esac
 echo "$1: PASSED"

@@ -8,7 +8,7 @@
 set -euo pipefail
 read -ra components <<<"$1"
 
-# The same place each time: the compiler's cache tells programs apart by where their headers lie.
+# A fixed path, because the compiler's cache keys include the paths of headers.
 work=$BUILD/install-test
 rm -rf "$work"
 mkdir "$work"
@@ -28,16 +28,16 @@ configure() {
     -DCMAKE_PREFIX_PATH="$prefix" -DVERSION="${VERSION%.*}" "$@"
 }
 
-# rejected TEXT ARGUMENT…: the consumer cannot be configured, and the message says TEXT.
+# rejected TEXT ARGUMENT…: configuring the consumer must fail with a message that contains TEXT.
 rejected() {
   local text=$1
   shift
   if configure rejected --fresh "$@" >"$work/rejected.log" 2>&1; then fail "configured with $*"; fi
-  # CMake breaks lines.
+  # CMake wraps its messages.
   tr -s ' \n' ' ' <"$work/rejected.log" | grep -qF "$text" || { cat "$work/rejected.log"; fail "no word of: $text"; }
 }
 
-# use NAME "COMPONENT…" ARGUMENT…: configures, builds and runs the consumers of these components.
+# use NAME "COMPONENT…" ARGUMENT…: configures, builds and runs the consumer programs of these components.
 use() {
   local name=$1 list=${2// /;}
   shift 2
@@ -60,18 +60,18 @@ if [[ " ${components[*]} " == *" trainer_cuda "* ]]; then
   done
 fi
 
-echo "== no path of this machine in what is read by others"
+echo "== no path of this machine in installed files"
 if grep -rIlF -e "$SOURCE" -e "$BUILD" -e "$work" "$prefix"; then fail "the files above name folders of the build"; fi
-# Every header is there that an installed one includes.
+# Every header that an installed header includes must be installed.
 grep -rhoE '#include "(routing_replay|proto|client|server|trainer_plugin)/[^"]+"' "$prefix/include" | sort -u |
   sed 's/.*"\(.*\)"/\1/' | while read -r header; do
-    [ -f "$prefix/include/$header" ] || fail "$header is included and not installed"
+    [ -f "$prefix/include/$header" ] || fail "$header is included but not installed"
   done
 
 echo "== ${components[*]}"
 use all "${components[*]}"
 
-echo "== wire and trainer where there is no gRPC"
+echo "== wire and trainer without gRPC"
 use core "wire trainer" -DCMAKE_DISABLE_FIND_PACKAGE_gRPC=ON
 
 echo "== the example host"
@@ -87,7 +87,7 @@ if [[ " ${components[*]} " == *" client "* ]]; then
   rejected "component 'client' of routing_replay needs what was not found: gRPC" -DCOMPONENTS=client \
     -DCMAKE_DISABLE_FIND_PACKAGE_gRPC=ON
 
-  echo "== programs without the rest"
+  echo "== programs alone"
   "$CMAKE" --install "$BUILD" --component server --prefix "$work/server" >/dev/null
   found=$(cd "$work/server" && find . -type f | sort | tr '\n' ' ')
   [ "$found" = "./bin/routing-replay-server " ] || fail "component server has $found"

@@ -1,8 +1,8 @@
-"""deploy/release.sh over the packages that wheels_test and debs_test have left, in a clean copy of the tree.
+"""Runs deploy/release.sh with the packages that wheels_test and debs_test built, in a clean copy of the tree.
 
 Usage: release_test.py BUILD
 
-Nothing is built but the image, which takes seconds. The key is made here, and gone with the test.
+Only the image is built, which takes seconds. The signing key is generated for the test.
 """
 
 import json
@@ -75,7 +75,7 @@ class ReleaseTest(unittest.TestCase):
     @classmethod
     def make(cls, out, packages=None):
         command = (cls.tree / "deploy/release.sh", "--key", cls.key, "--out", out)
-        # The copy's own repository, wherever the test runs.
+        # The copy gets a repository of its own, even if the test itself does not run in one.
         clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         return run(*command, "--packages", packages or cls.packages, env=clean)
 
@@ -100,7 +100,7 @@ class ReleaseTest(unittest.TestCase):
             self.git("reset", "--quiet", "--hard", head)
 
     def verify(self, public, sums):
-        """As the notes and the script say it, in a shell, beside the files."""
+        """Runs the verification commands of the release notes in a shell, in a folder with the files."""
         (command,) = re.findall(r"^ *(printf .*\n *ssh-keygen .*)$", self.said, re.M)
         where = Path(tempfile.mkdtemp(dir=self.work))
         for file in self.release.iterdir():
@@ -155,7 +155,7 @@ class ReleaseTest(unittest.TestCase):
             self.assertEqual(parts[file.name], self.noticed(file))
 
     def noticed(self, wheel):
-        """Name and version of what a wheel's notices speak of."""
+        """Name and version of each package in a wheel's notices."""
         with zipfile.ZipFile(wheel) as opened:
             (name,) = (name for name in opened.namelist() if name.endswith("/THIRD_PARTY_NOTICES"))
             text = opened.read(name).decode()
@@ -207,7 +207,7 @@ class ReleaseTest(unittest.TestCase):
             (file,) = packages.glob(pattern)
             file.rename(packages / file.name.replace(VERSION, "9.9.9"))
             self.rejected(rf"there must be one \S*{VERSION}\S*, got 0", packages)
-        # Only its name is of this version.
+        # Files whose names have this version and whose contents have another.
         version = VERSION.rpartition(".")[0] + ".999"
         with zipfile.ZipFile(next(packages.glob("routing_replay_server*.whl")), "w") as wheel:
             bill = {"packages": [{"SPDXID": "SPDXRef-Package", "versionInfo": version}], "relationships": []}
@@ -230,6 +230,6 @@ class ReleaseTest(unittest.TestCase):
 if __name__ == "__main__":
     missing = [tool for tool in ("git", "ssh-keygen") if not shutil.which(tool)]
     if missing or len(made()) != 5:
-        print("skipped:", f"no {missing[0]}" if missing else "wheels_test and debs_test have made no packages")
+        print("skipped:", f"no {missing[0]}" if missing else "wheels_test and debs_test have not built all packages")
         sys.exit(SKIPPED)
     unittest.main()

@@ -1,4 +1,4 @@
-"""The installed Python packages: rows from the rollout side to the trainer's, bit for bit."""
+"""Appends rows with the installed Python packages, and checks that the trainer package reads them back bit for bit."""
 
 import numpy as np
 import routing_replay as rr

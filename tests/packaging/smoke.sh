@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# smoke.sh: starts the installed routing-replay-server, puts rows with the installed rrctl and reads them back, bit for bit.
-# Needs nothing else: no Python, no NumPy.
+# smoke.sh: starts the installed routing-replay-server, puts rows with the installed rrctl and reads them back, bit for
+# bit. It needs neither Python nor NumPy.
 set -euo pipefail
 work=$(mktemp -d)
 server=
@@ -23,7 +23,7 @@ done
 ROUTING_REPLAY_ENDPOINT=$(cat "$work/endpoint")
 export ROUTING_REPLAY_ENDPOINT
 
-# Ids [6 rows, 2 layers, 4] of one byte as NumPy writes them, and as rrctl should tell them.
+# An .npy file of one-byte ids [6 rows, 2 layers, 4], and the lines that rrctl must print for it.
 {
   printf '\x93NUMPY\x01\x00\x76\x00%-117s\n' "{'descr': '|u1', 'fortran_order': False, 'shape': (6, 2, 4), }"
   for row in {0..5}; do

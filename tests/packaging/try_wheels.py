@@ -1,12 +1,11 @@
-"""Installs wheels into an empty virtual environment and plays the READMEs' Python with nothing else.
+"""Installs wheels into an empty virtual environment and runs the READMEs' Python examples with nothing else.
 
     try_wheels.py --wheels DIR [--with PACKAGE==VERSION …] [--kernels]
 
-Runs with the Python that is to be tried: each block of the READMEs in a process of its own, and again in the child of a
-process that has played it; then the client's tests of the extension, forks and ends, which depend most on the
-interpreter. Needs a package index. --with: packages to install beside the wheels, for example grpcio and another major
-version of protobuf. --kernels: the wheel must hold the CUDA kernels, too. Exit status 77: the package index cannot be
-reached.
+Tests the Python interpreter that runs it. Each example runs in a process of its own, and again in a forked child of a
+process that already ran it. Then the client tests that depend most on the interpreter run: those of the extension,
+forks and exits. Needs a package index; exit status 77 if none can be reached. --with: packages to install beside the
+wheels, for example grpcio and another major version of protobuf. --kernels: the wheel must also hold the CUDA kernels.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ ENGINES = ROOT / "tests" / "integration" / "engines"
 CLIENT_TESTS = ROOT / "client" / "python" / "tests"
 PACKAGES = ("routing_replay", "routing_replay_server")
 SKIPPED = 77
-# Runs a command with what a reader has: a server, and engines that answer over HTTP.
+# Runs a command with what an example needs: a server, and engines that answer over HTTP.
 AROUND = """
 import json, os, subprocess, sys, routing_replay
 sys.path.insert(0, sys.argv[1])
@@ -36,7 +35,7 @@ with routing_replay.local_server(), fake_engines.FakeVllm() as vllm, fake_engine
     os.environ.update(MODEL_CONFIG=file.name, VLLM_URL=vllm.url, SGLANG_URL=sglang.url)
     subprocess.run(sys.argv[2:], check=True)
 """
-# Runs what it is given; then forks, and the child runs it again.
+# Runs the given code, then forks and runs it again in the child.
 TWICE = """
 import os, signal, sys
 code = compile(sys.argv[1], "README", "exec")
@@ -50,12 +49,12 @@ if child == 0:
 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 sys.exit(f"the child ended with {status}" if status else 0)
 """
-# Says nothing of what it lacks, so that an extra dependency shows.
+# Does not name the dependencies of the packages, so that a new one fails here.
 ALONE = """
 import sys, routing_replay, routing_replay_trainer
 assert not {"grpc", "google.protobuf", "torch"} & set(sys.modules)
 """
-# The kernels are in the wheel, load where there is no driver, and say what is missing.
+# The kernels are in the wheel and load without a driver, with an error that names what is missing.
 KERNELS = """
 import routing_replay_trainer
 from routing_replay_trainer import _core
@@ -74,7 +73,7 @@ def snippets() -> list[str]:
 
 
 class Environment:
-    """A virtual environment, without anything of the caller's."""
+    """A virtual environment that inherits no Python settings of the caller."""
 
     def __init__(self, directory: Path) -> None:
         subprocess.run([sys.executable, "-m", "venv", directory], check=True)
@@ -88,7 +87,7 @@ class Environment:
         return subprocess.run(command, env=self._variables, check=False).returncode
 
     def run(self, *command: str) -> str:
-        """In an empty folder; its output."""
+        """Runs a command in an empty folder and returns its output."""
         with tempfile.TemporaryDirectory() as directory:
             program = [str(self._bin / command[0]), *command[1:]]
             done = subprocess.run(
@@ -108,7 +107,7 @@ def play(environment: Environment) -> None:
         print(f"block {number} of {len(blocks)}: ran, and again after fork", flush=True)
 
 
-# Runs a test file as a program, with the modules beside it.
+# Runs a test file as a program that can import the modules of its folder.
 RUN_TEST = """
 import os, runpy, sys
 os.environ["ROUTING_REPLAY_SERVER"], file = sys.argv[1:]

@@ -1,8 +1,8 @@
-"""One place says the version: project() in CMakeLists.txt. Everything else that tells one agrees with it.
+"""Only project() in CMakeLists.txt states the version; everything else that prints or records it must agree.
 
 Usage: versions_test.py BUILD
 
-Wheels and Debian packages are compared with it where they are built, in wheels_test.sh and debs_test.sh.
+wheels_test.sh and debs_test.sh compare the versions of the packages that they build.
 """
 
 import re
@@ -33,7 +33,7 @@ class VersionsTest(unittest.TestCase):
             self.assertEqual(printed(BUILD / "bin" / program, "--version").split()[-1], VERSION, program)
 
     def test_python_says_it(self):
-        sources = [str(ROOT / folder / "python/src") for folder in ("client", "trainer_plugin")]  # Of one wheel.
+        sources = [str(ROOT / folder / "python/src") for folder in ("client", "trainer_plugin")]  # In one wheel.
         for package in ("routing_replay", "routing_replay_trainer"):
             code = f"import sys; sys.path[:0] = {sources}; import {package} as p; print(p.__version__)"
             said = printed("env", f"ROUTING_REPLAY_LIBRARY_DIR={BUILD / 'lib'}", sys.executable, "-c", code)

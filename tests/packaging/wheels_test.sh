@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# wheels_test.sh BUILD: the wheels of a built tree in an empty virtual environment of the system's Python; a second time
-# beside a protobuf of another major version.
+# wheels_test.sh BUILD: installs the wheels of a built tree in an empty virtual environment of the system's Python, and
+# a second time beside another major version of protobuf.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build=$1 wheels=$1/wheels/dist
@@ -13,7 +13,7 @@ fi
 rm -rf "$wheels"
 if told=$(deploy/build_wheels.sh --no-install --build "$build/wheels/probe" --out "$wheels" 2>&1) ||
   [[ $told != *"must be a built release tree"* ]]; then
-  echo "FAILED: wheels of a tree that nobody has built: $told" >&2
+  echo "FAILED: build_wheels.sh must reject a tree that is not built: $told" >&2
   exit 1
 fi
 deploy/build_wheels.sh --no-install --build "$build" --out "$wheels"
@@ -25,7 +25,7 @@ for package in routing_replay routing_replay_server; do
   python3 -m zipfile -e "$wheels/$package"-*.whl "$opened"
   python3 tests/packaging/check_notices.py --name "${package//_/-}" --version "$version" --parts libabsl-dev \
     --libraries "$opened/$package.libs" "$opened/$package-$version.dist-info"/{licenses,sboms}
-  # What an index shows of it.
+  # What a package index displays.
   metadata=$opened/$package-$version.dist-info/METADATA
   grep -q '^Classifier: License :: ' "$metadata" && sed '1,/^$/d' "$metadata" | grep -q routing-replay ||
     { echo "FAILED: $package has no description or classifiers" >&2; exit 1; }
@@ -33,7 +33,7 @@ done
 kernels=()
 if [ -e "$build/lib/librouting_replay_trainer_cuda.so" ]; then
   kernels=(--kernels)
-  # Packaging rewrites what the library is linked to, and must not touch the kernels.
+  # Packaging rewrites the library's dependencies, and must not change the kernels.
   rm -rf "$build/wheels/kernels"
   python3 -m zipfile -e "$wheels"/routing_replay-*.whl "$build/wheels/kernels"
   for folder in "$build/lib" "$build/wheels/kernels/routing_replay/_lib"; do

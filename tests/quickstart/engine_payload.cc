@@ -8,7 +8,7 @@
 namespace routing_replay::quickstart {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "ids are written as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "ids are written in the machine's byte order");
 
 template <typename Function>
 void ForEachId(const testing::Routes& routes, const std::vector<RowRange>& recorded, Function function) {
@@ -29,7 +29,7 @@ std::string IdBytes(const testing::Routes& routes, const std::vector<RowRange>& 
   return bytes;
 }
 
-// A .npy file of version 1.0: the header is padded with spaces so that the data starts on a multiple of 64.
+// An .npy file of version 1.0. Spaces pad the header so that the data starts at a multiple of 64.
 std::string NpyFile(const char* dtype, const std::vector<int64_t>& shape, const std::string& data) {
   constexpr size_t kPreamble = 10;
   std::string header = absl::StrCat("{'descr': '", dtype, "', 'fortran_order': False, 'shape': (", shape[0], ", ",

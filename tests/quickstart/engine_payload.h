@@ -1,4 +1,4 @@
-// What a rollout engine would hand over for some rows: the tensor in one of the payload forms.
+// The tensor that a rollout engine would hand over for some rows, in each of the payload forms.
 #ifndef TESTS_QUICKSTART_ENGINE_PAYLOAD_H_
 #define TESTS_QUICKSTART_ENGINE_PAYLOAD_H_
 
@@ -24,7 +24,7 @@ struct EnginePayload {
 // The rows of `recorded` (normal list), one after the other. NPY forms carry u8 for E <= 256, else u16.
 EnginePayload MakeEnginePayload(PayloadForm form, const testing::Routes& routes, const std::vector<RowRange>& recorded);
 
-// Bytes of the rows as a compact JSON list of lists of lists, and as base64 of int32: what other transports send.
+// Bytes of the same rows as a compact JSON list of lists of lists, and as base64 of int32, for comparison.
 int64_t JsonListBytes(const testing::Routes& routes, const std::vector<RowRange>& recorded);
 int64_t Base64Int32Bytes(const testing::Routes& routes, const std::vector<RowRange>& recorded);
 

@@ -1,4 +1,5 @@
-// What each local row of a rank must show, and of which layers, from the slow reference and the generator alone.
+// What each local row of a rank must show, and for which layers, computed only from the slow reference and the
+// generator.
 #ifndef TESTS_QUICKSTART_EXPECTED_ROWS_H_
 #define TESTS_QUICKSTART_EXPECTED_ROWS_H_
 
@@ -13,7 +14,7 @@
 
 namespace routing_replay::quickstart {
 
-// One sequence of a micro-batch: what its engine really chose, and the rows of it that were lost.
+// One sequence of a micro-batch: the routes that its engine chose, and the rows that were lost.
 struct TrueSequence {
   const testing::Routes& routes;
   absl::Span<const RowRange> unrecorded;
@@ -23,7 +24,7 @@ struct TrueSequence {
 std::vector<ExpectedRow> ExpectedRows(const trainer::MicroBatchLayout& layout, absl::Span<const TrueSequence> sequences,
                                       int32_t cp_rank, int32_t tp_rank);
 
-// The MoE ordinals that a pipeline rank must hold of a model whose layers are all MoE and split evenly.
+// The MoE ordinals of a pipeline rank, for a model whose layers are all MoE and split evenly.
 std::vector<int32_t> ExpectedOrdinals(int32_t num_layers, int32_t pipeline_size, int32_t pp_rank);
 
 }  // namespace routing_replay::quickstart

@@ -1,7 +1,7 @@
-// cpp_quickstart: one hand-off on this machine, from rollout workers to trainer ranks, checked id by id.
+// cpp_quickstart: one hand-off on this machine from rollout workers to trainer ranks, with a check of every id.
 //
-// One process per worker and rank, and the server beside them. Expected rows come from the generator (or the trace
-// files) and from tests/reference, never from what was sent.
+// Each worker and rank is a process, and so is the server. Expected rows come from the generator (or the trace files)
+// and from tests/reference, never from what was sent.
 #include <signal.h>
 #include <unistd.h>
 
@@ -32,7 +32,7 @@ struct Options {
   std::string json;
 };
 
-// Removed with all it holds.
+// The directory and its contents are removed in the destructor.
 class ScopedDirectory {
  public:
   static absl::StatusOr<std::unique_ptr<ScopedDirectory>> Create() {
@@ -53,7 +53,7 @@ class ScopedDirectory {
   std::string path_;
 };
 
-// One child per index below `count`.
+// Starts one child process per index below `count`.
 absl::StatusOr<Children> StartChildren(const std::string& role, int32_t count,
                                        const std::function<absl::Status(int32_t)>& run) {
   Children children;
@@ -71,7 +71,7 @@ absl::StatusOr<Children> StartChildren(const std::string& role, int32_t count,
   return children;
 }
 
-// Runs the named phases, each a hop of the table, and returns the children's results.
+// Runs the named phases, each of which is a hop of the table, and returns the children's results.
 absl::StatusOr<std::vector<nlohmann::json>> RunHops(const Children& children,
                                                     const std::vector<std::pair<std::string, std::string>>& phases,
                                                     Report& report) {

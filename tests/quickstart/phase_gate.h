@@ -1,7 +1,7 @@
-// How the processes of the quick start keep step, so that one hop is measured at a time.
+// Keeps the processes of the quick start in step, so that one hop is measured at a time.
 //
-// A child announces each finished phase by its name on standard output and waits for "go" on standard input; its last
-// line is its result, one JSON object.
+// A child prints the name of each phase that it finished on standard output and waits for "go" on standard input. Its
+// last line is its result, one JSON object.
 #ifndef TESTS_QUICKSTART_PHASE_GATE_H_
 #define TESTS_QUICKSTART_PHASE_GATE_H_
 
@@ -20,15 +20,15 @@ using Children = std::vector<std::unique_ptr<ChildProcess>>;
 
 inline constexpr std::chrono::seconds kPhaseTimeout(120);
 
-// In a child. UNAVAILABLE if the parent is gone.
+// Called in a child. UNAVAILABLE if the parent has exited.
 absl::Status FinishPhase(absl::string_view phase);
 void WriteResult(const nlohmann::json& result);
 
-// In the parent: waits until every child has finished `phase`.
+// Called in the parent: waits until every child has finished `phase`.
 absl::Status AwaitPhase(const Children& children, absl::string_view phase);
-// Lets all children go on and waits until every one has finished `phase`. Returns the wall time.
+// Releases all children and waits until each has finished `phase`. Returns the wall time.
 absl::StatusOr<std::chrono::nanoseconds> RunPhase(const Children& children, absl::string_view phase);
-// Lets all children go on, reads their results and waits for their end.
+// Releases all children, reads their results and waits for them to exit.
 absl::StatusOr<std::vector<nlohmann::json>> CollectResults(const Children& children);
 
 }  // namespace routing_replay::quickstart

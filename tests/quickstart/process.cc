@@ -18,13 +18,13 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-constexpr int kCannotRun = 127;  // As of a shell.
+constexpr int kCannotRun = 127;  // A shell's status for a command that it cannot run.
 
 absl::Status SystemError(absl::string_view what) {
   return absl::InternalError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
-// In the child after fork. Without the parent there is nothing to do.
+// Runs in the child after fork. The child exits if its parent has.
 bool TakePipes(pid_t parent, int input, int output) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   return getppid() == parent && dup2(input, STDIN_FILENO) >= 0 && dup2(output, STDOUT_FILENO) >= 0;
@@ -37,7 +37,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const std::str
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
-  // Only async-signal-safe calls in the child.
+  // Between fork and exec the child may only make async-signal-safe calls.
   return Fork(name, [&argv] { return execv(argv[0], argv.data()) == 0 ? 0 : kCannotRun; });
 }
 
@@ -75,7 +75,7 @@ ChildProcess::~ChildProcess() {
 
 absl::Status ChildProcess::WriteLine(absl::string_view line) {
   const std::string text = absl::StrCat(line, "\n");
-  // Commands are far below PIPE_BUF, so that a write is all or nothing.
+  // Commands are shorter than PIPE_BUF, so a write is atomic.
   if (write(input_, text.data(), text.size()) != static_cast<ssize_t>(text.size())) return SystemError(name_);
   return absl::OkStatus();
 }

@@ -1,4 +1,4 @@
-// A child process that speaks lines: commands on its standard input, answers on its standard output.
+// A child process that takes commands on its standard input and prints one line per answer.
 #ifndef TESTS_QUICKSTART_PROCESS_H_
 #define TESTS_QUICKSTART_PROCESS_H_
 
@@ -16,13 +16,14 @@
 
 namespace routing_replay::quickstart {
 
-// Not thread-safe. The child dies with its parent, and at the latest in the destructor.
+// Not thread-safe. The child is killed when its parent dies, and at the latest in the destructor.
 class ChildProcess {
  public:
-  // Starts the program `arguments` (the first one is its path). Standard error is the parent's.
+  // Starts the program `arguments[0]` with the other arguments. It inherits standard error.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const std::string& name,
                                                              const std::vector<std::string>& arguments);
-  // Runs `role` in a copy of this process; its value is the child's exit status. This process must have no threads and
+  // Forks this process and runs `role` in the child, whose exit status is the value of `role`. This process must have
+  // no threads and must have flushed its streams.
   // must have flushed its streams.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Fork(const std::string& name, const std::function<int()>& role);
   ~ChildProcess();
@@ -34,7 +35,7 @@ class ChildProcess {
   absl::Status WriteLine(absl::string_view line);
   // The next line without its end. UNAVAILABLE if the child closed its output, DEADLINE_EXCEEDED.
   absl::StatusOr<std::string> ReadLine(std::chrono::milliseconds timeout);
-  // INTERNAL unless the child has ended or ends within the time with status 0.
+  // Waits for the child. INTERNAL unless it exits with status 0 within the time.
   absl::Status WaitForSuccess(std::chrono::milliseconds timeout);
   bool running();
   void Terminate();  // SIGTERM

@@ -16,9 +16,9 @@ namespace {
 constexpr std::chrono::seconds kFetchTimeout(60);
 constexpr int64_t kDocumentMultiple = 2 * kContextParallel * kTensorParallel;
 
-static_assert(std::endian::native == std::endian::little, "token checks are over the ids as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "token checks are computed over little-endian ids");
 
-// The check over all rows of the sample; the trainer holds the same tokens as the rollout.
+// The token check over the positions of all rows; trainer and rollout have the same tokens.
 TokenCheck CheckOfTokens(const std::vector<uint32_t>& tokens, int64_t rows) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(tokens.data());
   return {rows, Crc32c({bytes, static_cast<size_t>(rows) * sizeof(uint32_t)})};

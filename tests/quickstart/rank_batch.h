@@ -23,17 +23,17 @@ struct RankPlace {
 };
 RankPlace PlaceOf(int32_t rank);
 
-// Not thread-safe. Each step once, in this order.
+// Not thread-safe. Call each step once, in this order.
 class RankBatch {
  public:
-  // Samples [range) of the play as one packed micro-batch, each padded to a multiple of 2 · cp · tp. The play outlives
+  // Samples [range) of `play` as one packed micro-batch, each padded to a multiple of 2 · cp · tp. `play` must outlive
   // the batch.
   static absl::StatusOr<RankBatch> Plan(const Play& play, RowRange range, RankPlace place);
 
-  // Reads the slices of the plan.
+  // Reads the plan's slices.
   absl::Status Fetch(Run& run);
   absl::Status Realign();
-  // Compares everything with the reference.
+  // Compares layers, states, ids and routing maps with the reference.
   absl::Status Check(RankResult& result) const;
 
  private:

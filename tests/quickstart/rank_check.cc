@@ -17,7 +17,7 @@ namespace {
 using trainer::BufferLayout;
 using trainer::RowState;
 
-// Id `index` of compact ids.
+// Id number `index` of an array of compact ids.
 uint16_t CompactId(absl::Span<const uint8_t> ids, int32_t id_bytes, int64_t index) {
   uint16_t id = ids[index * id_bytes];
   if (id_bytes == 2) std::memcpy(&id, &ids[index * 2], sizeof(id));
@@ -34,7 +34,7 @@ absl::Span<const uint16_t> ExpectedIds(const BufferLayout& layout, const Expecte
   return row.ids.subspan(static_cast<size_t>(layout.ordinal(slot)) * top_k, top_k);
 }
 
-// The k highest logits, by sorting all of them.
+// The k highest logits, found by sorting all of them.
 std::set<int32_t> HighestLogits(absl::Span<const float> logits, int32_t k) {
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -102,7 +102,7 @@ void CountRow(RowState state, RankResult& result) {
       ++result.replayed_rows;
       break;
     case RowState::kUnrecorded:
-    case RowState::kLive:  // A sequence of no sample: the quick start has none.
+    case RowState::kLive:  // Only sequences without a sample, which the quick start does not have.
       ++result.unrecorded_rows;
       break;
     case RowState::kPad:

@@ -1,4 +1,4 @@
-// Compares what a rank is about to inject with what it must be.
+// Compares what a rank is about to inject with the reference.
 #ifndef TESTS_QUICKSTART_RANK_CHECK_H_
 #define TESTS_QUICKSTART_RANK_CHECK_H_
 
@@ -13,7 +13,7 @@
 
 namespace routing_replay::quickstart {
 
-// One local row as the reference has it: its state and, if it is replayed, its ids as [MoE layers of the model][K].
+// One local row of the reference: its state and, if it is replayed, its ids as [MoE layers of the model][K].
 struct ExpectedRow {
   trainer::RowState state = trainer::RowState::kPad;
   absl::Span<const uint16_t> ids;
@@ -26,16 +26,16 @@ struct InjectedRows {
   absl::Span<const trainer::RowState> states;
 };
 
-// Exactly these layers in this order. INTERNAL names both lists.
+// The rank must hold exactly these layers in this order. INTERNAL names both lists.
 absl::Status CheckLayers(const trainer::BufferLayout& layout, absl::Span<const int32_t> expected_ordinals);
 
-// Every state, and every id of every replayed row. Counts rows and ids in `result`. INTERNAL names the first
+// Compares every state, and every id of every replayed row. Counts rows and ids in `result`. INTERNAL names the first
 // difference.
 absl::Status CheckIndices(const InjectedRows& rows, absl::Span<const ExpectedRow> expected, RankResult& result);
 
-// Runs router replay over seeded logits for the first, the middle and the last local layer. The routing map must show
-// exactly the expected experts of replayed rows, the K highest logits of unrecorded ones, K experts on pads, and
-// probabilities must be softmax over those. INTERNAL names the first difference.
+// Runs router replay over seeded logits for the first, the middle and the last local layer. The routing map must have
+// exactly the expected experts in replayed rows, the K highest logits in unrecorded rows and K experts in pads;
+// probabilities must be the softmax over these experts. INTERNAL names the first difference.
 absl::Status CheckRouter(const InjectedRows& rows, absl::Span<const ExpectedRow> expected, uint64_t seed,
                          RankResult& result);
 

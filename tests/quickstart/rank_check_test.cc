@@ -14,7 +14,7 @@ namespace {
 using trainer::BufferLayout;
 using trainer::RowState;
 
-// Three rows (replayed, unrecorded, pad) of decoder layers 1 and 2 of 3; E 300, so that ids are u16; K 2.
+// Three rows (replayed, unrecorded, pad) of decoder layers 1 and 2 of 3. E is 300, so ids are u16; K is 2.
 class RankCheckTest : public ::testing::Test {
  protected:
   RankCheckTest()

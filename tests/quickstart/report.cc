@@ -6,7 +6,7 @@
 namespace routing_replay::quickstart {
 namespace {
 
-// One line of the table of bytes. `sent` false: what another way would have moved.
+// One line of the table of bytes. `sent` is false for what another transport would have moved.
 struct Traffic {
   std::string key;
   std::string text;
@@ -89,7 +89,7 @@ std::string ReportTable(const Report& report) {
   absl::StrAppend(&text, TrafficTable(report, true));
   absl::StrAppendFormat(&text, "%-46s %15s %12s\n", "other ways would have moved", "payload bytes", "per row");
   absl::StrAppend(&text, TrafficTable(report, false));
-  absl::StrAppendFormat(&text, "\n%-46s %15s\n", "hop, all processes of it together", "wall time");
+  absl::StrAppendFormat(&text, "\n%-46s %15s\n", "hop, all its processes together", "wall time");
   for (const Hop& hop : report.hops) {
     absl::StrAppendFormat(&text, "  %-44s %12.1f ms\n", hop.text, Milliseconds(hop.time));
   }

@@ -15,8 +15,8 @@ constexpr uint64_t kSeed = 20251110;
 constexpr int64_t kSyntheticSamples = 32;
 constexpr int64_t kLostRows = 5;
 
-// Forms go round with the index; each meets one turn, then two, then one; every eighth sample lost a few rows in its
-// middle.
+// The payload forms alternate with the sample's index. After each round of forms, samples switch between one turn and
+// two. Every eighth sample lost a few rows in its middle.
 SamplePlan PlanSample(int64_t index, int64_t rows) {
   SamplePlan plan{.id = absl::StrCat("step-1/", index),
                   .num_tokens = rows + 1,

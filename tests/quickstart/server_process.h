@@ -16,11 +16,11 @@ struct ServerProcess {
   std::string endpoint;  // "127.0.0.1:PORT"
 };
 
-// Returns when the server listens. Its endpoint file is made in `directory`.
+// Returns when the server listens. The server writes its endpoint file to `directory`.
 absl::StatusOr<ServerProcess> StartServer(const std::string& program, const std::string& directory,
                                           const std::vector<std::string>& more_flags = {});
 
-// Asks the server to drain and end. INTERNAL unless it ends with status 0.
+// Sends SIGTERM, which drains the server. INTERNAL unless it exits with status 0.
 absl::Status StopServer(ServerProcess& server);
 
 }  // namespace routing_replay::quickstart

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kWeightVersion = 17;
 constexpr std::chrono::seconds kFlushTimeout(60);
 
-// One turn of one sample as the engine holds it.
+// One turn of one sample, as its engine holds it.
 struct HeldTurn {
   const SamplePlan* sample = nullptr;
   RowRange rows;
@@ -26,7 +26,7 @@ struct HeldTurn {
   bool last() const { return rows.end == sample->rows(); }
 };
 
-// All turns of one worker and one run; the n-th element holds the n-th turns.
+// All turns of one worker and one run; element n holds the n-th turn of each sample.
 struct HeldPlay {
   const Play* play = nullptr;
   std::vector<std::vector<HeldTurn>> turns;
@@ -61,7 +61,7 @@ HeldPlay HoldPlay(const Play& play, int32_t worker, WorkerResult& result) {
   return held;
 }
 
-// Where the next rows of the sample go: what the server has committed. A sample that it does not know has none.
+// Where the sample continues: the server's count of committed rows, or 0 for an unknown sample.
 absl::StatusOr<int64_t> CommittedRows(Run& run, const HeldTurn& turn) {
   if (turn.rows.begin == 0) return 0;
   const absl::StatusOr<SampleState> state = run.Stat(turn.sample->id);

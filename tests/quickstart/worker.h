@@ -11,7 +11,8 @@
 
 namespace routing_replay::quickstart {
 
-// Phases "ready" (the engine holds its arrays) and "appended" (every row is acknowledged); then a WorkerResult.
+// Runs the phases "ready" (the engine holds its arrays) and "appended" (every row is acknowledged), then prints a
+// WorkerResult.
 absl::Status RunWorker(const std::vector<Play>& plays, const std::string& endpoint, int32_t worker);
 
 }  // namespace routing_replay::quickstart

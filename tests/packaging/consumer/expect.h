@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <iostream>
 
-// Ends the program unless `condition` holds, also if NDEBUG is defined.
+// Ends the program unless `condition` holds. Unlike assert, it also does so with NDEBUG.
 #define EXPECT(condition)                                                                           \
   do {                                                                                              \
     if (!(condition)) {                                                                             \

@@ -1,4 +1,4 @@
-// A client of a server that is not there, and the generated messages.
+// A client whose server does not exist, and the generated messages.
 #include <string>
 
 #include "expect.h"

@@ -1,4 +1,4 @@
-// One rank of two pipeline stages replays one sequence whose rows the host holds as an array.
+// One rank of two pipeline stages replays a sequence whose rows are an array in its memory.
 #include <vector>
 
 #include "expect.h"

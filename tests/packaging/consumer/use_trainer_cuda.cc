@@ -1,4 +1,4 @@
-// The kernels, as far as they go on this machine: one router call on the GPU, or what is said where there is none.
+// One router call on the GPU; without a GPU, the error that says so.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>

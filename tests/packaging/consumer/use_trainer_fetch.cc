@@ -1,4 +1,4 @@
-// A trainer rank whose server is not there.
+// A trainer rank whose server does not exist.
 #include "expect.h"
 #include "routing_replay/trainer/fetch.h"
 

@@ -1,4 +1,4 @@
-// Sizes of a geometry, a checksum and a typed error.
+// Sizes of a geometry, a checksum, and a typed error.
 #include <vector>
 
 #include "expect.h"
@@ -17,7 +17,7 @@ int main() {
   EXPECT(geometry->plane_bytes(1, 100, codec) == 100 * 4 * 6 / 8);
   EXPECT(geometry->FindOrdinal(3) == 1);
 
-  // The check value that RFC 3720 and everyone else gives for these nine bytes.
+  // The check value of RFC 3720 for these nine bytes.
   const std::vector<uint8_t> digits = {'1', '2', '3', '4', '5', '6', '7', '8', '9'};
   EXPECT(Crc32c(digits) == 0xE3069283u);
 
