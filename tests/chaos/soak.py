@@ -4,7 +4,7 @@
 
 Ten writers have queues as long as the memory budget of 64 MiB each, all in one run, whose share is three quarters of
 it. A trainer reads and releases samples of that run at a steady rate, which is what makes room. Four readers read all
-there is, and are stopped in the middle of it for longer than the server waits. Every few seconds a writer or a reader
+samples every few seconds, and are stopped at any moment for longer than the server waits. Every few seconds a writer or a reader
 is killed, and another begins. Beside them a well-behaved client with a run of its own puts and reads one small sample
 every 20 ms, for a minute before the others begin, too.
 
@@ -84,7 +84,7 @@ def read(run: rr.Run, number: int) -> None:
     while True:
         with contextlib.suppress(rr.RoutingReplayError):
             run.read([state.sample for state in sealed(run)])
-        time.sleep(0.1)
+        time.sleep(2)
 
 
 ROLES = {"write": write, "train": train, "read": read}
