@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Measures everything that README.md has figures of, and prints the tables in Markdown.
+# Measures all figures of README.md and prints the tables in Markdown.
 #
 #   tests/bench/figures.sh [--out DIR] [--build DIR] [--repetitions N] [--quick] [--readme]
 #
-#   --out DIR        where the results go, as JSON, and the tables (default: build/figures)
-#   --build DIR      a built release tree (default: build/release, built where needed)
+#   --out DIR        folder for the results (JSON) and the tables (default: build/figures)
+#   --build DIR      release build (default: build/release, built if needed)
 #   --repetitions N  counted rounds (default: 15)
-#   --quick          small and short, to see that it runs
-#   --readme         also puts the tables into README.md
+#   --quick          few and small rounds, only to see that it runs
+#   --readme         also writes the tables into README.md
 #
-# As root each benchmark runs in a network namespace of its own, with reno; else on the host's loopback interface, with
-# the host's congestion control, which the tables name. Nothing else should run on the machine. Where RR_PEERS names the
-# folder of the peers' benchmark, the hand-off with Python at both ends is measured too (peers.sh), beside those of the
-# peers' ways that need no Ray.
+# As root each benchmark runs in a network namespace of its own, with reno; otherwise on the host's loopback interface,
+# with the host's congestion control, which the tables name. Nothing else should run on the machine. If RR_PEERS names
+# the folder of the peers' benchmark, peers.sh also measures the hand-off with Python at both ends beside those
+# libraries that need no Ray.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -47,7 +47,7 @@ export PYTHONPATH=$PWD/client/python/src:$PWD/trainer_plugin/python/src PYTHONDO
 export ROUTING_REPLAY_LIBRARY_DIR=$build/lib ROUTING_REPLAY_SERVER=$build/bin/routing-replay-server
 python=/usr/bin/python3
 
-# bench RESULT NAME [options]: leaves RESULT.json.
+# bench RESULT NAME [options]: runs a benchmark and writes RESULT.json.
 bench() {
   local result=$1
   shift
@@ -60,13 +60,13 @@ bench serve serve
 bench store store
 bench wire wire
 bench plan plan
-repetitions=1 bench scale scale # Minutes a round.
+repetitions=1 bench scale scale # A round takes minutes.
 echo "producer.py" >&2
 for tls in "" --tls; do
   $python tests/bench/producer/producer.py --build "$build" --repetitions "$repetitions" "${quick[@]}" $tls \
     --json "$out/producer${tls#-}.json" >"$out/producer${tls#-}.txt"
 done
-# Twice the processes share the caches here: of these only what is compared in the same rounds counts.
+# Here twice as many processes share the caches, so only comparisons within these rounds are valid.
 bench handoff-allocator handoff --allocator both --python $python
 bench serve-allocator serve --allocator both
 results=("$out"/{handoff,serve,store,producer,producer-tls,wire,plan,scale,handoff-allocator,serve-allocator}.json)

@@ -1,8 +1,8 @@
-"""Results of routing-replay-bench, producer.py and peers.sh as Markdown tables.
+"""Prints results of routing-replay-bench, producer.py and peers.sh as Markdown tables.
 
     figures_table.py [--readme FILE] RESULTS.json...
 
---readme: also put the tables between the two marks in FILE
+--readme: also writes the tables between the two marks of FILE
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->\n"
 
 HEAD = "| figure | median [least..most] | beside | ratio inside a round |\n|---|---|---|---|"
 
-# Title, and the figures that belong to it: the first pattern that fits a name decides.
+# Titles and the patterns of their figures. A figure belongs to the first pattern that matches its name.
 TABLES = (
     ("The allocator's settings: without them, beside with them", r".*\.untuned(\..*)?"),
     ("The standard hand-off, Python at both ends beside C++", r"handoff\.python\..*"),
@@ -35,7 +35,7 @@ TABLES = (
 
 
 def number(value: float) -> str:
-    """Three digits that matter."""
+    """Prints three significant digits."""
     return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:#.3g}".rstrip(".")
 
 
@@ -53,7 +53,7 @@ def row(figure: dict[str, Any]) -> str:
 
 
 def bench_tables(results: list[dict[str, Any]]) -> Iterator[str]:
-    """Of figures of one name the first counts."""
+    """Of several figures with the same name, the first counts."""
     first = {figure["name"]: figure for result in reversed(results) for figure in result["figures"]}
     left = [first[name] for name in dict.fromkeys(figure["name"] for result in results for figure in result["figures"])]
     tables = {}
@@ -73,7 +73,7 @@ def bench_tables(results: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def peers_table(result: dict[str, Any]) -> Iterator[str]:
-    """In rounds of the peers' benchmark; the floor is plain TCP, path 7b."""
+    """Tables of the peers' benchmark; the floor is plain TCP, path 7b."""
     runs = {name: rounds for name, rounds in result["runs"].items() if rounds}
     floor = next(rounds for name, rounds in runs.items() if name.startswith("7b "))
     meta = result["meta"]

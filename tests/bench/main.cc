@@ -1,5 +1,5 @@
-// routing-replay-bench: every benchmark of this repository, each beside its floor in the same run. README.md has
-// the figures and says how to read them.
+// routing-replay-bench: every benchmark of this repository, each beside its floor in the same run. README.md has the
+// figures and says how to read them.
 #include <hwy/highway.h>
 #include <signal.h>
 
@@ -49,14 +49,14 @@ absl::Status EnterNetwork(const std::string& network) {
   return network == "auto" && absl::IsFailedPrecondition(entered) ? absl::OkStatus() : entered;
 }
 
-// Leaves out all instruction sets that are better than the named one, for this process and those that it forks.
+// Disables all instruction sets that are better than the named one, for this process and its children.
 absl::Status LimitInstructions(const std::string& name) {
   std::vector<std::string> names;
   for (int64_t targets = hwy::SupportedTargets() & HWY_TARGETS; targets != 0; targets &= targets - 1) {
     const int64_t target = targets & -targets;
     names.push_back(hwy::TargetName(target));
     if (names.back() != name) continue;
-    hwy::DisableTargets(target - 1);  // The better one has the lower bit.
+    hwy::DisableTargets(target - 1);  // Better instruction sets have lower bits.
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
@@ -118,13 +118,13 @@ int Main(int argc, char** argv) {
   app.add_option("--repetitions", flags.options.repetitions, "Counted rounds")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
-  app.add_flag("--quick", flags.options.quick, "Small and short, to see that it runs");
+  app.add_flag("--quick", flags.options.quick, "Few and small rounds, only to see that it runs");
   app.add_option("--allocator", flags.allocator,
                  "Which processes tune glibc's allocator: tuned (all), default (none), server, clients, "
                  "both (tuned beside default, in the same rounds)")
       ->capture_default_str()
       ->check(CLI::IsMember({"tuned", "default", "server", "clients", kBoth}));
-  app.add_option("--network", flags.network, "own: a loopback interface of one's own with reno; host; auto")
+  app.add_option("--network", flags.network, "own: a private loopback interface with reno; host: the host's; auto")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "own", "host"}));
   app.add_option(

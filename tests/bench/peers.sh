@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
 # Measures the standard hand-off through the service, with Python at both ends, beside the libraries that people use for
-# it today, in the same interleaved run.
+# it today, interleaved in the same run.
 #
 #   tests/bench/peers.sh [--peers DIR] [--build DIR] [--out DIR] [--allocator tuned|default] [--paths LIST] [bench.py's options]
 #
-#   --peers DIR   the peers' benchmark: a folder with bench.py, report.py and requirements.txt, which is no part of this
-#                 repository (default: the environment's RR_PEERS). Without it there is nothing to do: exit status 77
-#   --build DIR   a built release tree (default: build/release, built where needed)
-#   --out DIR     where results.json and the table go (default: build/peers)
-#   --allocator   tuned (default): glibc's allocator of all Python processes, the peers' too, as the README tells users
-#   --paths LIST  of the peers' paths, for example 4,5c,7b; the service comes with them (default: all that can run)
+#   --peers DIR   the peers' benchmark, which is not in this repository: a folder with bench.py, report.py and
+#                 requirements.txt (default: RR_PEERS). Exit status 77 without it
+#   --build DIR   release build (default: build/release, built if needed)
+#   --out DIR     folder for results.json and the table (default: build/peers)
+#   --allocator   tuned (default): all Python processes, including the peers', use the allocator settings of the README
+#   --paths LIST  paths of the peers, for example 4,5c,7b; the service is always measured (default: all that can run)
 #
 # Builds the release tree, installs the peers' requirements into a virtual environment under build/peers, and runs in a
-# network namespace of its own with reno where that is allowed: Ray looks for its address when it starts, and congestion
-# control by BBR distorts the loopback interface.
+# network namespace with reno if permitted, because Ray looks for its address when it starts, and BBR congestion control
+# distorts the loopback interface.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -58,7 +58,7 @@ export ROUTING_REPLAY_SERVER=$build/bin/routing-replay-server
 [ "$allocator" = default ] ||
   export GLIBC_TUNABLES=glibc.malloc.trim_threshold=2147483647:glibc.malloc.mmap_threshold=33554432:glibc.malloc.mxfast=0:glibc.malloc.top_pad=4194304
 
-# A cluster on this machine, even one that was killed, would be joined by the one that Ray starts here.
+# Ray would otherwise join an existing cluster on this machine, even a killed one.
 RAY_TMPDIR=$(mktemp -d)
 export RAY_TMPDIR
 trap 'rm -rf "$RAY_TMPDIR"' EXIT
@@ -70,7 +70,7 @@ for try in "unshare --net" "unshare --net --map-root-user"; do
     break
   fi
 done
-[ ${#network[@]} -gt 0 ] || echo "no network namespace of one's own: the host's is used, with its congestion control"
+[ ${#network[@]} -gt 0 ] || echo "cannot create a network namespace: using the host's network and congestion control"
 
 cd "$peers"
 "${network[@]}" "$venv/bin/python" bench.py --service $service --out "$out/results.json" "${more[@]}"

@@ -7,13 +7,13 @@
 namespace routing_replay::bench {
 namespace {
 
-// Three digits that matter.
+// Prints three significant digits.
 std::string Number(double value) {
   if (value >= 100) return absl::StrFormat("%.0f", value);
   return absl::StrFormat("%.*f", value >= 10 ? 1 : value >= 1 ? 2 : 3, value);
 }
 
-// An exact value has no range.
+// Prints no range for an exact value.
 std::string Text(const Spread& spread) {
   if (spread.min == spread.max) return Number(spread.median);
   return absl::StrFormat("%s [%s..%s]", Number(spread.median), Number(spread.min), Number(spread.max));

@@ -1,4 +1,4 @@
-// Where the figures come from.
+// The machine on which figures are measured.
 #ifndef TESTS_BENCH_COMMON_HOST_H_
 #define TESTS_BENCH_COMMON_HOST_H_
 
@@ -19,15 +19,15 @@ struct Host {
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Host, cpu, cores, kernel, congestion_control, own_network)
 
-// Moves this process, and all that it starts from now on, into a network namespace that has nothing but a loopback
-// interface, with reno congestion control: BBR, a host's default at times, takes a quarter off loopback. Call before
-// any thread is started. FAILED_PRECONDITION where the process may not; nothing has changed then.
+// Moves this process, and the processes that it starts afterwards, into a network namespace with only a loopback
+// interface and reno congestion control. (With BBR, which some hosts use by default, loopback is a quarter slower.)
+// Call it before any thread is started. FAILED_PRECONDITION, with nothing changed, if the process lacks the right.
 absl::Status EnterOwnNetwork();
 
 Host DescribeHost();
 
-// Bytes that have passed the loopback interface, headers of all layers included; only meaningful in a network of one's
-// own.
+// Bytes that have passed the loopback interface, including the headers of all layers. Only meaningful after
+// EnterOwnNetwork.
 int64_t LoopbackBytes();
 
 }  // namespace routing_replay::bench

@@ -1,4 +1,4 @@
-// What all benchmarks take.
+// Options of all benchmarks.
 #ifndef TESTS_BENCH_COMMON_OPTIONS_H_
 #define TESTS_BENCH_COMMON_OPTIONS_H_
 
@@ -6,7 +6,7 @@
 
 namespace routing_replay::bench {
 
-// Which processes tune glibc's allocator, as the service's programs do (TuneAllocator).
+// The processes that tune glibc's allocator as the service's programs do (TuneAllocator).
 struct Tuning {
   bool server = true;
   bool clients = true;
@@ -16,16 +16,16 @@ inline constexpr Tuning kUntuned{false, false};
 struct BenchOptions {
   std::string server;  // Path of routing-replay-server.
   int repetitions = 7;
-  bool quick = false;  // Small and short: to see that it runs.
+  bool quick = false;  // Few and small rounds, only to see that the benchmark runs.
   Tuning tuning;
-  // Also everything with kUntuned, in the same rounds, beside `tuning`.
+  // Also measures everything with kUntuned, in the same rounds.
   bool beside_untuned = false;
-  std::string python;  // An interpreter: the hand-off with Python at both ends too, in the same rounds.
+  std::string python;  // Path of an interpreter; if set, also measures the hand-off with Python at both ends.
 
   int rounds() const { return quick ? 1 : repetitions; }
 };
 
-// Rounds before the counted ones: what is slow once has been paid for.
+// Rounds that are not counted, so that one-time costs are not measured.
 inline constexpr int kWarmUpRounds = 2;
 
 }  // namespace routing_replay::bench

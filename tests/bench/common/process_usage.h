@@ -1,4 +1,4 @@
-// What other processes have used, seen from outside.
+// CPU time and memory of other processes, read from /proc.
 #ifndef TESTS_BENCH_COMMON_PROCESS_USAGE_H_
 #define TESTS_BENCH_COMMON_PROCESS_USAGE_H_
 
@@ -11,12 +11,12 @@
 
 namespace routing_replay::bench {
 
-// Seconds on a CPU of the processes, exited threads included.
+// CPU seconds of the processes, including their exited threads.
 double CpuSeconds(absl::Span<const pid_t> pids);
 
-// The peak of resident memory is counted from now on.
+// Restarts the recording of peak resident memory.
 void ResetPeakMemory(absl::Span<const pid_t> pids);
-// Per process: resident bytes now, and at the peak.
+// Resident bytes per process: now, and at the peak.
 std::vector<int64_t> ResidentBytes(absl::Span<const pid_t> pids);
 std::vector<int64_t> PeakBytes(absl::Span<const pid_t> pids);
 

@@ -1,4 +1,4 @@
-// The processes of a benchmark, each with the allocator that it is to have.
+// Starts the processes of a benchmark, each with or without allocator tuning.
 #ifndef TESTS_BENCH_COMMON_PROCESSES_H_
 #define TESTS_BENCH_COMMON_PROCESSES_H_
 
@@ -12,7 +12,8 @@
 
 namespace routing_replay::bench {
 
-// routing-replay-server on a free port of the loopback interface, with further `flags`; returns when it listens.
+// Starts routing-replay-server on a free port of the loopback interface, with additional `flags`; returns when it
+// listens.
 absl::StatusOr<quickstart::ServerProcess> StartServer(const std::string& program,
                                                       const std::vector<std::string>& flags = {});
 

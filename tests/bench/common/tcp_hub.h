@@ -1,5 +1,5 @@
-// The floor of what a service does: plain TCP, bytes into a hub once and out of it once, nothing asked and nothing
-// looked at. With TLS it is a loop over OpenSSL that copies, and nothing else.
+// The floor of a service: plain TCP into a hub and out of it, each byte once, without requests or checks. With TLS it
+// is a loop over OpenSSL that only copies.
 #ifndef TESTS_BENCH_COMMON_TCP_HUB_H_
 #define TESTS_BENCH_COMMON_TCP_HUB_H_
 
@@ -16,8 +16,8 @@
 
 namespace routing_replay::bench {
 
-// One process that serves every connection on a thread of its own. `stored_sizes` are the bytes of what is put, by
-// index; `ready` is what can be got, by index. Any command is answered with the hub's port.
+// One process that serves each connection on its own thread. Clients put `stored_sizes[i]` bytes under index i, and get
+// `ready[i]`. The answer to any command is the hub's port.
 absl::StatusOr<std::unique_ptr<Role>> MakeTcpHub(const std::vector<size_t>& stored_sizes,
                                                  std::vector<std::vector<uint8_t>> ready, TlsFiles tls = {});
 
@@ -26,13 +26,13 @@ class HubConnection {
  public:
   static absl::StatusOr<HubConnection> Connect(int port, bool tls = false);
 
-  // `bytes` have the size that is stored under this index.
+  // `bytes` must have the size that is stored under this index.
   absl::Status Put(int32_t index, absl::Span<const uint8_t> bytes);
-  // Returns when the hub has taken everything.
+  // Returns when the hub has received everything.
   absl::Status Sync();
-  // What is ready under this index; `out` has its size.
+  // Gets `ready[index]`; `out` must have its size.
   absl::Status Get(int32_t index, absl::Span<uint8_t> out);
-  // What was put under `count` indexes from `first` on, one after the other; `out` has their size.
+  // Gets what was put under the `count` indexes from `first` on, concatenated; `out` must have the total size.
   absl::Status GetStored(int32_t first, int32_t count, absl::Span<uint8_t> out);
 
  private:

@@ -1,4 +1,4 @@
-// Plain TCP on the loopback interface: what everything else is measured against.
+// Plain TCP on the loopback interface: the floor of the other transports.
 #ifndef TESTS_BENCH_COMMON_TCP_SOCKET_H_
 #define TESTS_BENCH_COMMON_TCP_SOCKET_H_
 
@@ -15,7 +15,7 @@
 
 namespace routing_replay::bench {
 
-// PEM files of a server. Empty: no TLS.
+// PEM files of a server. If empty, no TLS.
 struct TlsFiles {
   std::string certificate, key;
 };
@@ -30,14 +30,14 @@ class TcpSocket {
 
   static absl::StatusOr<TcpSocket> Connect(int port);
   bool open() const { return fd_ >= 0; }
-  // Performs a TLS handshake, as a server if there are files, and as a client that checks no certificate otherwise.
-  // From then on Send and Receive are SSL_write and SSL_read.
+  // Performs a TLS handshake: as a server if there are files, otherwise as a client that verifies no certificate. After
+  // it, Send and Receive are SSL_write and SSL_read.
   absl::Status StartTls(const TlsFiles& files);
 
   absl::Status Send(absl::Span<const uint8_t> bytes);
-  // The pieces one after the other, gathered by the kernel. Not with TLS.
+  // Sends the pieces one after the other with one gathering system call. Not with TLS.
   absl::Status SendAll(absl::Span<const absl::Span<const uint8_t>> pieces);
-  // Fills `bytes`, at most `piece` bytes per system call. UNAVAILABLE if the other end closes.
+  // Fills `bytes`, reading at most `piece` bytes per system call. UNAVAILABLE if the peer closes.
   absl::Status Receive(absl::Span<uint8_t> bytes, size_t piece = size_t{1} << 20);
 
  private:

@@ -22,7 +22,7 @@ std::string Answer(const absl::StatusOr<std::string>& result) {
   return result.ok() ? absl::StrCat(kGood, *result) : result.status().ToString();
 }
 
-// In the child: until the parent closes the pipe.
+// Runs in the child until the parent closes the pipe.
 int AnswerCommands(Role& role) {
   for (std::string line; std::getline(std::cin, line);) {
     std::istringstream words(line);
@@ -40,7 +40,7 @@ absl::StatusOr<Team> Team::Start(const std::string& name, int count, const MakeR
   std::cout.flush();
   for (int i = 0; i < count; ++i) {
     auto child = ChildProcess::Fork(absl::StrCat(name, " ", i), [&] {
-      prctl(PR_SET_NAME, name.c_str());  // What ps, top and profilers call it.
+      prctl(PR_SET_NAME, name.c_str());  // The name that ps, top and profilers show.
       const absl::StatusOr<std::unique_ptr<Role>> role = make(i);
       if (role.ok()) return AnswerCommands(**role);
       std::cerr << name << " " << i << ": " << role.status() << std::endl;

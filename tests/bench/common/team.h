@@ -1,4 +1,4 @@
-// Processes that do the same work at the same time: the parent sends each a command and waits for all answers.
+// Processes that do the same work at the same time: the parent sends each of them a command and waits for all answers.
 #ifndef TESTS_BENCH_COMMON_TEAM_H_
 #define TESTS_BENCH_COMMON_TEAM_H_
 
@@ -15,28 +15,28 @@
 
 namespace routing_replay::bench {
 
-// What a child does. Commands come one at a time, as words without spaces.
+// The work of a child. It gets one command at a time, as words without spaces.
 class Role {
  public:
   virtual ~Role() = default;
-  // The answer, one line.
+  // Returns the answer, one line.
   virtual absl::StatusOr<std::string> Do(absl::Span<const std::string> command) = 0;
 };
 
 using MakeRole = std::function<absl::StatusOr<std::unique_ptr<Role>>(int index)>;
 
-// The parent may have no threads while it starts teams.
+// The parent must have no threads when it starts a team.
 class Team {
  public:
-  // `make` is called in each child.
+  // Calls `make` in each child.
   static absl::StatusOr<Team> Start(const std::string& name, int count, const MakeRole& make);
 
-  // A program per child that takes commands and answers as a child of Start does: "ok ", then the answer. Each has the
-  // environment's variables and `variables`.
+  // Starts a program per child. The programs must answer commands as the children of Start do: "ok ", then the answer.
+  // `variables` are added to the environment.
   static absl::StatusOr<Team> Spawn(const std::string& name, const std::vector<std::vector<std::string>>& programs,
                                     const std::vector<std::pair<std::string, std::string>>& variables);
 
-  // Sends the command to every child and gives their answers; the first error, with the child's name.
+  // Sends the command to every child and returns their answers, or the first error with the child's name.
   absl::StatusOr<std::vector<std::string>> Call(const std::string& command);
   absl::Span<const pid_t> pids() const { return pids_; }
 

@@ -26,7 +26,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// What an ordinary disk of a cloud takes, on top of what this machine's does.
+// The sync time of a common cloud disk, added to that of this machine's disk.
 constexpr std::chrono::milliseconds kSyncTime(10);
 std::atomic<bool> slow_syncs{false};
 
@@ -39,7 +39,7 @@ void BeforeSync() {
 
 #define RR_HOOK extern "C" __attribute__((visibility("default")))
 
-// In the place of the C library's, for RocksDB too.
+// Replace the C library's functions, also for RocksDB.
 RR_HOOK int fdatasync(int fd) {
   routing_replay::bench::BeforeSync();
   return static_cast<int>(syscall(SYS_fdatasync, fd));
@@ -58,7 +58,7 @@ constexpr std::chrono::milliseconds kPhase(2000), kQuickPhase(200);
 constexpr std::chrono::seconds kTimeout(60);
 constexpr char kRead[] = "read";
 
-// A server over RocksDB in this process, and a run whose appends are synced.
+// A server with a RocksDB store in this process, and a run with synced appends.
 class Service {
  public:
   absl::Status Start() {
@@ -87,7 +87,7 @@ class Service {
     if (!read.ok()) return read.status();
     const bool right = read->front().rows == std::vector<RowRange>{{0, kReadRows}} &&
                        read->front().layers[0] == routes_.Slice(0, {{0, kReadRows}});
-    return right ? absl::OkStatus() : absl::DataLossError("other rows came back");
+    return right ? absl::OkStatus() : absl::DataLossError("the read returned different rows");
   }
 
  private:
@@ -100,7 +100,7 @@ class Service {
   std::shared_ptr<Run> run_;
 };
 
-// Threads that write samples, each one after the other, until they are stopped.
+// Threads that each write one sample after the other until they are stopped.
 class Writers {
  public:
   Writers(Service& service, int writers) : began_(steady_clock::now()) {
@@ -119,7 +119,7 @@ class Writers {
   }
   ~Writers() { Stop().status().IgnoreError(); }
 
-  // Appends per second.
+  // Stops the threads and returns their appends per second.
   absl::StatusOr<double> Stop() {
     stop_ = true;
     for (std::thread& thread : threads_) thread.join();
@@ -139,7 +139,7 @@ class Writers {
   std::vector<std::thread> threads_;
 };
 
-// The median of reads for so long, in ms.
+// Reads for `time` and returns the median time of a read in ms.
 absl::StatusOr<double> ReadFor(Service& service, std::chrono::milliseconds time) {
   std::vector<double> took;
   const auto end = steady_clock::now() + time;

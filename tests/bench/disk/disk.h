@@ -1,4 +1,4 @@
-// The service over a disk that takes its time to sync: how many appends share a sync, and what reads beside them wait.
+// The service on a disk with slow syncs: how many appends share a sync, and how long reads wait meanwhile.
 #ifndef TESTS_BENCH_DISK_DISK_H_
 #define TESTS_BENCH_DISK_DISK_H_
 
@@ -10,7 +10,7 @@
 
 namespace routing_replay::bench {
 
-// Appends per second of 16 writers beside one, and the median time of a small read beside 16 writers and without any.
+// Appends per second of 16 writers compared with one, and the median time of a small read with 16 writers and without.
 absl::StatusOr<std::vector<Figure>> BenchDisk(const BenchOptions& options);
 
 }  // namespace routing_replay::bench

@@ -1,4 +1,4 @@
-// What a launch costs by itself.
+// The cost of a kernel launch alone.
 #ifndef TESTS_BENCH_GPU_EMPTY_H_
 #define TESTS_BENCH_GPU_EMPTY_H_
 
@@ -6,7 +6,7 @@ struct CUstream_st;
 
 namespace routing_replay::bench {
 
-// A kernel of one warp that does nothing.
+// Launches a kernel of one warp that does nothing.
 void LaunchEmpty(CUstream_st* stream);
 
 }  // namespace routing_replay::bench

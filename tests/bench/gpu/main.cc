@@ -1,6 +1,6 @@
-// gpu_bench [--json FILE] [--rounds N] [--launches N] [--rows N]: the kernels on this machine's GPU, each beside an
-// empty launch and a copy of the bytes that it must move at least, in the same interleaved rounds. Times are
-// microseconds of one call among `launches` that follow one another on a stream. Exit status 77 without a GPU.
+// gpu_bench [--json FILE] [--rounds N] [--launches N] [--rows N]: measures the kernels on this machine's GPU, each
+// beside an empty launch and a copy of the bytes that it must move at least, interleaved in the same rounds. Times are
+// microseconds per call, averaged over `launches` consecutive calls on a stream. Exit status 77 without a GPU.
 #include <cuda_runtime_api.h>
 
 #include <CLI/CLI.hpp>
@@ -35,7 +35,7 @@ class Timer {
     CheckCuda(cudaEventCreate(&begin_), "cudaEventCreate");
     CheckCuda(cudaEventCreate(&end_), "cudaEventCreate");
   }
-  // Microseconds of one call.
+  // Microseconds per call.
   double Time(const std::function<void(CUstream_st*)>& launch) const {
     CheckCuda(cudaEventRecord(begin_, stream_), "cudaEventRecord");
     for (int i = 0; i < launches_; ++i) launch(stream_);
@@ -52,8 +52,8 @@ class Timer {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
-// The work, a copy of its bytes and an empty launch, in turn. A copy reads and writes each byte that it is told to
-// copy. Two launches have two empty ones as their floor.
+// Measures the kernel, a copy of its bytes and an empty launch in turn. A copy both reads and writes each byte, so half
+// of the bytes are copied. The floor of two launches is two empty ones.
 void Measure(const GpuWork& work, const Options& options, const Timer& timer, std::vector<Figure>& figures) {
   const int64_t copied = work.minimal_bytes / 2;
   const DeviceArray<uint8_t> from(static_cast<size_t>(copied)), to(static_cast<size_t>(copied));
@@ -111,9 +111,9 @@ int Run(const Options& options) {
 int main(int argc, char** argv) {
   routing_replay::bench::Options options;
   CLI::App app("The kernels beside an empty launch and a copy of their bytes");
-  app.add_option("--json", options.json, "where the figures go");
+  app.add_option("--json", options.json, "file for the figures");
   app.add_option("--rounds", options.rounds, "counted rounds")->check(CLI::Range(1, 1000));
-  app.add_option("--launches", options.launches, "calls of one round")->check(CLI::Range(1, 100000));
+  app.add_option("--launches", options.launches, "calls per round")->check(CLI::Range(1, 100000));
   app.add_option("--rows", options.rows, "rows, a multiple of 4")->check(CLI::Range(4, 1 << 20));
   CLI11_PARSE(app, argc, argv);
   routing_replay::testing::NeedDevice();

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The router's replay path in torch's operators, beside the kernels' figures that gpu_bench has left.
+"""Measures router replay with torch's operators, beside the kernels' figures that gpu_bench wrote.
 
     unfused.py FIGURES.json [--rounds N] [--launches N]
 
-Adds to the file, for each router.SCORE.DTYPE.EXPERTS.forward_backward of it, "….unfused": microseconds of one forward
-and backward pass of unfused operators, with the kernels' time as its floor, so that the ratio is how many times faster
-they are; and "….transformer-engine", where that is installed: its fused router, which chooses the experts itself. Exit
-status 77, with the reason, where torch or a GPU is missing.
+Adds to the file, for each router.SCORE.DTYPE.EXPERTS.forward_backward in it, "….unfused": microseconds of one forward
+and backward pass of unfused operators. Its floor is the kernels' time, so its ratio says how many times faster the
+kernels are. Also adds "….transformer-engine" if Transformer Engine is installed: its fused router, which chooses the
+experts itself. Exit status 77, with the reason, without torch or a GPU.
 """
 
 import argparse
@@ -20,7 +20,7 @@ EPSILON = 1e-20
 
 
 def forward(torch, logits, ids, score, scale):
-    """Gathers, normalises, scales and scatters, in fp32 with one cast at the end, as Megatron-Core from 0.18 on."""
+    """Gathers, normalises, scales and scatters in fp32 with one cast at the end, as Megatron-Core does from 0.18 on."""
     if score == "softmax":
         probs = torch.softmax(logits.gather(1, ids).float(), dim=-1)
     else:
@@ -33,7 +33,7 @@ def forward(torch, logits, ids, score, scale):
 
 
 def transformer_engine():
-    """Its router as Megatron-Core calls it, or None."""
+    """Transformer Engine's router as Megatron-Core calls it, or None."""
     try:
         from transformer_engine.pytorch.router import fused_topk_with_score_function
     except ImportError:
@@ -97,10 +97,10 @@ def main():
     try:
         import torch
     except ImportError:
-        print("no torch: the unfused path is left out")
+        print("no torch: the unfused path is skipped")
         return 77
     if not torch.cuda.is_available():
-        print("torch sees no GPU: the unfused path is left out")
+        print("torch sees no GPU: the unfused path is skipped")
         return 77
     results = json.loads(options.figures.read_text())
     rows = results["host"]["rows"]

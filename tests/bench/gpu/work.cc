@@ -45,7 +45,7 @@ std::vector<uint8_t> RandomIds(const trainer::RouterConfig& config, int64_t rows
   return indices;
 }
 
-// One router: its tensors, in bytes because fp32 and bf16 are both wanted. All bytes 0x3C are numbers near 0.01.
+// The tensors of one router, as bytes because it may be fp32 or bf16. Bytes of 0x3C form numbers near 0.01.
 struct Router {
   trainer::RouterConfig config;
   trainer::Dtype dtype;
@@ -54,7 +54,7 @@ struct Router {
   DeviceArray<RowState> states;
   DeviceCounters<trainer::RouterCounters> counters;
 
-  // One row in `live_every` routes live; 0: none.
+  // One row of every `live_every` rows routes live; 0: none.
   Router(const trainer::RouterConfig& config, trainer::Dtype dtype, int64_t rows, int64_t live_every)
       : config(config),
         dtype(dtype),
@@ -75,14 +75,14 @@ struct Router {
     return states;
   }
   int64_t element_bytes() const { return dtype == trainer::Dtype::kFloat32 ? 4 : 2; }
-  // K single elements of each row of a tensor.
+  // K separate elements of each row of a tensor.
   int64_t gathered_bytes() const {
     return rows * std::min(config.top_k * kSectorBytes, config.num_experts * element_bytes());
   }
   int64_t forward_bytes() const {
     return rows * config.num_experts * (element_bytes() + 1) + gathered_bytes() + static_cast<int64_t>(indices.size());
   }
-  // The K logits of a row need not be gathered again by a backward pass that was left them: K fp32 values.
+  // The backward pass reads K fp32 values per row that the forward pass left, instead of gathering the K logits again.
   int64_t backward_bytes() const {
     return rows * config.num_experts * element_bytes() + gathered_bytes() + static_cast<int64_t>(indices.size()) +
            rows * config.top_k * 4;
@@ -207,7 +207,7 @@ std::vector<GpuWork> MakeGpuWork(int64_t rows) {
                 dtype, rows, work);
     }
   }
-  // Rows of which the second cache holds none, rows without a route, and a wide pre-softmax router.
+  // A tensor larger than the L2 cache, rows without a route, and a wide pre-softmax router.
   const trainer::RouterConfig softmax{.num_experts = 128, .top_k = 8};
   AddRouter("router.softmax.bf16.e128.hbm", softmax, trainer::Dtype::kBfloat16, rows * 16, work);
   AddRouter("router.softmax.bf16.e128.some-live", softmax, trainer::Dtype::kBfloat16, rows, work, 1024);

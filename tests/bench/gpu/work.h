@@ -1,4 +1,4 @@
-// What the GPU benchmark runs: tensors of 8192 rows, and one function per way that puts it on a stream.
+// The cases of the GPU benchmark: tensors of 8192 rows, and for each case a function that launches it on a stream.
 #ifndef TESTS_BENCH_GPU_WORK_H_
 #define TESTS_BENCH_GPU_WORK_H_
 
@@ -12,15 +12,15 @@ namespace routing_replay::bench {
 
 struct GpuWork {
   std::string name;  // "router.sigmoid.bf16.e256.forward"
-  // Bytes that must be read and written at least: 32-byte sectors where single logits are gathered.
+  // The least bytes that must be read and written: whole 32-byte sectors where single logits are gathered.
   int64_t minimal_bytes = 0;
   std::function<void(CUstream_st*)> launch;
 };
 
-// Router forward, backward and both in turn, softmax (post) and sigmoid, fp32 and bf16, K = 8, E = 128, 256 and 384;
-// in bf16 also 16 times the rows, one row of 1024 or all of them live, and softmax before a choice of 10 of 512; and
-// realign of 24 layers (u8, and packed in 7 bits) and of 61 layers of two-byte ids. Their tensors live as long as
-// they do.
+// Router forward, backward and both in turn, with softmax (post) and sigmoid, fp32 and bf16, K = 8, E = 128, 256 and
+// 384; in bf16 also 16 times the rows, one live row in 1024, only live rows, and softmax before a choice of 10 of 512.
+// Realign of 24 layers (u8, and packed in 7 bits) and of 61 layers of two-byte ids. The launch functions own the
+// tensors.
 std::vector<GpuWork> MakeGpuWork(int64_t rows);
 
 }  // namespace routing_replay::bench

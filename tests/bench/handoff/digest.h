@@ -1,4 +1,4 @@
-// SHA-256, by OpenSSL.
+// SHA-256 with OpenSSL.
 #ifndef TESTS_BENCH_HANDOFF_DIGEST_H_
 #define TESTS_BENCH_HANDOFF_DIGEST_H_
 
@@ -17,7 +17,7 @@ class Sha256 {
  public:
   Sha256();
   void Add(absl::Span<const uint8_t> bytes);
-  // In hexadecimal. Once, after all bytes.
+  // Returns the digest in hexadecimal. Call it once, after the last Add.
   std::string Finish();
 
  private:

@@ -30,12 +30,12 @@ constexpr int32_t kQuickSamples = 4;
 
 double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// One path of a round.
+// A way is one path of the rows through a transport; a round plays each.
 struct Way {
-  const char* name;       // The name of the way in its figures; plain TCP, their floor, has none.
-  const char* dtype;      // What the workers hold: one of their commands.
+  const char* name;       // Part of the figures' names; empty for plain TCP, the floor.
+  const char* dtype;      // The element type in the workers' arrays, and the command for it.
   const char* transport;  // One of kTransports.
-  const char* cpp = "";   // Python at both ends: the same way in C++, which it is compared with.
+  const char* cpp = "";   // For Python at both ends: the C++ way to compare with.
 
   bool tcp() const { return *name == '\0'; }
   bool in_python() const { return *cpp != '\0'; }
@@ -56,7 +56,7 @@ constexpr Way kWays[] = {{"", "", ""},
                          {"python.i32.shm", "i32", "shm", "i32.shm"},
                          {"python.i32.grpc", "i32", "grpc", "i32.grpc"}};
 
-// All processes of the hand-off, under one setting of the allocator.
+// All processes of the hand-off with one allocator setting.
 class Handoff {
  public:
   Handoff(const BenchOptions& options, Tuning tuning)
@@ -83,7 +83,7 @@ class Handoff {
   quickstart::ServerProcess server_;
   std::optional<Team> hub_, workers_, ranks_;
   std::optional<PythonEnds> python_ends_;
-  std::vector<std::string> digests_;  // Per rank, of its expected array.
+  std::vector<std::string> digests_;  // Per rank: digest of its expected array.
   int64_t service_rounds_ = 0;
 };
 
@@ -121,7 +121,7 @@ absl::Status Handoff::Connect() {
   std::vector<std::string> words = absl::StrSplit(hello->front(), ' ');
   const std::string open = absl::StrCat("open ", server_.endpoint, " ", words.front());
   digests_.assign(words.begin() + 1, words.end());
-  std::vector<Team*> teams{&*workers_, &*ranks_};  // Workers first: they open the run.
+  std::vector<Team*> teams{&*workers_, &*ranks_};  // The workers come first because they open the run.
   if (python_ends_) teams.insert(teams.end(), {&python_ends_->workers, &python_ends_->ranks});
   for (Team* team : teams) {
     if (const auto opened = team->Call(open); !opened.ok()) return opened.status();
@@ -141,7 +141,7 @@ absl::Status Handoff::CheckDigests(const Way& way) {
   if (!digests.ok()) return digests.status();
   for (int32_t rank = 0; rank < kRanks; ++rank) {
     if ((*digests)[rank] == digests_[rank]) continue;
-    return absl::DataLossError(absl::StrCat("rank ", rank, " holds other ids than it should"));
+    return absl::DataLossError(absl::StrCat("rank ", rank, " holds wrong ids"));
   }
   return absl::OkStatus();
 }
@@ -174,7 +174,7 @@ absl::StatusOr<Round> Handoff::Play(const Way& way) {
   return round;
 }
 
-// The rounds of each way under one setting, by its name.
+// The rounds of each way under one allocator setting, by the way's name.
 using Rounds = std::map<std::string, std::vector<Round>>;
 
 absl::Status PlayAll(Handoff& handoff, bool python, bool counts, Rounds& rounds) {

@@ -1,4 +1,4 @@
-// The floor of the hand-off: all rows into a TCP hub once, each rank its ready bytes out once.
+// The floor of the hand-off: all rows into a TCP hub once, and each rank's prepared bytes out of it once.
 #ifndef TESTS_BENCH_HANDOFF_HUB_H_
 #define TESTS_BENCH_HANDOFF_HUB_H_
 
@@ -10,8 +10,8 @@
 
 namespace routing_replay::bench {
 
-// A TCP hub that stores by sample and has the array of each rank ready. Any command is answered with its port and the
-// SHA-256 of the arrays that the ranks must end up with, in the order of ranks.
+// A TCP hub that stores rows by sample and has the expected array of each rank prepared. The answer to any command is
+// its port and the SHA-256 of each rank's expected array, in the order of ranks.
 absl::StatusOr<std::unique_ptr<Role>> MakeHandoffHub(const HandoffScenario& scenario);
 
 }  // namespace routing_replay::bench

@@ -2,8 +2,8 @@
 
     python_end.py worker|rank INDEX DIRECTORY
 
-DIRECTORY holds scenario.json and, per sample, its ids [rows, layers, K] as bytes. Takes the same commands as the roles
-in C++, one a line, except those for the hub, and answers each with "ok" or an error.
+DIRECTORY holds scenario.json and, per sample, its ids [rows, layers, K] as bytes. Takes the same commands as the C++
+roles, one per line, except those for the hub, and answers each with "ok" or an error.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class End:
         self.runs: dict[str, routing_replay.Run] = {}
         for number, transport in enumerate(TRANSPORTS):
             os.environ["ROUTING_REPLAY_TRANSPORT"] = transport
-            client = routing_replay.Client(endpoint, call_timeout=TIMEOUT + number)  # Equal ones share a connection.
+            client = routing_replay.Client(endpoint, call_timeout=TIMEOUT + number)  # Equal options: one connection.
             self.runs[transport] = client.run(RUN, self.geometry)
 
 
@@ -114,7 +114,7 @@ class Rank(End):
             buffer.fill(POISON)
 
     def digest(self, _: str) -> str:
-        """Rows without a route hold filler where the digest has zeros."""
+        """Rows without a route hold filler in the buffers, but zeros in the expected digest."""
         digest = hashlib.sha256()
         for slot in range(len(self.fetched[0].indices)):
             for batch in self.fetched:

@@ -1,4 +1,4 @@
-// Workers and ranks of the hand-off in Python (python_end.py), as processes.
+// Starts workers and ranks of the hand-off in Python (python_end.py).
 #ifndef TESTS_BENCH_HANDOFF_PYTHON_ENDS_H_
 #define TESTS_BENCH_HANDOFF_PYTHON_ENDS_H_
 
@@ -14,8 +14,8 @@ struct PythonEnds {
   Team workers, ranks;
 };
 
-// Returns when each process holds what it needs. `python` is the path of an interpreter that finds both packages;
-// tuned: with the allocator's settings that the README gives to users.
+// Returns when each process has loaded its data. `python` is the path of an interpreter that finds both packages;
+// `tuned` sets the allocator's environment variables that the README recommends.
 absl::StatusOr<PythonEnds> StartPythonEnds(const std::string& python, const HandoffScenario& scenario, bool tuned);
 
 }  // namespace routing_replay::bench

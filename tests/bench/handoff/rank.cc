@@ -23,7 +23,7 @@ namespace {
 constexpr std::chrono::seconds kTimeout(60);
 constexpr uint8_t kPoison = 0x6E;
 
-// One micro-batch: what is known before the samples are.
+// The part of one micro-batch that does not depend on the samples' contents.
 struct Batch {
   RowRange samples;
   trainer::ReplayPlan plan;
@@ -116,8 +116,8 @@ class Rank final : public Role {
     return digest.Finish();
   }
 
-  // The slabs of a layer lie in one buffer per micro-batch. Rows without a route hold filler where the digest has
-  // zeros.
+  // Each micro-batch has a buffer with one slab per layer. Rows without a route hold filler in it, but zeros in the
+  // expected digest.
   std::string DigestOfBuffers() {
     Sha256 digest;
     for (int32_t slot = 0; slot < batches_[0].layout.num_layers(); ++slot) {

@@ -11,9 +11,8 @@
 namespace routing_replay::bench {
 
 // Commands: "open ENDPOINT HUB_PORT" connects to both; "hub" fetches from the hub, "service ROUND TRANSPORT" from the
-// service by one of kTransports;
-// "poison" overwrites all outputs; "digest hub" and "digest service" give the SHA-256 of
-// [layers of the stage][local rows][K].
+// service over one of kTransports; "poison" overwrites all outputs; "digest hub" and "digest service" return the
+// SHA-256 of [layers of the stage][local rows][K].
 absl::StatusOr<std::unique_ptr<Role>> MakeRank(const HandoffScenario& scenario, int32_t rank);
 
 }  // namespace routing_replay::bench

@@ -1,4 +1,4 @@
-// What a rank of the hand-off replays in one micro-batch.
+// The plan of a rank of the hand-off for one micro-batch.
 #ifndef TESTS_BENCH_HANDOFF_RANK_PLAN_H_
 #define TESTS_BENCH_HANDOFF_RANK_PLAN_H_
 
@@ -15,9 +15,9 @@ namespace routing_replay::bench {
 // The id of sample `sample` in round `round`.
 std::string SampleId(int64_t round, int32_t sample);
 
-// `samples` is one of scenario.micro_batches().
+// `samples` must be one of scenario.micro_batches().
 absl::StatusOr<trainer::ReplayPlan> PlanMicroBatch(const HandoffScenario& scenario, RowRange samples, RankPlace place);
-// The sequences of its fetch.
+// The sequences that the rank fetches for these samples.
 std::vector<trainer::FetchSequence> FetchSequences(const HandoffScenario& scenario, RowRange samples, int64_t round);
 
 }  // namespace routing_replay::bench

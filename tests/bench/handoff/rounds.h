@@ -1,4 +1,4 @@
-// What one way of the hand-off took in each round.
+// Time, CPU and memory of one way of the hand-off in each round.
 #ifndef TESTS_BENCH_HANDOFF_ROUNDS_H_
 #define TESTS_BENCH_HANDOFF_ROUNDS_H_
 
@@ -10,11 +10,11 @@
 namespace routing_replay::bench {
 
 struct Round {
-  double ingest_s = 0;  // Until everything is in the middle …
-  double fetch_s = 0;   // … and from there until every rank holds its array.
+  double ingest_s = 0;  // Ingest: until the server or hub has everything.
+  double fetch_s = 0;   // Fetch: from there until every rank holds its array.
   double cpu_s = 0;     // Summed over all processes of the way.
   double peak_mb = 0;   // Peak resident memory above what the processes had before the round, summed.
-  double moved = 0;     // Bytes that passed the network over bytes needed; 0 where it is not known.
+  double moved = 0;     // Bytes on the network over bytes needed; 0 if unknown.
 
   double wall_s() const { return ingest_s + fetch_s; }
 };

@@ -21,7 +21,7 @@ uint64_t Mix(uint64_t x) { return testing::SplitMix64(x).Next(); }
 // Uniform in [0, 1).
 double Uniform(uint64_t x) { return static_cast<double>(Mix(x)) * 0x1.0p-64; }
 
-// Box-Muller, so that any language gets the same lengths.
+// Box-Muller instead of a library's distribution, so that any language produces the same lengths.
 int64_t Tokens(uint64_t sample) {
   const double u1 = Uniform(kLengthSeed + 2 * sample), u2 = Uniform(kLengthSeed + 2 * sample + 1);
   const double z = std::sqrt(-2 * std::log(u1)) * std::cos(2 * std::numbers::pi * u2);
@@ -76,7 +76,7 @@ std::vector<uint8_t> HandoffScenario::MakeSample(int32_t sample) const {
 std::vector<std::optional<RowSource>> HandoffScenario::LocalRows(RankPlace place) const {
   std::vector<std::optional<RowSource>> local;
   for (const RowRange micro_batch : micro_batches_) {
-    std::vector<std::optional<RowSource>> stream;  // What the context-parallel rank holds.
+    std::vector<std::optional<RowSource>> stream;  // The rows of one context-parallel rank.
     for (auto i = static_cast<int32_t>(micro_batch.begin); i < micro_batch.end; ++i) {
       const int64_t chunk_rows = Padded(tokens_[i]) / (2 * kCp);
       for (const int64_t chunk : {place.cp, 2 * kCp - 1 - place.cp}) {

@@ -1,8 +1,9 @@
-// The standard hand-off: which bytes lie in the rollout workers, and which bytes each trainer rank must end up with.
+// The standard hand-off: the bytes in the rollout workers, and the bytes that each trainer rank must receive.
 //
 // Qwen3-30B-A3B (48 MoE layers, 8 of 128), 32 samples of lognormal lengths, 4 workers, 8 ranks (tp 2, cp 2, pp 2,
 // sequence parallel, zigzag per sample, micro-batches of at most 32768 padded tokens). Every figure of a hand-off
-// refers to it, and the same bytes are made in Python to measure other systems, so nothing here may change.
+// refers to this scenario, and Python code that measures other systems generates the same bytes, so nothing here may
+// change.
 #ifndef TESTS_BENCH_HANDOFF_SCENARIO_H_
 #define TESTS_BENCH_HANDOFF_SCENARIO_H_
 
@@ -26,7 +27,7 @@ inline constexpr int64_t kSamplePadMultiple = 8;
 struct RankPlace {
   int32_t tp = 0, cp = 0, pp = 0;
 };
-// Ranks are counted with tp innermost and pp outermost.
+// Ranks are numbered with tp innermost and pp outermost.
 RankPlace PlaceOf(int32_t rank);
 
 // One row of a sample.
@@ -38,14 +39,14 @@ struct RowSource {
 // Immutable.
 class HandoffScenario {
  public:
-  // Fewer samples than the standard ones are for a quick look, never for a comparison.
+  // Fewer than the standard number of samples only for a quick run, never for a comparison.
   explicit HandoffScenario(int32_t samples = kStandardSamples);
 
   const Geometry& geometry() const { return geometry_; }
   int32_t samples() const { return static_cast<int32_t>(tokens_.size()); }
   int64_t tokens(int32_t sample) const { return tokens_[sample]; }
   int64_t rows(int32_t sample) const { return tokens_[sample] - 1; }  // The last sampled token has no row.
-  // Ids of all samples: their bytes in the narrowest plain form, which must go in once and out once.
+  // Bytes of all samples' ids in the narrowest unpacked form, each of which must enter once and leave once.
   int64_t ids() const;
   // Sample i belongs to worker i mod kWorkers.
   std::vector<int32_t> SamplesOf(int32_t worker) const;
@@ -55,8 +56,8 @@ class HandoffScenario {
   // [rows][layers][K], what the engine reported.
   std::vector<uint8_t> MakeSample(int32_t sample) const;
 
-  // Per local row of the rank, micro-batch after micro-batch, what it shows; nothing: filled with 0. Plain on purpose:
-  // the oracle.
+  // For each local row of the rank, in the order of micro-batches, the row that it shows; nullopt: filled with 0. It is
+  // the reference of the benchmark, so it is deliberately simple.
   std::vector<std::optional<RowSource>> LocalRows(RankPlace place) const;
   // [layers of the stage][local rows][K] for `samples`, one element per sample.
   std::vector<uint8_t> ExpectedArray(RankPlace place, absl::Span<const std::vector<uint8_t>> samples) const;

@@ -1,4 +1,4 @@
-// The scenario is pinned: lengths and digests are those that the Python generator of the same scenario prints.
+// Pins the scenario: lengths and digests must be those that the Python generator of the same scenario prints.
 #include "tests/bench/handoff/scenario.h"
 
 #include <gmock/gmock.h>

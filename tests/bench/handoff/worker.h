@@ -1,4 +1,4 @@
-// A rollout worker of the hand-off: holds what its engine produced, as uint8 and as int32, and hands it over.
+// A rollout worker of the hand-off: holds the rows of its engine as uint8 and as int32, and hands them over.
 #ifndef TESTS_BENCH_HANDOFF_WORKER_H_
 #define TESTS_BENCH_HANDOFF_WORKER_H_
 
@@ -12,12 +12,12 @@
 namespace routing_replay::bench {
 
 inline constexpr char kHandoffRun[] = "handoff";
-// What ROUTING_REPLAY_TRANSPORT may say of a client.
+// The values of ROUTING_REPLAY_TRANSPORT for a client.
 inline constexpr const char* kTransports[] = {"direct", "unix", "shm", "grpc"};
 
-// Commands: "open ENDPOINT HUB_PORT" connects to both; "hub" hands over to the hub; "u8 ROUND TRANSPORT" and
-// "i32 ROUND TRANSPORT" hand over to the service by one of kTransports, worker 0 releasing the round before first. They
-// return when everything is acknowledged. "payload" gives the payload bytes sent to the service so far.
+// Commands: "open ENDPOINT HUB_PORT" connects to both; "hub" sends to the hub; "u8 ROUND TRANSPORT" and "i32 ROUND
+// TRANSPORT" append to the service over one of kTransports, after worker 0 has released the previous round. They return
+// when everything is acknowledged. "payload" returns the payload bytes sent to the service so far.
 absl::StatusOr<std::unique_ptr<Role>> MakeWorker(const HandoffScenario& scenario, int32_t worker);
 
 }  // namespace routing_replay::bench

@@ -1,5 +1,5 @@
-// What a store takes for what it knows of a million small samples, and what it costs to open, look up, list and drop
-// them. In this process, without a server.
+// A store's memory for a million small samples, and the time to open, look up, list and drop them, in this process
+// without a server.
 #ifndef TESTS_BENCH_INDEX_INDEX_H_
 #define TESTS_BENCH_INDEX_INDEX_H_
 
@@ -12,7 +12,8 @@
 namespace routing_replay::bench {
 
 // Of the store memory without and with a spill directory, and of rocksdb: bytes of the heap per sample beside the ids
-// of experts and 4 bytes per plane, bytes of the budget per sample beside the same, and times. One round of each.
+// For the store memory without and with a spill directory, and for rocksdb: bytes of the heap and bytes of the budget
+// per sample, each without the expert ids and 4 bytes per plane, and times. One round each.
 absl::StatusOr<std::vector<Figure>> BenchIndex(const BenchOptions& options);
 
 }  // namespace routing_replay::bench

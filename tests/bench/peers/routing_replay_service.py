@@ -1,7 +1,7 @@
 """The service as a path of the peers' benchmark: Python at both ends, `bench.py --service routing_replay_service`.
 
-A round is a training step: its samples are new ones of the group of that number, and the groups before it are released
-inside the clock. Both sides count rounds by their calls. Nothing but the public packages is used.
+A round is a training step: it appends new samples in the group with the step's number, and releases the earlier groups
+inside the clock. Both sides count rounds by their calls. Uses only the public packages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RUN = "handoff"
 
 
 def serve(scenario: Any) -> tuple[str, list[int], Callable[[], None]]:
-    """Starts a server: its address, its process, and what ends it."""
+    """Starts a server. Returns its address, its process ids, and a function that stops it."""
     stack = ExitStack()
     server = stack.enter_context(routing_replay.local_server())
     return server.endpoint, [server.pid], stack.close
@@ -41,9 +41,10 @@ class Producer:
         self._step = 0
 
     def put(self, samples: Mapping[int, NDArray[Any]]) -> None:
-        """samples: ids [rows, layers, K]; one row less than tokens. Returns when all is acknowledged and sealed."""
+        """samples: ids [rows, layers, K], with one row less than tokens. Returns when all rows are acknowledged and
+        sealed."""
         self._step += 1
-        if 0 in samples:  # One worker of all.
+        if 0 in samples:  # Only one of the workers has sample 0.
             self._run.release_groups(0, self._step)
         for i, rows in samples.items():
             self._run.append(sample_id(self._step, i), rows, group=self._step, seal=True)
@@ -84,7 +85,7 @@ class Consumer:
         return samples, plan, np.zeros(plan.buffer_bytes, np.uint8)
 
     def get(self, out: NDArray[np.uint8]) -> None:
-        """Fills out [layers, local rows, K], micro-batch after micro-batch; 0 where a row has no record."""
+        """Fills out [layers, local rows, K] in the order of micro-batches; rows without a record are 0."""
         self._step += 1
         if self._source is None:
             self._source = trainer.ServiceSource(self._client.run(RUN))

@@ -1,19 +1,19 @@
-"""How far a trainer's log-probabilities are from the engine's: live routing, replay, and replay of shifted routes.
+"""Compares a trainer's log-probabilities with the engine's: live routing, replay, and replay of shifted routes.
 
     tests/bench/pictures/mismatch.sh [--prompts N] [--tokens N] [--noise S] [--json FILE] [--picture FILE]
 
-The engine is vLLM on the CPU in fp32; its answers, their log-probabilities and routes are its own. The trainer is the
-same model of transformers in bf16 with `routing_replay_trainer.hf`, whose routes come from the service. The model
-(4 layers, 8 of 64 experts, random weights) is small, so that bf16 alone moves few choices: noise is added to the
-trainer's routers, of S times the size of their weights, as other kernels, sums in another order and a version of the
-weights in between do in a large model. S = 0 is measured beside it.
+The engine is vLLM on the CPU in fp32, which produces the answers, their log-probabilities and their routes. The trainer
+is the same model in transformers with bf16 and `routing_replay_trainer.hf`, whose routes come from the service. The
+model (4 layers, 8 of 64 experts, random weights) is so small that bf16 alone changes few choices. Therefore noise of S
+times the size of the weights is added to the trainer's routers; in a large model, other kernels, another order of sums
+and slightly older weights have this effect. S = 0 is measured as well.
 
-`live`: the trainer chooses by itself. `R3`: it replays. `R3, one row late`: what was stored is one row late, which no
-shape and no token tells; what the trainer says of it is printed.
+`live`: the trainer chooses by itself. `R3`: it replays. `R3, one row late`: the stored rows are shifted by one, which
+neither shapes nor tokens reveal; the trainer's report is printed.
 
-What this shows: how much of the difference comes from the choice of experts and goes away with it, and that a shift
-is worse than no replay and is told. What it does not: how large any of it is in a trained model, whose experts are
-less alike or more than random ones.
+This shows how much of the difference is due to the choice of experts and disappears with replay, and that a shift is
+worse than no replay and is detected. It does not show how large the difference is in a trained model, whose experts may
+be more or less alike than random ones.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WAYS = ("live", "R3", "R3, one row late")
 
 
 class Answer(NamedTuple):
-    """tokens: prompt and answer; prompt: how many are the prompt's; logprobs: of the answer's; rows: of an append"""
+    """tokens: prompt and answer; prompt: number of prompt tokens; logprobs: of the answer; rows: to append"""
 
     tokens: list[int]
     prompt: int
@@ -78,7 +78,7 @@ def rollout(folder: Path, prompts: int, new_tokens: int) -> list[Answer]:
 
 
 def store(answers: list[Answer], geometry: rr.Geometry) -> dict[str, rr.Run]:
-    """A run for each way that replays."""
+    """Opens a run for each way that replays, and appends the answers' rows."""
     client = rr.Client()
     right, late = (client.run(name, geometry) for name in ("right", "late"))
     for i, answer in enumerate(answers):
@@ -105,7 +105,7 @@ def trainer_of(folder: Path, noise: float) -> Any:
 
 
 class Told(logging.Handler):
-    """Warnings of the trainer's package."""
+    """Collects warnings of the trainer package."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -136,7 +136,7 @@ def logprobs(answers: list[Answer], samples: list[int], tokens: torch.Tensor, lo
 
 @torch.no_grad()
 def play(model: Any, answers: list[Answer], run: rr.Run | None) -> tuple[np.ndarray, dict[str, float]]:
-    """The trainer's log-probabilities of all answers' tokens, and what it reports. run: replayed; live if absent"""
+    """The trainer's log-probabilities of all answers' tokens, and its report. run: replayed; None: live routing"""
     told: list[np.ndarray] = []
     if run is None:
         for samples, tokens, mask in batches(answers):
@@ -184,7 +184,7 @@ def main() -> None:
                 told, report = play(model, answers, runs.get(way))
                 found[name][way] = np.abs(told - engine).tolist()
                 print(row(name, way, metrics.mismatch(engine, told), report))
-    print("\nWhat the trainer says of the shifted routes:\n")
+    print("\nThe trainer's report on the shifted routes:\n")
     print("\n".join(f"> {words}" for words in said.words))
     if options.json:
         options.json.write_text(json.dumps(found) + "\n")

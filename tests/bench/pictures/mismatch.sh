@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Log-probabilities of a trainer beside those of vLLM, live, replayed, and replayed one row late: a table, what the
-# trainer says of the last, and the README's picture.
+# Compares a trainer's log-probabilities with vLLM's: live, replayed, and replayed one row late. Prints a table and the
+# trainer's report on the last, and draws the README's picture.
 #
 #   tests/bench/pictures/mismatch.sh [--build DIR] [--prompts N] [--tokens N] [--noise S] [--json FILE] [--picture FILE]
 #
-#   --build DIR     a built release tree (default: build/release, built where needed)
-#   --prompts N     answers (default: 16)
-#   --tokens N      of each answer (default: 96)
-#   --noise S       of the trainer's routers, over the size of their weights (default: 0.02)
-#   --json FILE     all differences
-#   --picture FILE  an SVG
+#   --build DIR     release build (default: build/release, built if needed)
+#   --prompts N     number of answers (default: 16)
+#   --tokens N      tokens per answer (default: 96)
+#   --noise S       noise of the trainer's routers, relative to the size of their weights (default: 0.02)
+#   --json FILE     writes all differences
+#   --picture FILE  writes an SVG
 #
-# vLLM, torch and transformers are those of the environment of vLLM's tests (tests/peers/vllm.sh), which is made once.
-# Some minutes on two cores. Exit status 77: no packages are to be had.
+# vLLM, torch and transformers come from the environment of vLLM's tests (tests/peers/vllm.sh), which is created once.
+# Takes some minutes on two cores. Exit status 77 if packages cannot be installed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 . tests/peers/environment.sh
@@ -28,7 +28,7 @@ while [ $# -gt 0 ]; do
   esac
 done
 
-python=$(peer_vllm) || { echo "skipped: no packages for vLLM"; exit 77; }
+python=$(peer_vllm) || { echo "skipped: the packages for vLLM cannot be installed"; exit 77; }
 build=$(peer_build "$build" routing_replay_library routing-replay-server)
 peer_paths "$build"
 PYTHONPATH+=:$PWD/tests/bench/pictures

@@ -1,20 +1,21 @@
-"""Memory and time of a training node: routes as slime carries them beside routes through the service.
+"""Memory and time of a training node: routes as slime carries them, and routes through the service.
 
     tests/bench/pictures/node.sh [--scale S] [--rounds N] [--json FILE] [--picture FILE]
 
 The node has the 8 ranks (tensor parallel 4, context parallel 2, sequence parallel) of GLM-4.7-Flash (46 MoE layers of
 47, 4 of 64 experts), and a step has 1,536 samples of 32,768 tokens: a case in which slime's users ran out of memory
-(slime issue 2384). A scale takes a part of the samples, each whole; memory is that of the scale, and the picture names
-the factor. All of it is played at the scale and at half of it, which shows whether a factor may be used.
+(slime issue 2384). A scale below 1 plays a share of the samples, each in full length. The memory is that of the scale,
+and the picture names the factor to the whole step. Everything is also played at half the scale, to show whether the
+cost is proportional.
 
-`stock`: int32 tensors of all layers of all tokens of the step in one object of Ray's store, which each rank takes as a
-whole (and unpickles by value, as Ray does tensors); then each cuts its rows and keeps a copy per layer of all
-micro-batches, as slime does. `ours`: the same arrays go
-into a server on the same node, and each rank plans and fetches each micro-batch, and keeps all of them, too. Processes
-and arrays are the same for both; rounds go A B A B. What the ranks hold is compared after each round.
+`stock`: int32 tensors of all layers of all tokens of the step are one object of Ray's store. Each rank gets the whole
+object (and unpickles it by value, as Ray does with tensors), then cuts its rows and keeps a copy per layer of all
+micro-batches, as slime does. `ours`: the same arrays go into a server on the same node. Each rank plans and fetches
+each micro-batch, and also keeps all of them. Both use the same processes and arrays, and rounds alternate. The rows
+that the ranks hold are compared after each round.
 
-Memory is what processes take beyond what they held before the first step, at the moment when all together take the
-most, with what their allocators keep; pages that they share count once. The rollout's own arrays count for neither.
+Memory is what processes use beyond their use before the first step, at the moment when their sum is largest, including
+what their allocators keep; shared pages count once. The rollout's own arrays do not count.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Process:
 
 @ray.remote(num_cpus=1)
 class Rollout(Process):
-    """The rollout manager, which has an engine's arrays."""
+    """The rollout manager, which holds an engine's arrays."""
 
     def make(self, samples: int) -> None:
         random = np.random.default_rng(3)
@@ -119,11 +120,11 @@ class Rank(Process):
                     "sequence_parallel": True,
                 }
                 batch = source.fetch(rt.plan(run.geometry, micro_batch, rank={"cp": self.cp, "tp": self.tp}))
-                batch.indices[:, batch.states != rt.REPLAYED] = 0  # As the other way pads.
+                batch.indices[:, batch.states != rt.REPLAYED] = 0  # As slime's padding.
                 self.held.append(batch.indices)
 
     def digest(self) -> str:
-        """The digest of the rows that are held, which are then freed."""
+        """Digest of the held rows, which it then frees."""
         digest = hashlib.sha256()
         for layers in self.held:
             for ids in layers:
@@ -134,11 +135,11 @@ class Rank(Process):
 
 
 class Meter:
-    """Memory and CPU time of processes while something runs. Pages that they share are one more part, "object store".
+    """Memory and CPU time of processes while something runs. Shared pages are counted as one more part, "object store".
 
-    parts: processes by what they are
-    before: bytes of each part that do not count
-    counted: the parts whose sum has a peak
+    parts: process ids by part
+    before: bytes of each part to subtract
+    counted: parts whose sum has the peak
     """
 
     def __init__(self, parts: dict[str, list[int]], before: dict[str, int], counted: set[str]) -> None:
@@ -151,7 +152,7 @@ class Meter:
         self._thread.start()
 
     def end(self) -> tuple[dict[str, int], dict[str, int], float]:
-        """Bytes per part when the counted ones took the most together; the most of each part; seconds of CPU."""
+        """Bytes per part when the sum of the counted parts was largest; the peak of each part; CPU seconds."""
         cpu = self._cpu_seconds() - self._cpu
         self._stop.set()
         self._thread.join()
@@ -190,7 +191,7 @@ def _status(pid: int, field: str) -> int:
     return 0
 
 
-# What stores a step, and what starts that a rank takes it.
+# A function that stores a step, and one that makes a rank fetch it.
 Way = tuple[Callable[[], Any], Callable[[Any], Any]]
 
 
@@ -212,14 +213,14 @@ class Node:
         ray.get(self._rollout.make.remote(samples))
         self._before["rollout"] = private(self._pids)["rollout"]
         played: dict[str, list[dict[str, Any]]] = {"stock": [], "ours": []}
-        for number in range(-1, rounds):  # The first one warms up.
+        for number in range(-1, rounds):  # The first one is a warm-up.
             digests = []
             for way, (put, take) in {"stock": self._stock(), "ours": self._ours(samples)}.items():
                 seen, digest = self._measure("object store" if way == "stock" else "server", put, take)
                 digests.append(digest)
                 if number >= 0:
                     played[way].append(seen)
-            assert digests[0] == digests[1], "the ranks hold other rows by one way than by the other"
+            assert digests[0] == digests[1], "the ranks hold different rows in the two ways"
         return played
 
     def _stock(self) -> Way:

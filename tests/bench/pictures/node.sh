@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Memory and time of a training node of GLM-4.7-Flash, slime's way beside ours: a table, and the README's picture.
+# Memory and time of a training node of GLM-4.7-Flash, slime's way beside ours: prints a table and draws the README's
+# picture.
 #
 #   tests/bench/pictures/node.sh [--build DIR] [--scale S] [--rounds N] [--json FILE] [--picture FILE]
 #
-#   --build DIR     a built release tree (default: build/release, built where needed)
-#   --scale S       part of the step's 1,536 samples (default: 0.01, which takes 8 GB of memory and some minutes; 1 takes
+#   --build DIR     release build (default: build/release, built if needed)
+#   --scale S       share of the step's 1,536 samples (default: 0.01, which takes 8 GB of memory and some minutes; 1 takes
 #                   500 GB)
-#   --rounds N      counted rounds at the scale, and at half of it (default: 5)
-#   --json FILE     what all rounds gave
-#   --picture FILE  an SVG
+#   --rounds N      counted rounds at this scale, and at half of it (default: 5)
+#   --json FILE     writes the results of all rounds
+#   --picture FILE  writes an SVG
 #
-# Ray and torch are those of the environment of slime's tests (tests/peers/slime.sh), which is made once. Exit status
-# 77: no packages are to be had.
+# Ray and torch come from the environment of slime's tests (tests/peers/slime.sh), which is created once. Exit status 77
+# if packages cannot be installed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 . tests/peers/environment.sh
@@ -27,10 +28,10 @@ while [ $# -gt 0 ]; do
   esac
 done
 
-python=$(peer_slime) || { echo "skipped: no packages for slime"; exit 77; }
+python=$(peer_slime) || { echo "skipped: the packages for slime cannot be installed"; exit 77; }
 build=$(peer_build "$build" routing_replay_library routing-replay-server)
 peer_paths "$build"
 PYTHONPATH+=:$PWD/tests/bench/pictures
-# Ray ends no process here for what others on this machine take.
+# Keeps Ray from killing its processes because of memory that other processes use.
 export RAY_memory_monitor_refresh_ms=0 RAY_USAGE_STATS_ENABLED=0
 exec "$python" tests/bench/pictures/node.py "${rest[@]}"

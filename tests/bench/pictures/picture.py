@@ -1,4 +1,4 @@
-"""Pictures as SVG, and what they say of the machine."""
+"""Draws pictures as SVG, and describes the machine for their captions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIDTH = 860
 
 
 def machine() -> str:
-    """A line for below a table."""
+    """A line about the machine, for below a table."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown CPU")
     return f"{os.cpu_count()} x {name}, {datetime.date.today().isoformat()}, load {os.getloadavg()[0]:.1f}."
@@ -41,9 +41,9 @@ def _whole(height: float, parts: Sequence[str]) -> str:
 
 
 def bars(title: str, panels: Sequence[tuple[str, Iterable[str], Sequence[tuple[str, Sequence[float]]]]]) -> str:
-    """Horizontal bars, each of the same pieces.
+    """Horizontal bars that consist of the same pieces.
 
-    panels: headline, names of the pieces, and bars: a name and a length of each piece
+    panels: headline, names of the pieces, and bars, each a name and a length per piece
     """
     left, room = 90, _WIDTH - 90 - 90
     made, y = [_text(20, 30, title, 16)], 62.0
@@ -68,7 +68,7 @@ def bars(title: str, panels: Sequence[tuple[str, Iterable[str], Sequence[tuple[s
 
 
 def shares(title: str, below: str, abscissa: str, ordinate: str, curves: Mapping[str, Sequence[float]]) -> str:
-    """For each curve the share of its values that are larger than x; x is on a logarithmic axis from 1e-4 to 10."""
+    """Draws for each curve the share of values above x; x has a logarithmic axis from 1e-4 to 10."""
     left, right, top, bottom = 70.0, _WIDTH - 30.0, 112.0, 392.0
     first, last = -4, 1
 

@@ -29,7 +29,7 @@ constexpr int64_t kRunOfPositions = 64;
 struct Scenario {
   std::string name;
   std::function<absl::StatusOr<ReplayPlan>()> plan;
-  int64_t rows = 0;  // Local rows that it must have.
+  int64_t rows = 0;  // The expected number of local rows.
 };
 
 // Tokens a little below the padded length, as real documents have.
@@ -61,7 +61,7 @@ MicroBatchLayout Rectangle(int64_t tokens, int64_t length) {
   return layout;
 }
 
-// Runs of rows in random order: what rank 0 might say.
+// Runs of rows in random order, as an explicit partition might give to rank 0.
 std::vector<int64_t> Positions(int64_t tokens) {
   std::vector<int64_t> starts;
   for (int64_t row = 0; row < tokens; row += kRunOfPositions) starts.push_back(row);

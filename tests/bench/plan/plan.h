@@ -1,8 +1,8 @@
-// The time that replay plans take: one rank's plan of a micro-batch of 2^20 tokens, on one core.
+// The time to make a replay plan: one rank's plan of a micro-batch of 2^20 tokens, on one core.
 //
-// Packed documents of 8192 and of 64 tokens, a rectangle in sequence-major order, samples un-flattened, a contiguous
-// stream with a policy's padding predicted first, and a stream given as a list of positions (runs of 64). The floor is
-// a memcpy of the row map in its long form, 12 bytes a local row.
+// Cases: packed documents of 8192 and of 64 tokens, a rectangle in sequence-major order, samples without flattening, a
+// contiguous stream whose padding a policy predicts first, and a stream given as a list of positions (runs of 64). The
+// floor is a memcpy of the row map in its long form, 12 bytes per local row.
 #ifndef TESTS_BENCH_PLAN_PLAN_H_
 #define TESTS_BENCH_PLAN_PLAN_H_
 
@@ -14,7 +14,7 @@
 
 namespace routing_replay::bench {
 
-// Milliseconds of a plan. INTERNAL if a plan does not replay the rows that its layout has.
+// Milliseconds per plan. INTERNAL if a plan does not replay the rows of its layout.
 absl::StatusOr<std::vector<Figure>> BenchPlan(const BenchOptions& options);
 
 }  // namespace routing_replay::bench

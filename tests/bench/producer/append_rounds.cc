@@ -1,10 +1,10 @@
-// The C++ client as a rollout worker, a round at a time: the peer of producer.py.
+// The C++ client as a rollout worker, one round at a time: the counterpart of producer.py.
 //
 //   append_rounds ENDPOINT RUN FILE TOKENS LAYERS TOP_K SAMPLES
 //
-// FILE holds int32 ids [TOKENS - 1][LAYERS][TOP_K]. For each line of standard input, a number, appends them as SAMPLES
-// samples of the group of that number, waits until all are acknowledged and prints the seconds that this took, of the
-// clock and of this process's CPUs; then gives the group back.
+// FILE holds int32 ids [TOKENS - 1][LAYERS][TOP_K]. For each line of standard input, which is a group number, it
+// appends the ids as SAMPLES samples of that group, waits until all are acknowledged, prints the wall seconds and this
+// process's CPU seconds, and then releases the group.
 #include <chrono>
 #include <cstdlib>
 #include <ctime>

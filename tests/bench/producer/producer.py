@@ -1,13 +1,14 @@
-"""Rollout workers of Python beside the C++ client: from what an engine gives to acknowledged rows, in the same rounds.
+"""Compares rollout workers in Python with the C++ client, from an engine's output to acknowledged rows, in the same
+rounds.
 
     producer.py --build DIR [--repetitions N] [--tls] [--quick] [--json FILE]
 
 Each round appends the same samples of Qwen3-30B-A3B's shape through the C++ client (int32 arrays, the floor) and from
-Python: int32 arrays, base64 of .npy as vLLM's HTTP answers hold it, whole HTTP bodies of those (found, decoded,
-appended), and nested lists of JSON as vLLM 0.21 answered, text to rows (a part of the samples; the figure is per byte).
-GB/s are of ids, one byte each. `small` is the CPU time of the worker's process for one append of 8 rows, from the call
-to its acknowledgement, of two thousand in a row. With --tls, all of it over TLS, and figures are named so. Nothing else
-should run on the machine.
+Python in several forms: int32 arrays; base64 of .npy, as in vLLM's HTTP answers; whole HTTP bodies with it (found,
+decoded, appended); and nested JSON lists as of vLLM 0.21, from text to rows (only some of the samples, as the figure is
+per byte). GB/s count one byte per id. `small` is the CPU time of the worker's process per append of 8 rows, from the
+call to its acknowledgement, over two thousand appends in a row. With --tls everything runs over TLS, and the figures'
+names say so. Nothing else should run on the machine.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ TUNED = (
 
 
 class CppWorker:
-    """append_rounds, which waits for a round."""
+    """A process of append_rounds that waits for its next round."""
 
     def __init__(self, program: Path, endpoint: str, ids: Path, tokens: int, samples: int) -> None:
         arguments = [endpoint, RUN, ids, tokens, LAYERS, TOP_K, samples]
@@ -47,7 +48,7 @@ class CppWorker:
         )
 
     def play(self, group: int) -> tuple[float, float]:
-        """Seconds of the clock and of the process's CPUs."""
+        """Wall seconds and CPU seconds of the process."""
         assert self._process.stdin is not None and self._process.stdout is not None
         print(group, file=self._process.stdin, flush=True)
         took, cpu = self._process.stdout.readline().split()
@@ -77,7 +78,7 @@ def certificate(directory: Path) -> list[str]:
 def measure(
     build: Path, directory: Path, tls: bool, tokens: int, samples: int, repetitions: int
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Per way the GB/s of each round; per client the microseconds of CPU for a small append."""
+    """GB/s of each round per way, and microseconds of CPU for a small append per client."""
     import routing_replay as rr
     from routing_replay import http
     from routing_replay.engines import vllm
@@ -176,10 +177,10 @@ def main() -> None:
     parser.add_argument("--build", type=Path, required=True)
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--tls", action="store_true", help="over TLS, with a certificate made by the openssl program")
-    parser.add_argument("--quick", action="store_true", help="small and short, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="few and small rounds, only to see that it runs")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    if "GLIBC_TUNABLES" not in os.environ:  # As the README tells users; read when a process starts.
+    if "GLIBC_TUNABLES" not in os.environ:  # As the README recommends; glibc reads it at start.
         os.environ["GLIBC_TUNABLES"] = TUNED
         os.execv(sys.executable, [sys.executable, *sys.argv])
     tokens, samples = (257, 8) if options.quick else (4097, 16)

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""What replay costs the host: the fused operator beside Megatron-Core's own unfused replay, on the CPU.
+"""The cost of replay on the host: the fused operator beside Megatron-Core's own unfused replay, on the CPU.
 
     PYTHONPATH=trainer_plugin/python/src:trainer_plugin/python/tests ROUTING_REPLAY_LIBRARY_DIR=build/release/lib \
         build/peers/megatron-core-0.19.2/bin/python tests/bench/router/router_host.py [--rounds N] [--json FILE]
 
-Microseconds of this process per call of one router of 4 rows, and per pass of 48 layers of them: so few rows that what
-is left is the host's work, which is the same where a GPU computes. "own" is Megatron's function or router, told by
-hand; "ratio" is ours over it, the median of rounds in which both take turns. In the 48 layers both faces are those of
-`megatron.attach`, without the plan and the fetch of the pass. Exit status 77, with the reason, without megatron-core.
+Prints microseconds of this process per call of one router with 4 rows, and per pass of 48 layers of them. With so few
+rows only the host's work remains, which is the same when a GPU computes. "own" is Megatron's function or router, called
+directly; "ratio" is our time over its time, the median over rounds in which both take turns. In the 48 layers both
+interfaces are those of `megatron.attach`, without the plan and the fetch of the pass. Exit status 77, with the reason,
+without megatron-core.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def calls(score: str, rounds: int, count: int) -> list[dict[str, Any]]:
 
 
 class Routers(models.Model):
-    """Of a model nothing but its routers. seconds: of the last forward."""
+    """A model that consists only of its routers. seconds: of the last forward pass."""
 
     def forward(self, hidden: Any) -> Any:
         before = time.process_time()

@@ -26,7 +26,7 @@ uint8_t Id(int64_t variation, int64_t row, int64_t layer, int slot) {
                               Shape::kExperts);
 }
 
-// Of each variation, either [rows][layers][K] or [layers][rows][K].
+// The ids of each variation, as [rows][layers][K] or [layers][rows][K].
 std::vector<std::vector<uint8_t>> Ids(const Shape& shape, bool by_layer) {
   std::vector<std::vector<uint8_t>> all(kVariations);
   const int64_t outer = by_layer ? shape.layers : shape.rows, inner = by_layer ? shape.rows : shape.layers;
@@ -61,7 +61,7 @@ class Writer final : public Role {
   const std::vector<std::vector<uint8_t>> ids_;
 };
 
-// Compares what arrives. The indices of a request's samples lead to `samples`.
+// Compares what arrives with the expected ids. `samples` has the sample number of each index of the request.
 class Compared final : public ReadSink {
  public:
   Compared(const Shape& shape, const std::vector<std::vector<uint8_t>>& ids, const std::vector<int64_t>& samples)
@@ -79,7 +79,7 @@ class Compared final : public ReadSink {
     for (int32_t i = 0; i < piece.layer_count; ++i) {
       const int64_t at = ((piece.layer_begin + i) * shape_.rows + piece.rows.begin) * Shape::kTopK;
       if (std::memcmp(piece.bytes.data() + i * bytes, ids.data() + at, bytes) != 0) {
-        return absl::DataLossError("other ids than were appended");
+        return absl::DataLossError("the ids differ from the appended ones");
       }
     }
     read_ += piece.layer_count * bytes;

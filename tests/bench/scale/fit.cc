@@ -5,7 +5,7 @@
 namespace routing_replay::bench {
 namespace {
 
-// The line through (x, y) with the least squares, each weighted by w.
+// The least-squares line through (x, y) with weights w.
 class WeightedSums {
  public:
   void Add(double x, double y, double w) {

@@ -10,17 +10,17 @@ struct Measured {
   double size = 0, cost = 0;  // Both above 0.
 };
 
-// The exponent e of cost = c size^e: the slope of the least squares of the logarithms. Needs two sizes.
+// The exponent e of cost = c size^e, by least squares over the logarithms. Requires two sizes.
 double Exponent(const std::vector<Measured>& points);
 
-// A part that does not grow and one that does.
+// A constant part, and a part proportional to the size.
 struct Line {
   double fixed = 0, each = 0;
 
   double At(double size) const { return fixed + each * size; }
 };
 
-// The line whose relative errors have the least squares. Needs two sizes.
+// The line with the least squares of relative errors. Requires two sizes.
 Line FitLine(const std::vector<Measured>& points);
 
 }  // namespace routing_replay::bench

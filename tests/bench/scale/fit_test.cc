@@ -13,7 +13,7 @@ TEST(FitTest, AnExponentIsThatOfThePowerLaw) {
     for (const double size : {3.0, 10.0, 500.0}) points.push_back({size, 7 * std::pow(size, exponent)});
     EXPECT_NEAR(Exponent(points), exponent, 1e-9);
   }
-  // By hand: logarithms to the base 10 are (0, 0), (1, 1), (2, 1).
+  // Computed by hand: logarithms to base 10 are (0, 0), (1, 1), (2, 1).
   EXPECT_NEAR(Exponent({{1, 1}, {10, 10}, {100, 10}}), 0.5, 1e-9);
 }
 
@@ -25,7 +25,8 @@ TEST(FitTest, ALineIsFoundWhereThereIsOne) {
 }
 
 TEST(FitTest, SmallCostsCountAsMuchAsLargeOnes) {
-  // A line through the first two misses the third by 10 %: so much in seconds is much more than all of the first.
+  // A line through the first two sizes misses the third by 10 %, which is more seconds than the whole cost of the
+  // first.
   const Line line = FitLine({{1, 1}, {10, 10}, {1000, 1100}});
   EXPECT_NEAR(line.At(1), 1, 0.05);
   EXPECT_NEAR(line.At(1000), 1100, 55);

@@ -20,13 +20,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A round moves a million samples, and 2 GiB.
+// A round moves a million samples and 2 GiB, so three rounds are enough.
 constexpr int kMostRounds = 3;
 constexpr int kExtrapolatedRanks = 10240;
-// What the server may take beyond 1.15 times the ids that it holds.
+// Memory that the server may use beyond 1.15 times the ids that it holds.
 constexpr double kServerMb = 67.1;
 
-// One thing that grows, from the smallest size to the largest, while all else stays.
+// One quantity that grows from the smallest size to the largest, while the others stay constant.
 struct Axis {
   std::string name;
   std::function<double(const Shape&)> size;
@@ -40,11 +40,11 @@ std::vector<Axis> Axes(bool quick) {
     return made;
   };
   return {
-      // 512 bytes each: what a sample costs, and not its rows.
+      // 512 bytes each, so that the cost of a sample outweighs that of its rows.
       {"samples", [](const Shape& s) { return static_cast<double>(s.samples); },
        shapes({1000, 10'000, 100'000, 1'000'000}, {100, 1000},
               [](int64_t samples) { return Shape{.samples = samples, .rows = 16, .layers = 4}; })},
-      // Samples of 1.5 MiB, to 2 GiB.
+      // Samples of 1.5 MiB, 2 GiB in total at the largest size.
       {"bytes", [](const Shape& s) { return static_cast<double>(s.bytes()); },
        shapes({86, 171, 342, 683, 1366}, {4, 8},
               [](int64_t samples) { return Shape{.samples = samples, .rows = 4096, .layers = 48}; })},
@@ -53,7 +53,7 @@ std::vector<Axis> Axes(bool quick) {
               [quick](int64_t layers) {
                 return Shape{.samples = quick ? 4 : 256, .rows = 2048, .layers = static_cast<int32_t>(layers)};
               })},
-      // Each rank has a sample of 192 KiB: a data-parallel trainer that grows.
+      // A sample of 192 KiB per rank: a data-parallel trainer that grows.
       {"ranks", [](const Shape& s) { return static_cast<double>(s.ranks); },
        shapes({8, 16, 32, 64, 128, 256, 512}, {2, 4, 8},
               [](int64_t ranks) {
@@ -62,11 +62,11 @@ std::vector<Axis> Axes(bool quick) {
   };
 }
 
-// The cost of one hand-off. Memory is a process's peak, minus what it took before.
+// The cost of one hand-off. The memory of a process is its peak minus its use before the hand-off.
 struct Cost {
   double wall_s = 0, cpu_s = 0;
   double server_mb = 0, writer_mb = 0, readers_mb = 0;
-  double server_peak_mb = 0;  // All of it.
+  double server_peak_mb = 0;  // Including its use before.
 };
 
 double Megabytes(int64_t bytes) { return 1e-6 * static_cast<double>(bytes); }
@@ -119,7 +119,7 @@ class Growth {
     return figures;
   }
 
-  // For 2 GiB: the memory that each process takes, and its limit.
+  // The memory of each process for 2 GiB, and its limit.
   std::vector<Figure> Bounds() const {
     const double ids = Megabytes(axis_.shapes.back().bytes());
     const auto beside = [&](const char* name, double Cost::*value, const char* bound_name, double bound) {
@@ -131,7 +131,8 @@ class Growth {
             beside("reader-memory", &Cost::readers_mb, "2 x in flight", 2 * Megabytes(kReadBytes))};
   }
 
-  // A line through all sizes but the largest, what it misses there, and what the line through all says of more.
+  // The error of a line through all sizes but the largest, at the largest; and what the line through all sizes predicts
+  // for more.
   std::vector<Figure> Extrapolated(double size) const {
     std::vector<Figure> figures;
     for (const Kind& kind : kKinds) {

@@ -1,4 +1,4 @@
-// How wall time, CPU time and memory grow with the number of samples, with bytes, layers and ranks.
+// How wall time, CPU time and memory grow with the number of samples, bytes, layers and ranks.
 #ifndef TESTS_BENCH_SCALE_SCALE_H_
 #define TESTS_BENCH_SCALE_SCALE_H_
 
@@ -10,8 +10,8 @@
 
 namespace routing_replay::bench {
 
-// Exponents, costs of the largest size of each kind, and of more ranks than were played, by a line whose error at the
-// largest number that was played stands beside it. DATA_LOSS for a wrong byte.
+// Exponents of growth; costs at the largest size of each quantity; and costs predicted by a line for more ranks than
+// were run, with the line's error at the largest number that was run. DATA_LOSS for a wrong byte.
 absl::StatusOr<std::vector<Figure>> BenchScale(const BenchOptions& options);
 
 }  // namespace routing_replay::bench

@@ -1,4 +1,4 @@
-// The server of BytesService, written as anybody would write it.
+// A plain gRPC server of BytesService, without optimizations.
 #ifndef TESTS_BENCH_SERVE_BYTES_SERVER_H_
 #define TESTS_BENCH_SERVE_BYTES_SERVER_H_
 
@@ -9,7 +9,7 @@
 
 namespace routing_replay::bench {
 
-// Any command is answered with the port it listens on.
+// The answer to any command is the port of the server.
 absl::StatusOr<std::unique_ptr<Role>> MakeBytesServer();
 
 }  // namespace routing_replay::bench

@@ -50,7 +50,7 @@ class GrpcWay final : public Way {
     grpc::ClientContext context;
     const auto reader = stub_->Get(&context, GetRequest());
     for (Chunk chunk; reader->Read(&chunk);) {
-      if (chunk.data().size() > out.size()) return absl::DataLossError("more bytes than were put");
+      if (chunk.data().size() > out.size()) return absl::DataLossError("there are more bytes than were put");
       std::memcpy(out.data(), chunk.data().data(), chunk.data().size());
       out.remove_prefix(chunk.data().size());
     }
@@ -61,7 +61,7 @@ class GrpcWay final : public Way {
   const Transfer transfer_;
   const TransferData& data_;
   std::unique_ptr<BytesService::Stub> stub_;
-  std::map<int64_t, std::vector<Chunk>> chunks_;  // By size.
+  std::map<int64_t, std::vector<Chunk>> chunks_;  // By message size.
 };
 
 }  // namespace

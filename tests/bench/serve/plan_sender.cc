@@ -68,7 +68,7 @@ absl::Status PlanSender::Step() {
       direct_ ? direct_->Write(std::move(action.message)) : stream_->Write(std::move(action.message));
       return absl::OkStatus();
     case AppendSession::Step::kCancel:
-      return absl::UnavailableError("the server does not take the appends");
+      return absl::UnavailableError("the server makes no progress with the appends");
     case AppendSession::Step::kWait:
       return Wait(action.until);
   }

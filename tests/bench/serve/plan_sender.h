@@ -1,4 +1,4 @@
-// Sends appends that are made already, the way the client's appender does: its protocol and its stream.
+// Sends prepared appends with the protocol and the stream of the client's appender.
 #ifndef TESTS_BENCH_SERVE_PLAN_SENDER_H_
 #define TESTS_BENCH_SERVE_PLAN_SENDER_H_
 
@@ -16,14 +16,14 @@
 
 namespace routing_replay::bench {
 
-// One stream, kept open: over the direct path where the link has one, else over gRPC. Not thread-safe; works on the
-// calling thread.
+// One open stream: over the direct path if the link has one, otherwise over gRPC. Not thread-safe; all work is done on
+// the calling thread.
 class PlanSender {
  public:
   PlanSender(std::shared_ptr<client::Link> link, const std::string& run);
   ~PlanSender();
 
-  // Returns when all are acknowledged; the first error of any. A broken stream is an error.
+  // Returns when all appends are acknowledged, or with the first error. A broken stream is an error.
   absl::Status Send(std::vector<client::AppendPlan> plans);
 
  private:
@@ -37,8 +37,8 @@ class PlanSender {
   client::ServerConnection connection_;
   grpc::CompletionQueue events_;
   client::AppendSession session_;
-  Mutex sending_;                                 // Of direct_.
-  std::unique_ptr<client::AppendStream> stream_;  // One of them.
+  Mutex sending_;                                 // Guards direct_.
+  std::unique_ptr<client::AppendStream> stream_;  // One of the two is set.
   std::unique_ptr<client::DirectAppendStream> direct_;
 };
 

@@ -30,22 +30,22 @@ struct Pass {
 struct WayPasses {
   std::vector<Pass> ingest, egress;
 };
-// By number of the message size and name of the way; passes of one round stand at the same index.
+// By index of the message size and name of the way. Passes of the same round have the same index.
 using Passes = std::map<std::pair<size_t, std::string>, WayPasses>;
 
 constexpr const char* kWays[] = {"tcp", "openssl", "grpc", "service", "direct", "direct-tls", "appender"};
 constexpr const char* kSmallWays[] = {"tcp", "appender"};
 
-// All processes, under one setting of the allocator.
+// All processes with one allocator setting.
 class Setup {
  public:
   Setup(const Transfer& transfer, Tuning tuning) : transfer_(transfer), tuning_(tuning) {}
 
   absl::Status Start(const std::string& server_program);
-  // Through all ways and sizes once.
+  // Plays each way with each size once.
   absl::Status Play(bool counts);
   const Passes& passes() const { return passes_; }
-  // Microseconds of small appends and reads by the way, a pass each.
+  // Microseconds of small appends and reads by way, one value per round.
   const std::map<std::string, std::vector<double>>& small(bool puts) const { return puts ? small_puts_ : small_gets_; }
 
  private:
@@ -160,7 +160,7 @@ std::vector<double> Values(const std::vector<Pass>& passes, double Pass::*of) {
   return values;
 }
 
-// The figures of one direction and size.
+// Makes the figures of one direction and size.
 class FigureMaker {
  public:
   FigureMaker(const Passes& passes, size_t size, std::vector<Pass> WayPasses::*direction)
@@ -207,7 +207,7 @@ void AddFigures(const Passes& passes, std::vector<Figure>& figures) {
   }
 }
 
-// Without the allocator's tuning, beside the same with it.
+// Adds figures without allocator tuning, with the tuned ones as their floor.
 void AddUntuned(const Passes& untuned, const Passes& tuned, std::vector<Figure>& figures) {
   const std::vector<MessageSize> sizes = Transfer::Sizes();
   for (const Direction& direction : kDirections) {

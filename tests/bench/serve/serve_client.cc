@@ -81,7 +81,7 @@ class ServeClient final : public Role {
   absl::Status Check() const {
     if (data_.blocks() == out_.span()) return absl::OkStatus();
     const auto differing = std::mismatch(data_.blocks().begin(), data_.blocks().end(), out_.data()).first;
-    return absl::DataLossError(absl::StrCat("byte ", differing - data_.blocks().begin(), " came back as another one"));
+    return absl::DataLossError(absl::StrCat("byte ", differing - data_.blocks().begin(), " came back changed"));
   }
 
   const Transfer transfer_;

@@ -1,4 +1,4 @@
-// The benchmark's only client: makes the transfer in each way, when told to.
+// The only client of the benchmark: moves the transfer by each way on command.
 #ifndef TESTS_BENCH_SERVE_SERVE_CLIENT_H_
 #define TESTS_BENCH_SERVE_SERVE_CLIENT_H_
 
@@ -11,13 +11,11 @@
 namespace routing_replay::bench {
 
 // Commands: "open ENDPOINT HUB_PORT TLS_HUB_PORT GRPC_PORT TLS_ENDPOINT CACERT" connects every way. WAY is one of kWays
-// (serve.cc), SIZE the number of a message size, NUMBER that of the transfer, ascending:
-//   "prepare WAY SIZE NUMBER"                          before put, outside the clock
-//   "put WAY SIZE NUMBER", "get WAY SIZE NUMBER"       answer with the seconds that they took
-//   "small-put WAY NUMBER", "small-get WAY NUMBER"     answer with the median of the seconds of many small ones
-//   (appender
-//                                                      and tcp)
-//   "poison", "check"                                  overwrite the bytes that get fills, compare them
+// (serve.cc), SIZE the index of a message size, NUMBER that of the transfer, ascending:
+//   "prepare WAY SIZE NUMBER"                       prepares the put, outside the clock
+//   "put WAY SIZE NUMBER", "get WAY SIZE NUMBER"    return the seconds that they took
+//   "small-put WAY NUMBER", "small-get WAY NUMBER"  return the median seconds of many small ones (appender and tcp
+//   only) "poison", "check"                               overwrite the buffer of get, and compare it
 absl::StatusOr<std::unique_ptr<Role>> MakeServeClient(const Transfer& transfer);
 
 }  // namespace routing_replay::bench

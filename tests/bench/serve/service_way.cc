@@ -23,7 +23,7 @@ std::string SampleId(const MessageSize& size, int64_t round, int32_t message) {
   return absl::StrCat(size.name, "/", round, "/", message);
 }
 
-// Puts each piece where it belongs.
+// Copies each piece to its place in `out`.
 class BlockSink final : public ReadSink {
  public:
   BlockSink(const MessageSize& size, absl::Span<uint8_t> out) : bytes_(Transfer::Bytes(size)), out_(out) {}
@@ -54,14 +54,14 @@ struct SmallSink final : ReadSink {
   int64_t rows = 0;
 };
 
-// What both ways into the service share.
+// The part that both ways into the service share.
 class ServiceWay : public Way {
  public:
   ServiceWay(std::unique_ptr<Client> client, std::shared_ptr<Run> run, const Transfer& transfer,
              const TransferData& data)
       : transfer_(transfer), data_(data), client_(std::move(client)), run_(std::move(run)) {}
 
-  // The round before is released.
+  // Releases the previous round.
   absl::Status Prepare(const MessageSize&, int64_t round) override { return run_->ReleaseGroups(0, round).status(); }
 
   absl::Status Get(const MessageSize& size, int64_t round, absl::Span<uint8_t> out) override {

@@ -9,7 +9,7 @@ namespace routing_replay::bench {
 namespace {
 
 constexpr int32_t kLayers = 48, kExperts = 128, kTopK = 8;
-// Multiples of the windows of both sizes: 124 MB, and 21 MB for a quick look.
+// Multiples of the windows per message of both sizes: 124 MB, and 21 MB for a quick run.
 constexpr int64_t kWindows = 1260, kQuickWindows = 210;
 
 }  // namespace
@@ -36,7 +36,7 @@ TransferData::TransferData(const Transfer& transfer) : rows_(transfer.bytes()), 
     uint8_t* block = blocks_.data() + window * Transfer::WindowBytes();
     for (int64_t r = 0; r < kDefaultBlockRows; ++r) {
       for (int32_t layer = 0; layer < kLayers; ++layer, row += kTopK) {
-        const uint64_t first = random(), step = random() | 1;  // An odd step: all ids of a row differ.
+        const uint64_t first = random(), step = random() | 1;  // With an odd step all ids of a row differ.
         for (int32_t k = 0; k < kTopK; ++k) row[k] = static_cast<uint8_t>((first + k * step) % kExperts);
         std::copy_n(row, kTopK, block + (layer * int64_t{kDefaultBlockRows} + r) * kTopK);
       }

@@ -1,4 +1,4 @@
-// What is moved in this benchmark, and in which pieces.
+// The data of this benchmark, and the messages that it is divided into.
 #ifndef TESTS_BENCH_SERVE_TRANSFER_H_
 #define TESTS_BENCH_SERVE_TRANSFER_H_
 
@@ -12,7 +12,7 @@
 
 namespace routing_replay::bench {
 
-// Messages hold as many whole windows of rows as fit: a sample each.
+// A message is one sample with as many whole windows of rows as fit.
 struct MessageSize {
   std::string name;  // "1MiB"
   int64_t bytes = 0;
@@ -29,7 +29,7 @@ class Transfer {
 
   int64_t windows() const { return windows_; }
   int64_t bytes() const { return windows_ * WindowBytes(); }
-  // The same bytes whatever their size.
+  // Every message of a size has the same number of bytes.
   int32_t Messages(const MessageSize& size) const { return static_cast<int32_t>(windows_ / size.windows); }
   static int64_t Rows(const MessageSize& size) { return size.windows * kDefaultBlockRows; }
   static int64_t Bytes(const MessageSize& size) { return size.windows * WindowBytes(); }
@@ -39,16 +39,16 @@ class Transfer {
   int64_t windows_;
 };
 
-// The bytes themselves, in both forms. Immutable.
+// The transferred data, as rows and as blocks. Immutable.
 class TransferData {
  public:
   explicit TransferData(const Transfer& transfer);
 
-  // As an engine holds them: [rows][layers][K] of uint8.
+  // As an engine holds it: [rows][layers][K] of uint8.
   absl::Span<const uint8_t> rows() const { return rows_.span(); }
-  // As blocks of one window each, one after the other; the bytes that all ways move.
+  // As consecutive blocks of one window each: the bytes that all ways move.
   absl::Span<const uint8_t> blocks() const { return blocks_.span(); }
-  // Of the planes of this window.
+  // CRCs of the planes of this window.
   const std::vector<uint32_t>& crcs(int64_t window) const { return crcs_[window]; }
 
  private:

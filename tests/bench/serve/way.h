@@ -1,4 +1,4 @@
-// One way of moving the transfer to a server and back.
+// A way of moving the transfer to a server and back.
 #ifndef TESTS_BENCH_SERVE_WAY_H_
 #define TESTS_BENCH_SERVE_WAY_H_
 
@@ -12,36 +12,37 @@
 
 namespace routing_replay::bench {
 
-// Connected and warm. Each Put replaces what was put before.
+// Connected and warm. Each Put replaces the data of the previous one.
 class Way {
  public:
   virtual ~Way() = default;
-  // What Put of this round needs, outside the clock.
+  // Prepares the Put of this round, outside the clock.
   virtual absl::Status Prepare(const MessageSize& size, int64_t round) { return absl::OkStatus(); }
   // Returns when the server has acknowledged everything.
   virtual absl::Status Put(const MessageSize& size, int64_t round) = 0;
-  // Everything that was put, as blocks.
+  // Reads everything that was put, as blocks.
   virtual absl::Status Get(const MessageSize& size, int64_t round, absl::Span<uint8_t> out) = 0;
 
-  // One small append, from the call to its acknowledgement, and a read of the same rows, of TCP: an empty round trip.
+  // PutSmall makes one small append and waits for its acknowledgement, GetSmall reads its rows. With TCP both are an
+  // empty round trip.
   virtual absl::Status PutSmall(int64_t round) { return absl::UnimplementedError("no small appends"); }
   virtual absl::Status GetSmall(int64_t round) { return PutSmall(round); }
 };
 
-// Plain TCP: the floor, at a hub that stores HubSizes; or with TLS, if the hub has it.
+// Plain TCP, the floor, to a hub that stores HubSizes; TLS if `tls` is set, which the hub must support.
 absl::StatusOr<std::unique_ptr<Way>> ConnectTcp(int port, bool tls, const Transfer& transfer, const TransferData& data);
-// The bytes that the hub of ConnectTcp stores, by index.
+// The sizes for the hub of ConnectTcp, by index.
 std::vector<size_t> HubSizes(const Transfer& transfer);
 
 // BytesService.
 absl::StatusOr<std::unique_ptr<Way>> ConnectGrpc(int port, const Transfer& transfer, const TransferData& data);
 
-// The service with messages that are made outside the clock, so that the server is measured and not what the client
-// does to rows before. `transport`: "direct", over TCP, or "grpc". `cacert`: of a server with TLS.
+// The service with messages that are made outside the clock, so that only the server is measured. `transport`: "direct"
+// (over TCP) or "grpc". `cacert`: CA certificate of a server with TLS, or empty.
 absl::StatusOr<std::unique_ptr<Way>> ConnectService(const std::string& endpoint, const std::string& transport,
                                                     const std::string& cacert, const Transfer& transfer,
                                                     const TransferData& data);
-// The service from an engine's rows over the direct path: the client checks, tiles and sums them inside the clock.
+// The service from an engine's rows over the direct path; the client checks, tiles and sums them inside the clock.
 absl::StatusOr<std::unique_ptr<Way>> ConnectAppender(const std::string& endpoint, const Transfer& transfer,
                                                      const TransferData& data);
 

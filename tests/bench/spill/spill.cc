@@ -21,7 +21,7 @@ struct BlockSize {
   std::string name;
   size_t bytes;
 };
-// The first one is a window of 256 rows of 48 layers with 8 experts of at most 256.
+// The first size is that of a window of 256 rows of 48 layers with 8 one-byte ids.
 const std::vector<BlockSize> kSizes = {
     {"standard", 98304}, {"64KiB", 64 << 10}, {"256KiB", 256 << 10}, {"1MiB", 1 << 20}};
 constexpr size_t kRoundBytes = size_t{384} << 20, kQuickRoundBytes = size_t{8} << 20;
@@ -32,7 +32,7 @@ double CpuSeconds() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-// What one thing did with so many bytes.
+// The cost of moving `gigabytes` on one thread.
 struct Cost {
   double wall = 0, cpu = 0, gigabytes = 0;
 
@@ -54,7 +54,7 @@ struct Times {
   Cost write, read;
 };
 
-// The blocks are windows of one random buffer that begin at different places.
+// The blocks are overlapping windows of one random buffer, each with another start.
 class Blocks {
  public:
   Blocks(size_t block_bytes, size_t total) : block_bytes_(block_bytes), bytes_(block_bytes + total / block_bytes) {
@@ -128,7 +128,7 @@ absl::Status PlaySize(const BlockSize& size, const BenchOptions& options, std::v
       if (times.ok() && round >= 0) series.Add(*times);
       return times.status();
     };
-    // By turns, so that neither always finds what the other leaves to be written back.
+    // Alternates the order, so that the same one does not always meet the other's writeback.
     const bool segments_first = round % 2 == 0;
     absl::Status status = segments_first ? play(SegmentFiles, segments) : play(RocksBlobs, rocks);
     if (status.ok()) status = segments_first ? play(RocksBlobs, rocks) : play(SegmentFiles, segments);

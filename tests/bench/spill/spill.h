@@ -1,6 +1,6 @@
-// What spilled blocks are best written to: segment files of one's own, or RocksDB as the store of that name uses it
-// (blobs, no write-ahead log). Blocks of the standard size and of others are written until they are out of memory, and
-// read back in random order, by turns.
+// Compares two ways to write spilled blocks: segment files, and RocksDB with the options of the RocksDB store (blobs,
+// no write-ahead log). Blocks of several sizes are written until they have left memory, and read back in random order,
+// in turns.
 #ifndef TESTS_BENCH_SPILL_SPILL_H_
 #define TESTS_BENCH_SPILL_SPILL_H_
 
@@ -12,7 +12,7 @@
 
 namespace routing_replay::bench {
 
-// GB/s and CPU seconds per GB of RocksDB beside segment files. INTERNAL if a byte comes back changed.
+// GB/s and CPU seconds per GB of RocksDB, compared with segment files. INTERNAL if a read block differs.
 absl::StatusOr<std::vector<Figure>> BenchSpill(const BenchOptions& options);
 
 }  // namespace routing_replay::bench

@@ -41,7 +41,7 @@ class SegmentWay final : public SpillWay {
 
 class RocksWay final : public SpillWay {
  public:
-  // What it caches is not to hide the disk: the page cache is there for both.
+  // A small cache, which must not hide the disk: both ways have the page cache.
   static constexpr size_t kCacheBytes = 8 << 20;
 
   absl::Status Open(const std::string& directory) {

@@ -100,7 +100,7 @@ class FileSide final : public Side {
 
   const Workload& workload_;
   const std::string directory_;
-  std::vector<File> files_;  // By caller: its samples one after the other.
+  std::vector<File> files_;  // By caller: its samples, concatenated.
 };
 
 }  // namespace

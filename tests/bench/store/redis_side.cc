@@ -114,7 +114,7 @@ class RedisSide final : public Side {
   const size_t value_bytes_;
   const std::string value_head_;
   std::vector<TcpSocket> sockets_;  // By caller.
-  std::vector<Buffer> answers_;     // By caller: to the GETs of one sample.
+  std::vector<Buffer> answers_;     // By caller: replies to the GETs of one sample.
 };
 
 }  // namespace

@@ -30,7 +30,7 @@ constexpr int32_t kAppendShapes[] = {1, 8};
 constexpr int64_t kBudget = int64_t{4} << 30;
 constexpr std::chrono::seconds kConnectTimeout{10};
 
-// What one side took for one step, in each round.
+// Rates of one side for one step, one value per round.
 struct Took {
   std::vector<double> gb_s, cpu_s_gb, engine_cpu_s_gb;
 };
@@ -44,12 +44,12 @@ struct Contender {
   Steps took;
 };
 
-// A store and what it is measured against: its engine, which comes first, and what else there is.
+// A store and the sides it is compared with; its engine is the first.
 struct Comparison {
   Contender store;
   std::vector<Contender> floors;
   bool reads = true;
-  std::vector<pid_t> engine_process;  // Where the engine is a process of its own.
+  std::vector<pid_t> engine_process;  // Set if the engine is a separate process.
 };
 
 absl::Status Measure(const Workload& workload, absl::Span<const pid_t> engine, Took& took,
@@ -66,7 +66,7 @@ absl::Status Measure(const Workload& workload, absl::Span<const pid_t> engine, T
   return absl::OkStatus();
 }
 
-// One append shape; what was appended is read where that is measured, and compared.
+// Plays one append shape. If reads are measured, the appended blocks are read and compared.
 absl::Status RunContender(const Workload& workload, const Comparison& comparison, Contender& contender,
                           int32_t blocks) {
   Side& side = *contender.side;
@@ -174,7 +174,7 @@ absl::StatusOr<Comparison> CompareRedis(const Workload& workload, const RedisPro
 absl::StatusOr<std::unique_ptr<RedisProcess>> StartRedis() {
   const std::string reason = testing::NoRedisReason();
   if (reason.empty()) return RedisProcess::Start();
-  std::cerr << "routing-replay-bench: " << reason << ": the figures store.redis.* are left out\n";
+  std::cerr << "routing-replay-bench: " << reason << ": the figures store.redis.* are skipped\n";
   return nullptr;
 }
 

@@ -4,8 +4,8 @@
 //   rocksdb-synced  the same loop with the same durability; and plain files with fdatasync
 //   redis           SET and GET of the same values through plain sockets
 //
-// The stores are called in this process, through the Store interface, without gRPC. Blocks are as the service hands
-// them over: checked, with their CRCs. What was stored is read and compared after each append, outside the clock.
+// The stores are called in this process through the Store interface, without gRPC. They get blocks as the service
+// passes them on: checked, with CRCs. The stored blocks are read and compared after each append, outside the clock.
 #ifndef TESTS_BENCH_STORE_STORE_BENCH_H_
 #define TESTS_BENCH_STORE_STORE_BENCH_H_
 
@@ -17,7 +17,7 @@
 
 namespace routing_replay::bench {
 
-// Says on standard error what it must leave out, and why. DATA_LOSS if other bytes are read than were appended.
+// Prints what it must skip, and why, to standard error. DATA_LOSS if the blocks read differ from the blocks appended.
 absl::StatusOr<std::vector<Figure>> BenchStore(const BenchOptions& options);
 
 }  // namespace routing_replay::bench

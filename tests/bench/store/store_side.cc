@@ -116,14 +116,15 @@ class StoreSide final : public Side {
   const MakeStore make_;
   ByteBudget& budget_;
   std::unique_ptr<Store> store_;
-  std::vector<std::vector<AppendCommand>> commands_;  // By sample; empty where appends are made as they are sent.
+  std::vector<std::vector<AppendCommand>> commands_;  // By sample; empty if appends are made while they are sent.
   std::vector<Buffer> outs_;                          // By caller.
 };
 
 }  // namespace
 
 absl::Status Differs(absl::string_view side, int32_t sample, int32_t block) {
-  return absl::DataLossError(absl::StrCat(side, ": block ", block, " of sample ", sample, " is not what was appended"));
+  return absl::DataLossError(
+      absl::StrCat(side, ": block ", block, " of sample ", sample, " differs from the appended block"));
 }
 
 std::unique_ptr<Side> NewStoreSide(const Workload& workload, StoreSideOptions options, MakeStore make,

@@ -29,7 +29,7 @@ Workload::Workload(int32_t num_experts, bool quick)
     for (int32_t layer = 0; layer < kLayers; ++layer) {
       const uint8_t* const plane = out;
       for (int64_t row = 0; row < kDefaultBlockRows; ++row) {
-        const uint64_t first = random(), step = random() | 1;  // An odd step: all ids of a row differ.
+        const uint64_t first = random(), step = random() | 1;  // With an odd step all ids of a row differ.
         for (int32_t k = 0; k < kTopK; ++k, out += id_bytes) {
           const auto id = static_cast<uint16_t>((first + k * step) % num_experts);
           std::memcpy(out, &id, id_bytes);

@@ -1,4 +1,4 @@
-// What a store is to keep in this benchmark: samples of whole blocks of random routes.
+// The data that a store keeps in this benchmark: samples of whole blocks of random routes.
 #ifndef TESTS_BENCH_STORE_WORKLOAD_H_
 #define TESTS_BENCH_STORE_WORKLOAD_H_
 
@@ -16,14 +16,14 @@
 
 namespace routing_replay::bench {
 
-// Who appends and reads at the same time, each samples of their own.
+// Threads that append and read at the same time, each with its own samples.
 inline constexpr int kStoreCallers = 4;
 
 // Immutable.
 class Workload {
  public:
-  // 48 layers, 8 of `num_experts`, as the standard hand-off has them; samples of 4096 rows. 101 MB, or 9 MB for a quick
-  // look, whatever the number of experts.
+  // 48 layers, 8 of `num_experts`, as in the standard hand-off, in samples of 4096 rows. In total 101 MB, or 9 MB for a
+  // quick run, for any number of experts.
   Workload(int32_t num_experts, bool quick);
 
   const std::shared_ptr<const Geometry>& geometry() const { return geometry_; }
@@ -37,7 +37,7 @@ class Workload {
   absl::Span<const uint8_t> Bytes(int32_t sample, int32_t block) const;
   const std::vector<uint32_t>& Crcs(int32_t sample, int32_t block) const;
 
-  // Calls `call` with every sample, kStoreCallers at a time, each on a thread of its caller. The first error.
+  // Calls `call` with every sample on kStoreCallers threads, one per caller. Returns the first error.
   absl::Status ForEachSample(const std::function<absl::Status(int caller, int32_t sample)>& call) const;
 
  private:

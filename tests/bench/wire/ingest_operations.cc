@@ -45,7 +45,7 @@ Operation Pack(const WireSample& sample) {
                        });
 }
 
-// All that the client does: decode, check, narrow, tile, pack and sum.
+// The whole work of the client: decode, check, narrow, tile, pack and sum.
 Operation EncodeTensor(const WireSample& sample, const std::string& name, DType dtype,
                        absl::Span<const uint8_t> input) {
   const Codec codec = sample.geometry().default_codec();

@@ -14,26 +14,26 @@ namespace routing_replay::bench {
 
 struct Operation {
   std::string name;
-  absl::Span<const uint8_t> input;     // What one run reads: a memcpy of it is the floor.
-  absl::Span<uint8_t> output;          // What it writes …
-  absl::Span<const uint8_t> expected;  // … and what stands there then.
+  absl::Span<const uint8_t> input;     // The bytes that one run reads. A memcpy of them is the floor.
+  absl::Span<uint8_t> output;          // The bytes that one run writes.
+  absl::Span<const uint8_t> expected;  // The expected output.
   std::function<void()> run;
-  std::function<void()> collect;  // Where set: brings the result of the last run into `output`.
-  bool vectors = false;           // Worth a figure for each instruction set …
-  int64_t target = 0;             // … of Highway's; 0: the best one.
+  std::function<void()> collect;  // If set: copies the result of the last run to `output`.
+  bool vectors = false;           // Whether each of Highway's instruction sets gets a figure.
+  int64_t target = 0;             // The instruction set; 0: the best one.
 };
 
-// What the client does to rows before they are sent, and each step of it; what the server does to what it receives;
-// what a trainer does to what it reads. `sample` must outlive them.
+// The client's work on rows before they are sent, as a whole and by steps; the server's work on what it receives; a
+// trainer's work on what it reads. `sample` must outlive the operations.
 std::vector<Operation> IngestOperations(const WireSample& sample);
 std::vector<Operation> ServerOperations(const WireSample& sample);
 std::vector<Operation> ReadOperations(const WireSample& sample);
-// What the client does with a response in JSON.
+// The client's work on a response in JSON.
 std::vector<Operation> TextOperations(const WireSample& sample);
 // zstd level 1 of RAW blocks.
 std::vector<Operation> ZstdOperations(const WireSample& sample);
 
-// Bytes of RAW blocks over bytes of their zstd frames.
+// Bytes of RAW blocks divided by the bytes of their zstd frames.
 double ZstdRatio(const WireSample& sample);
 
 }  // namespace routing_replay::bench

@@ -1,4 +1,4 @@
-// What all operations are made with.
+// Helpers to make operations.
 #ifndef TESTS_BENCH_WIRE_OPERATION_SUPPORT_H_
 #define TESTS_BENCH_WIRE_OPERATION_SUPPORT_H_
 
@@ -10,7 +10,7 @@
 
 namespace routing_replay::bench {
 
-// An operation whose output is a buffer of its own. `run` and `collect` get the buffer's bytes.
+// An operation that owns its output buffer. `run` and `collect` get a pointer to the buffer.
 inline Operation MakeOperation(const WireSample& sample, const std::string& name, absl::Span<const uint8_t> input,
                                absl::Span<const uint8_t> expected, const std::function<void(uint8_t* out)>& run,
                                const std::function<void(uint8_t* out)>& collect = nullptr) {
@@ -22,7 +22,7 @@ inline Operation MakeOperation(const WireSample& sample, const std::string& name
   return operation;
 }
 
-// The first `count` values as bytes.
+// The bytes of `values`.
 template <typename T>
 absl::Span<const uint8_t> BytesOf(const std::vector<T>& values) {
   return {reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(T)};

@@ -23,19 +23,19 @@ namespace {
 constexpr char kRun[] = "overhead";
 constexpr int64_t kRound = 1;
 constexpr int64_t kBudget = int64_t{1} << 30;
-// The server's own.
+// The server's value.
 constexpr int64_t kMaxMessageBytes = int64_t{64} << 20, kMaxPayloadBytes = int64_t{256} << 20;
 constexpr int64_t kReadMessageBytes = int64_t{2} << 20;
 constexpr int64_t kTypicalTokens = 4096;
 
-// Bytes in front of a message in its stream, and of a frame of the stream.
+// Bytes before a message in its gRPC stream, and before an HTTP/2 frame.
 constexpr int64_t kGrpcPrefix = 5, kHttp2Header = 9, kHttp2Frame = 16384;
 
-// Bytes that were sent.
+// Bytes sent.
 struct Sent {
   int64_t payload = 0;
   int64_t beside = 0;
-  int64_t tokens = 0;  // Of `beside`: token ids.
+  int64_t tokens = 0;  // Bytes of token ids within `beside`.
 
   void AddMessage(int64_t header_bytes, int64_t payload_bytes) {
     const int64_t message = kGrpcPrefix + header_bytes + payload_bytes;
@@ -44,7 +44,7 @@ struct Sent {
   }
 };
 
-// A server without a network.
+// The server's handlers without a network.
 class Loopback {
  public:
   explicit Loopback(const Geometry& geometry) : geometry_(geometry) {}
@@ -89,7 +89,7 @@ class Loopback {
 
   const Geometry geometry_;
   ByteBudget budget_{kBudget};
-  ByteBudget memory_{kBudget};  // Of reads.
+  ByteBudget memory_{kBudget};  // For reads.
   std::unique_ptr<Store> store_ = NewMemoryStore({.budget = &budget_});
   const AppendProcessor processor_{*store_, budget_, kMaxPayloadBytes};
 };

@@ -21,7 +21,7 @@ Operation Unpack(const WireSample& sample) {
   return MakeOperation(sample, "unpack", sample.packed().bytes.span(), sample.raw().bytes.span(), run);
 }
 
-// Of cuts that begin wherever their first row does.
+// Decodes cuts that start at row 1, whose first bit need not be the first of a byte.
 Operation DecodeCuts(const WireSample& sample) {
   const auto run = [&sample](uint8_t* out) {
     const Geometry& geometry = sample.geometry();
@@ -41,7 +41,7 @@ Operation DecodeCuts(const WireSample& sample) {
   return MakeOperation(sample, "decode-packed", sample.cuts().bytes.span(), sample.cuts().ids.span(), run);
 }
 
-// From pieces as they are read to the index buffer, whose slabs hold all rows of a layer.
+// From the pieces of a read to the index buffer, whose slabs hold all rows of a layer.
 struct RealignTask {
   trainer::BufferLayout layout;
   trainer::RealignPlan plan;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint64_t kSeed = 1;
 
-// Bit by bit, from bit `offset` of `out` on.
+// Writes bit by bit, starting at bit `offset` of `out`.
 void PackSlowly(absl::Span<const uint16_t> ids, int32_t width, int32_t offset, absl::Span<uint8_t> out) {
   std::fill(out.begin(), out.end(), 0);
   int64_t bit = offset;

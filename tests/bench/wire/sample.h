@@ -1,4 +1,4 @@
-// One sample of routes like a real model's, in every form that a codec takes or gives, each made the plain way.
+// One sample of routes like a real model's, in every form that a codec reads or writes, each made by simple code.
 #ifndef TESTS_BENCH_WIRE_SAMPLE_H_
 #define TESTS_BENCH_WIRE_SAMPLE_H_
 
@@ -14,18 +14,18 @@
 
 namespace routing_replay::bench {
 
-// Blocks behind each other in one buffer.
+// Consecutive blocks in one buffer.
 struct EncodedSample {
   Codec codec = Codec::kRaw;
   Buffer bytes;
-  std::vector<BlockView> blocks;  // Of `bytes`.
+  std::vector<BlockView> blocks;  // Views of `bytes`.
   std::vector<std::vector<uint32_t>> crcs;
 };
 
-// Rows [1, end) of every plane of every block, cut out of PACKED, behind each other.
+// Rows [1, end) of every plane of every PACKED block, concatenated.
 struct CutSample {
   Buffer bytes;
-  Buffer ids;  // Decoded: [rows][K] of each cut, behind each other.
+  Buffer ids;  // The decoded cuts, [rows][K] of each, concatenated.
 };
 
 // Immutable. Every layer has the same E and K.
@@ -40,12 +40,12 @@ class WireSample {
   const LayerRouting& layer() const { return geometry_.layer(0); }
   int64_t ids() const { return rows_ * geometry_.ids_per_row(); }
 
-  // As an engine has them, [rows][layers][K]: of int16, int32, int64, and in the narrowest whole bytes.
+  // As an engine holds them, [rows][layers][K]: as int16, int32, int64, and in the narrowest whole bytes.
   absl::Span<const uint8_t> i16() const { return i16_.span(); }
   absl::Span<const uint8_t> i32() const { return i32_.span(); }
   absl::Span<const uint8_t> i64() const { return i64_.span(); }
   absl::Span<const uint8_t> narrow() const { return narrow_.span(); }
-  // All rows of each layer, [layers][rows][K]: what a trainer injects.
+  // All rows of each layer, [layers][rows][K], as a trainer injects them.
   absl::Span<const uint8_t> layers() const { return layers_.span(); }
   const EncodedSample& raw() const { return raw_; }
   const EncodedSample& packed() const { return packed_; }

@@ -36,7 +36,7 @@ Operation SumPlanes(const WireSample& sample) {
   return MakeOperation(sample, "crc32c", sample.raw().bytes.span(), BytesOf(*sums), run);
 }
 
-// Sums included: of the whole plane before, of the cut after.
+// Including the CRCs: of the whole plane before the cut, and of the cut after it.
 Operation CutPacked(const WireSample& sample) {
   const auto run = [&sample](uint8_t* out) {
     const Geometry& geometry = sample.geometry();

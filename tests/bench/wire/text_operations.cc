@@ -1,4 +1,4 @@
-// What engines send as text: a JSON body with the ids as base64 of a .npy file.
+// Ids that engines send as text: a JSON body with base64 of an .npy file.
 #include <string>
 
 #include "absl/strings/escaping.h"
@@ -24,7 +24,7 @@ std::string NpyFile(const WireSample& sample) {
   return file.append(reinterpret_cast<const char*>(ids.data()), ids.size());
 }
 
-// Where the base64 is in the body of a response, by the way of routing_replay.http.
+// Finds the base64 in the body of a response, as routing_replay.http does.
 Operation FindInJson(const WireSample& sample, const std::string& base64) {
   std::string tokens = "0";
   for (int64_t i = 1; i < sample.rows(); ++i) absl::StrAppend(&tokens, ",", i);
@@ -43,7 +43,7 @@ Operation FindInJson(const WireSample& sample, const std::string& base64) {
       [found](uint8_t* out) { std::memcpy(out, found->data(), found->size()); });
 }
 
-// All that the client does with the base64.
+// The client's whole work on the base64.
 Operation EncodeBase64Npy(const WireSample& sample, const std::string& base64) {
   const auto text = std::make_shared<const std::string>(base64);
   const Codec codec = sample.geometry().default_codec();

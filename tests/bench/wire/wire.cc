@@ -22,19 +22,19 @@ constexpr int64_t kRows = 4095, kQuickRows = 511;
 constexpr uint8_t kPoison = 0x6E;
 constexpr double kMeasureSeconds = 0.01;
 
-// Speeds of one operation and of the memcpy after it, per round.
+// Speeds of one operation and of the memcpy after it, by round.
 struct Speeds {
   std::vector<double> operation, memcpy;
 };
 
-// CPU time of this thread: what it takes while other threads have the core does not count.
+// CPU time of this thread, so that the time of other threads on the same core does not count.
 double ThreadSeconds() {
   timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// GB/s of `work`, which goes through `bytes`; run at least once and until the time is long enough to be measured.
+// GB/s of `work`, which processes `bytes`. Runs it at least once, and until the time is long enough to measure.
 double Measure(const std::function<void()>& work, size_t bytes, double seconds) {
   const double start = ThreadSeconds();
   double passed = 0;
@@ -52,10 +52,10 @@ absl::Status Check(const Operation& operation) {
   if (std::equal(operation.expected.begin(), operation.expected.end(), operation.output.begin())) {
     return absl::OkStatus();
   }
-  return absl::DataLossError(absl::StrCat(operation.name, " writes other bytes than it should"));
+  return absl::DataLossError(absl::StrCat(operation.name, " writes wrong bytes"));
 }
 
-// Highway's choice is the process's; 0 leaves it to the CPU.
+// Sets Highway's instruction set for the whole process; 0 leaves the choice to Highway.
 void ChooseTarget(int64_t target) {
   hwy::SetSupportedTargetsForTest(target);
   hwy::GetChosenTarget().DeInit();
@@ -81,8 +81,7 @@ std::vector<Operation> AllOperations(const WireSample& sample) {
   return all;
 }
 
-// The operations, and those that vectors make fast once more on each instruction set that this build holds and the CPU
-// has.
+// The operations, and those that use vectors again for each instruction set that both this build and the CPU support.
 std::vector<Operation> OnEachTarget(std::vector<Operation> operations) {
   const size_t count = operations.size();
   for (size_t i = 0; i < count; ++i) {

@@ -1,8 +1,8 @@
-// The codecs beside memcpy of the same bytes, and what the wire takes beside the ids.
+// The codecs compared with memcpy of the same bytes, and the bytes on the wire beside the ids.
 //
-// On one sample of 4096 tokens for each of three models, whose ids need 7, 9 and 5 bits. In a round every operation
-// runs for some milliseconds and a memcpy of its input right after it, both on one core; what the last run wrote is
-// compared with what a plain loop makes.
+// The data is one sample of 4096 tokens for each of three models, whose ids need 7, 9 and 5 bits. In a round every
+// operation runs for some milliseconds and then a memcpy of its input, both on one core. The output of the last run is
+// compared with that of a simple loop.
 #ifndef TESTS_BENCH_WIRE_WIRE_H_
 #define TESTS_BENCH_WIRE_WIRE_H_
 
@@ -14,8 +14,8 @@
 
 namespace routing_replay::bench {
 
-// Speeds count the bytes that an operation reads (zstd: the raw bytes, both ways). DATA_LOSS if one writes other bytes
-// than it should.
+// Speeds count the bytes that an operation reads (zstd: the raw bytes in both directions). DATA_LOSS if an operation
+// writes wrong bytes.
 absl::StatusOr<std::vector<Figure>> BenchWire(const BenchOptions& options);
 
 }  // namespace routing_replay::bench

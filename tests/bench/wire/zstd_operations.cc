@@ -20,7 +20,7 @@ Buffer FrameOf(const WireSample& sample) {
   return frame;
 }
 
-// Right if it decompresses to what went in.
+// The output is right if it decompresses to the input.
 Operation CompressBlocks(const WireSample& sample) {
   const absl::Span<const uint8_t> raw = sample.raw().bytes.span();
   const auto room = std::make_shared<Buffer>(ZSTD_compressBound(raw.size()));
@@ -30,7 +30,7 @@ Operation CompressBlocks(const WireSample& sample) {
       [room, size, bytes = raw.size()](uint8_t* out) { ZSTD_decompress(out, bytes, room->data(), *size); });
 }
 
-// The floor is a memcpy of what comes out.
+// The floor is a memcpy of the output.
 Operation Decompress(const WireSample& sample) {
   const absl::Span<const uint8_t> raw = sample.raw().bytes.span();
   const auto frame = std::make_shared<const Buffer>(FrameOf(sample));
