@@ -1,11 +1,11 @@
-"""Cancels asyncio calls of every kind at random moments, and shows that nothing stored is wrong and nothing is left.
+"""Cancels asyncio calls of every kind at random moments, and checks that no stored row is wrong and no resource leaks.
 
-    cancellations.py [SECONDS] [SEED]     60 seconds by default; ROUTING_REPLAY_SERVER and what the client's tests need
+    cancellations.py [SECONDS] [SEED]     default: 60 s; needs ROUTING_REPLAY_SERVER and the client tests' environment
 
-Thirty-two tasks call a run, its appenders, trajectories and reads (into buffers of their own, too); each call is
-cancelled after 0 to 20 ms, or never. What a put or a commit has acknowledged is read again and compared. Buffers of
-cancelled reads are freed at once, so that a late write shows under AddressSanitizer. At the end threads and descriptors
-are as few as after the warm-up.
+Thirty-two tasks use a run, its appenders, trajectories and reads (some into the task's own buffers). Each call is
+cancelled after 0 to 20 ms, or never. Rows that a put or a commit acknowledged are read again and compared. Buffers of
+cancelled reads are freed at once, so that AddressSanitizer detects a late write. At the end there must be no more
+threads and descriptors than after the warm-up.
 """
 
 import asyncio
@@ -131,7 +131,7 @@ class Worker:
         try:
             await run.append(self.name(), ROWS[:5], seal=True)
         finally:
-            await run.close()  # Until then it keeps a thread and what a cancelled append has queued.
+            await run.close()  # Until it is closed, it keeps a thread and the queue of a cancelled append.
 
 
 async def play(endpoint: str) -> None:
@@ -155,7 +155,7 @@ async def play(endpoint: str) -> None:
             for each in worker.known:
                 name, count = each.rsplit(":", 1)
                 assert (np.asarray((await run.read_one(name)).rows) == ROWS[: int(count)]).all(), each
-        await asyncio.sleep(10)  # Threads that nobody uses end after some seconds.
+        await asyncio.sleep(10)  # Idle threads end after some seconds.
         after = threads_and_descriptors()
         print(f"before {before}, after {after}; {dict(sorted(counts.items()))}")
         assert after[0] <= before[0] + 8 and after[1] <= before[1] + 8, "threads or descriptors are left"

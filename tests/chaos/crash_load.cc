@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kMostRows = 150;  // The most rows of an append.
 constexpr int kReleasedAtOnce = 8;
-constexpr std::chrono::milliseconds kRest(5);  // The pause until there may be room.
+constexpr std::chrono::milliseconds kRest(5);  // The pause before it tries again after RESOURCE_EXHAUSTED.
 
 }  // namespace
 
@@ -29,7 +29,7 @@ void CrashWriter::Write(const std::string& endpoint) {
 }
 
 void CrashWriter::WriteWhile(const std::string& endpoint, const std::function<bool(const absl::Status&)>& go_on) {
-  // So that it does not wait long for a server that does not come back.
+  // A short timeout, so that it soon notices that the server is gone.
   auto client = Client::Connect({.endpoint = endpoint, .call_timeout = std::chrono::seconds(1)});
   if (!client.ok()) return;
   auto run = (*client)->OpenRun("crash", CrashGeometry());
@@ -40,7 +40,7 @@ void CrashWriter::WriteWhile(const std::string& endpoint, const std::function<bo
     const std::string given_up = std::exchange(current_, "");
     if (!absl::IsResourceExhausted(status)) continue;
     ExpectUntouched(**run, given_up);
-    MakeRoom(**run).IgnoreError();  // If this fails, so does the next step.
+    MakeRoom(**run).IgnoreError();  // If this fails, the next step fails too.
     std::this_thread::sleep_for(kRest);
   }
 }
@@ -73,7 +73,7 @@ absl::Status CrashWriter::Begin(Run& run) {
   next.sealed = next.rows() == kCrashRows;
   const std::string forked = std::exchange(parent_, "");
   if (absl::Status status = Put(run, std::move(next), options.prefix_rows, options); !status.ok()) return status;
-  // The child still has the parent's rows.
+  // Releasing the parent must not affect the child's rows.
   return OneIn(2) ? Release(run, forked) : absl::OkStatus();
 }
 
@@ -157,7 +157,7 @@ absl::Status CrashWriter::Ended(const absl::Status& status, bool of_fork) {
   } else if (absl::IsResourceExhausted(status)) {
     return status;
   } else if (of_fork) {
-    // The parent may be the one that lost them.
+    // The rows of the parent may be lost.
     EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsDataLoss(status) ||
                 absl::IsFailedPrecondition(status) || absl::IsNotFound(status))
         << status;

@@ -1,4 +1,4 @@
-// The load under which servers are killed, and what must hold afterwards.
+// The load under which servers are killed, and the checks afterwards.
 #ifndef TESTS_CHAOS_CRASH_LOAD_H_
 #define TESTS_CHAOS_CRASH_LOAD_H_
 
@@ -13,7 +13,7 @@
 
 namespace routing_replay::testing {
 
-// The environment's RR_CRASH_ROUNDS, or `rounds`.
+// RR_CRASH_ROUNDS of the environment, or `rounds`.
 int CrashRounds(int rounds);
 
 // Writes its own samples, one after the other: appends, seals, truncates, restarts, forks and releases them.
@@ -21,11 +21,10 @@ class CrashWriter {
  public:
   CrashWriter(int number, uint64_t seed) : number_(number), random_(seed) {}
 
-  // Runs until a call fails with UNAVAILABLE or DEADLINE_EXCEEDED: then the server is gone.
+  // Writes until a call fails, which means that the server is gone.
   void Write(const std::string& endpoint);
-  // While `go_on` says so, which is asked after each change with its outcome. The sample of a change that failed is
-  // given up. RESOURCE_EXHAUSTED leaves it as it was, at least until the server is started anew; older samples are
-  // released then.
+  // Writes while `go_on` returns true for the outcome of each change. After a failed change the writer goes on with
+  // another sample. After RESOURCE_EXHAUSTED it checks that the sample is unchanged, and releases older samples.
   void WriteWhile(const std::string& endpoint, const std::function<bool(const absl::Status&)>& go_on);
 
   const std::map<std::string, CrashHistory>& samples() const { return samples_; }
@@ -37,11 +36,11 @@ class CrashWriter {
   absl::Status Restart(Run& run);
   absl::Status Truncate(Run& run);
   absl::Status Release(Run& run, const std::string& sample);
-  // Called if a change of `sample` was rejected.
+  // Checks that a rejected change of `sample` had no effect.
   void ExpectUntouched(Run& run, const std::string& sample);
   absl::Status MakeRoom(Run& run);
 
-  // Appends the last rows of `next`, from row `begin` on; the source made them.
+  // Appends the rows of `next` from row `begin` on.
   absl::Status Put(Run& run, CrashState next, int64_t begin, AppendOptions options);
   absl::Status Ended(const absl::Status& status, bool of_fork);
   CrashHistory& now() { return samples_[current_]; }
@@ -51,18 +50,18 @@ class CrashWriter {
 
   const int number_;
   std::mt19937_64 random_;
-  std::shared_ptr<const CrashSource> source_;  // Makes the next rows.
-  std::string current_;                        // Empty: the next step begins a sample.
-  std::string parent_;                         // A sample that may be forked.
+  std::shared_ptr<const CrashSource> source_;  // Source of the next rows.
+  std::string current_;                        // If empty, the next step begins a sample.
+  std::string parent_;                         // A sample that the next one may be forked from.
   std::map<std::string, CrashHistory> samples_;
 };
 
-// Checks that everything acknowledged is there, bit for bit, and that a change without acknowledgement is there
-// completely or not at all.
+// Checks that everything acknowledged is stored bit for bit, and that an unacknowledged change is stored completely or
+// not at all.
 void ExpectNothingLost(Run& run, const std::string& sample, const CrashHistory& history);
-// Checks the rows and tokens of `expected`, and its seal.
+// Checks the rows, tokens and seal of `expected`.
 void ExpectState(Run& run, const SampleState& state, const CrashState& expected);
-// The committed rows.
+// Reads the committed rows.
 absl::StatusOr<LayerRows> ReadLayers(Run& run, const SampleState& state);
 
 }  // namespace routing_replay::testing

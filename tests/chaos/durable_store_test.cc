@@ -1,10 +1,12 @@
-// A server with a RocksDB store is killed at random points under load, while another run is made and dropped. With
-// durability `written` and `synced` nothing that was acknowledged is lost. With `memory` it may be: what is there is
-// whole all the same, and has another revision. On a disk that is full, which takes root and a mount of its own, a
-// server rejects rows, goes on with all else, is killed, and starts again with all that was acknowledged; where others
-// have filled the disk to its last byte, once they give room back.
+// Kills a server with a RocksDB store at random points under load, while another run is created and dropped. With
+// durability `written` and `synced` nothing acknowledged may be lost. With `memory` it may be, but the remaining rows
+// must be those of an earlier state, with a new revision.
 //
-// RR_CRASH_ROUNDS: how many servers are killed for each durability; a few if it is not set.
+// On a full disk (a mount of the test, which needs root) a server must reject rows and serve everything else; after a
+// kill it must start again with all that was acknowledged. If another process has filled the disk to its last byte, it
+// need only start once space is free again.
+//
+// RR_CRASH_ROUNDS: number of servers to kill for each durability; a few if it is not set.
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -29,9 +31,9 @@ namespace routing_replay::testing {
 namespace {
 
 constexpr int kWriters = 4;
-// With so many blocks a run is deleted in parts while it is dropped.
+// Enough blocks that a dropped run is deleted in several parts.
 constexpr int kManySamples = 300;
-// Of a disk of 16 MiB.
+// Bytes of another user's file on the disk of 16 MiB.
 constexpr size_t kOfOthers = 4 << 20;
 constexpr std::chrono::seconds kFillTimeout(60);
 
@@ -41,8 +43,8 @@ struct Level {
   bool full_disk = false;
 };
 
-// A small disk that others use in part, or the reason why there is none. Its mount is visible to this thread and to
-// processes that it starts.
+// A small disk that contains another user's file, or the reason why there is none. Its mount is visible to this thread
+// and to processes that it starts.
 class FullDisk {
  public:
   explicit FullDisk(const std::string& path) : path_(path) {
@@ -57,7 +59,7 @@ class FullDisk {
     if (missing_.empty()) umount(path_.c_str());
   }
   const std::string& missing() const { return missing_; }
-  // By others.
+  // Fills the disk with the other user's file.
   void TakeAll() {
     std::ofstream file(others_, std::ios::binary | std::ios::app);
     const std::string page(4096, 'x');
@@ -72,7 +74,7 @@ class FullDisk {
   std::string missing_;
 };
 
-// Makes its own run and drops it, again and again, until the server is gone.
+// Creates a run and drops it, again and again, until the server is gone.
 void MakeAndDrop(const std::string& endpoint, const std::atomic<bool>& killed) {
   auto client = Client::Connect({.endpoint = endpoint, .call_timeout = std::chrono::seconds(1)});
   if (!client.ok()) return;
@@ -88,8 +90,8 @@ void MakeAndDrop(const std::string& endpoint, const std::atomic<bool>& killed) {
   }
 }
 
-// For a sample that may be lost: it must be as it was at some time, and have a new revision for whoever knew the old
-// one.
+// For durability `memory`: if the sample exists, it must be one of its earlier states, with a revision that is newer
+// than any that a client knows.
 void ExpectWholeIfThere(Run& run, const std::string& sample, const CrashHistory& history) {
   SCOPED_TRACE(absl::StrCat(sample, " with ", history.acknowledged().rows(), " acknowledged rows"));
   const auto state = run.Stat(sample);
@@ -116,8 +118,9 @@ class DurableStoreTest : public ::testing::TestWithParam<Level> {
     flags_.emplace_back(DurabilityName(GetParam().durability));
   }
 
-  // Kills a server under the load of `writers`, `after` so long, and on a full disk not before it has rejected rows,
-  // and `others` have taken what the server keeps free. Before, none of their calls may fail otherwise.
+  // Kills a server under the load of `writers` after the time `after`; on a full disk not before it has rejected rows.
+  // With `others`, the other user's file takes the space that the server keeps free. Until the kill, calls of the
+  // writers may only fail because the disk is full.
   void KillUnderLoad(std::vector<CrashWriter>& writers, std::chrono::milliseconds after, bool others) {
     ASSERT_OK_AND_ASSIGN(const ServerProcess server, StartServerProcess(RR_SERVER, flags_));
     std::atomic<bool> killed{false};

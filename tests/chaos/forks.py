@@ -1,11 +1,12 @@
-"""Forks a process with a client at work, again and again; both sides append and read afterwards.
+"""Forks a process with a working client again and again; parent and child both append and read afterwards.
 
-    forks.py [COUNT]       10,000 by default; ROUTING_REPLAY_SERVER and the client's environment as for its tests
+    forks.py [COUNT]       10,000 by default; needs ROUTING_REPLAY_SERVER and the environment of the client's tests
 
 Half of the forks happen at rest, half while a thread appends. Each child appends a sample of its own under a new
-identity, reads it and one of its parent's; the parent does the same at once. At the end every sample of the parent is
-read again.
-Prints how long os.fork took at rest and at work: median, 99th percentile and the longest.
+identity, and reads it and a sample of the parent; the parent does the same at the same time. At the end every sample of
+the parent is read again.
+
+Prints the time of os.fork at rest and at work: median, 99th percentile and maximum.
 """
 
 import os

@@ -1,9 +1,9 @@
-// Servers over a real Redis Cluster of six are killed at random points under load, with and without one of the masters.
-// What was acknowledged is compared with what is there afterwards.
+// Kills servers over a real Redis Cluster of six nodes at random points under load, with and without one of the
+// masters, and compares what was acknowledged with what is stored afterwards.
 //
-// As long as all masters live nothing may be lost. A master that dies takes what it had acknowledged and its replica
-// had not heard of; then a sample is, bit for bit, what it was at an earlier time, or NOT_FOUND, and nobody is given
-// rows that are gone: they are NOT_READY.
+// While all masters live nothing may be lost. A killed master loses what it had acknowledged but not yet sent to its
+// replica. A sample must then be an earlier state of itself, bit for bit, or NOT_FOUND, and lost rows must be
+// NOT_READY.
 //
 // RR_CRASH_ROUNDS: rounds of each test; a few if it is not set.
 #include <signal.h>
@@ -28,7 +28,7 @@ using std::chrono::milliseconds;
 
 constexpr int kWriters = 4;
 
-// Counts how the samples of a test ended.
+// Counts the outcomes for the samples of a test.
 struct Verdicts {
   int64_t samples = 0, exact = 0, earlier = 0, gone = 0;
 };
@@ -78,7 +78,7 @@ class RedisCrashTest : public ::testing::Test {
 std::unique_ptr<RedisClusterProcess> RedisCrashTest::cluster_;
 std::unique_ptr<Client> RedisCrashTest::client_;
 
-// The master of the slot; usually its replica has been cut off from it for some time.
+// The master of the slot. Usually its replica has been cut off from it for some time.
 int RedisCrashTest::KillMaster(int slot) {
   const int master = *cluster_->MasterOf(slot);
   const int replica = RedisClusterProcess::PartnerOf(master);
@@ -122,7 +122,7 @@ void RedisCrashTest::Judge(const RunHandle& run, const std::string& sample, cons
   if (history.released || state->committed_rows >= acknowledged.rows()) return;
   const auto read = run->ReadRows({.samples = {{.sample = sample, .rows = {{0, acknowledged.rows()}}}}}, kCallTimeout);
   ASSERT_OK(read);
-  // The earlier state may be that of an attempt that was sealed before it was truncated.
+  // The earlier state may belong to an attempt that was sealed before it was truncated.
   EXPECT_EQ((*read)[0].record.status, state->sealed() ? SampleStatus::kOutOfRange : SampleStatus::kNotReady)
       << (*read)[0].record.message;
 }
@@ -158,7 +158,7 @@ TEST_F(RedisCrashTest, WhatIsLostWithAMasterIsNeverWrong) {
     SCOPED_TRACE(absl::StrCat("round ", round));
     const bool server_dies = round % 2 == 1;
     ServerProcess server = StartServer();
-    RunHandle run = OpenRun(server);  // Opened before the load starts, because all of it uses this run.
+    RunHandle run = OpenRun(server);  // Opened before the load starts, because all of the load uses this run.
     // If the run's own record is lost, there is nothing to compare.
     for (int node = 0; node < RedisClusterProcess::kNodes; ++node) {
       cluster_->node(node).Ask(RedisCommand({"WAIT", "1", "10000"})).IgnoreError();

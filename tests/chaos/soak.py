@@ -1,19 +1,19 @@
-"""A server in front of which ten times its budget waits for room, while readers stall and writers die.
+"""A server on which ten times its memory budget waits for room, while readers stall and writers die.
 
-    soak.py DURATION [--transport NAME]     60, 20m, 1h; NAME as in ROUTING_REPLAY_TRANSPORT, all in turn if absent
+    soak.py DURATION [--transport NAME]     60, 20m, 1h; NAME as in ROUTING_REPLAY_TRANSPORT; default: all in turn
 
-Ten writers have queues as long as the memory budget of 64 MiB each, all in one run, whose share is three quarters of
-it. A trainer reads and releases samples of that run at a steady rate, which is what makes room. Four readers read all
-samples every few seconds, and are stopped at any moment for longer than the server waits. Every few seconds a writer or a reader
-is killed, and another begins. Beside them a well-behaved client with a run of its own puts and reads one small sample
-every 20 ms, for a minute before the others begin, too.
+Ten writers, each with a queue as long as the memory budget of 64 MiB, append to one run, whose share is three quarters
+of the budget. A trainer reads and releases samples of that run at a steady rate, which frees room. Four readers read
+all samples every few seconds, and are stopped at random moments for longer than the server waits. Every few seconds a
+writer or a reader is killed and replaced. A well-behaved client with a run of its own puts and reads one small sample
+every 20 ms; it starts a minute before the others.
 
-Promised, from the server's /proc and the times of that client: after the first sixth of the time (ten minutes of an
-hour) the highest memory grows by 5 % at most, descriptors and threads stay below what they were by then, a tenth aside,
-and are what they were at the beginning once all others are gone; and 99 of 100 puts and reads take at most 3 times as
-long as before the others came. Prints a line of JSON per transport. Exit status 1: a promise was broken.
+Checks, from /proc of the server and the times of that client: after the first sixth of the time (ten minutes of an
+hour) the peak memory grows by at most 5 %; descriptors and threads stay within a tenth of their number at that time,
+and return to their initial number when the others have gone; and 99 of 100 puts and reads take at most 3 times as long
+as before the others started. Prints a JSON line per transport. Exit status 1 if a check failed.
 
-Needs ROUTING_REPLAY_SERVER and the client's environment as for its tests.
+Needs ROUTING_REPLAY_SERVER and the environment of the client's tests.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ GEOMETRY = rr.Geometry(num_layers=32, num_experts=128, top_k=8)
 ROWS = random_routes(np.random.default_rng(1), 2048, 32, 128, 8)
 UNLOADED = 60.0  # Seconds.
 STALL = 150  # Seconds for which a reader is stopped: longer than the two minutes that the server waits.
-RELEASES = 16  # Samples in a second.
+RELEASES = 16  # Samples per second.
 ACT_EVERY = 3.0  # Seconds.
 
 
-# The other processes: `soak.py ROLE ENDPOINT NUMBER`.
+# The other processes, started as `soak.py ROLE ENDPOINT NUMBER`.
 
 
 def write(run: rr.Run, number: int) -> None:
@@ -132,7 +132,7 @@ class Calm:
     def __init__(self, endpoint: str) -> None:
         self._client = rr.Client(endpoint)
         self._run = self._client.run("calm", GEOMETRY)
-        self.times: list[tuple[float, float]] = []  # Milliseconds of a put and of a read.
+        self.times: list[tuple[float, float]] = []  # Milliseconds of each put and of each read.
         self._made = 0
 
     def act(self) -> None:
@@ -162,7 +162,7 @@ def sizes(process: subprocess.Popen[bytes]) -> tuple[int, int, int]:
 
 
 def settled(process: subprocess.Popen[bytes], within: float) -> tuple[int, int]:
-    """The fewest descriptors and threads within so many seconds."""
+    """The fewest descriptors and threads during `within` seconds."""
     seen = []
     for _ in range(int(within)):
         seen.append(sizes(process)[1:])
@@ -215,7 +215,8 @@ def pace(
     server: Server | None = None,
     found: list[tuple[int, int, int]] | None = None,
 ) -> None:
-    """Lets the well-behaved client act every 20 ms, the crowd every 3 s, and looks at the server every second."""
+    """Makes a call of the well-behaved client every 20 ms, disturbs the others every 3 s, and samples the server every
+    second."""
     end = time.monotonic() + seconds
     look = act = time.monotonic()
     while (now := time.monotonic()) < end:

@@ -1,22 +1,22 @@
 """Decides from the logs alone whether a store has kept its promises (server/store/README.md).
 
-What is looked at, sample by sample, in the order of real time: an observation that began after another one had ended
-must not contradict it, unless the store's table says so.
+For each sample, observations are compared in real time: an observation that began after another one had ended must not
+contradict it, unless the store's table permits it. Kinds of violations:
 
-  wrong rows       a read has rows, in their places, that no append has sent, or rows of two attempts together
-  not a prefix     a whole read has other rows than [0, committed)
-  lost             fewer rows, no sample, or no seal, where more had been acknowledged or seen
-  stale            an older revision than had been acknowledged or seen, or an append of an old attempt that was taken
-  double write     two writes were first for one cell of one revision
+  wrong rows       a read returned rows that no append has sent at this position, or rows of two attempts together
+  not a prefix     a read of a whole sample returned other rows than [0, committed)
+  lost             fewer rows, no sample, or no seal, although more had been acknowledged or read before
+  stale            an older revision than had been acknowledged or read, or an accepted append of an old attempt
+  double write     two writes were both first for the same cell of the same revision
   past the seal    a sealed sample has another number of rows
-  resurrected      a sample that was released, to which nothing is appended any more
-  untyped          an error whose code and reason no program can act on
-  memory           the server's highest resident memory is above the stated bound
-  server           a server ended by itself
+  resurrected      a released sample exists again, although nothing was appended to it afterwards
+  untyped          an error with an undocumented code or reason
+  memory           the peak of the server's resident memory is above the stated bound
+  server           the server ended by itself
 
-Between two *breaks* nothing is lost: the release of a sample, the drop of its run, and what history.py logs as "loss":
-"all" where a store in memory loses its server, "tail" where Redis fails over, after which a sample is as it was at
-some earlier time. Bytes are judged across breaks, too.
+Between two *breaks* nothing may be lost. Breaks are the release of a sample, the drop of its run, and the losses that
+history.py logs: "all" if a memory store loses its server, "tail" if Redis fails over, which may return a sample to an
+earlier state. Bytes are checked across breaks, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any
 
 import rows
 
-# By code, the reasons that may come with it. Workers send nothing that is wrong by itself: no INVALID_ARGUMENT.
+# Permitted reasons by code. Workers send no invalid requests, so INVALID_ARGUMENT is not permitted.
 TYPED: dict[str, set[str | None]] = {
     "OK": {None},
     "FAILED_PRECONDITION": {"GAP", "OLD_REVISION", "SEALED", "NOT_COMMITTED"},
@@ -45,7 +45,7 @@ TYPED: dict[str, set[str | None]] = {
     "CANCELLED": {None},
     "ABORTED": {None},
 }
-# After these nobody knows whether, or when, the server does what it was asked for.
+# After these codes it is not known whether, or when, the server carries out the request.
 UNKNOWN = {None, "UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED", "UNAUTHENTICATED"}
 STATUSES = {"OK", "STATE", "NOT_FOUND", "NOT_READY", "OUT_OF_RANGE", "UNAVAILABLE"}
 
@@ -55,7 +55,7 @@ class Call:
     do: str
     asked: dict[str, Any]
     begin: float
-    end: float = inf  # Of the answer.
+    end: float = inf  # Time of the answer.
     answer: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -68,7 +68,7 @@ class Call:
 
     @property
     def settled(self) -> float:
-        """From when on it has no further effect."""
+        """The time from which the call has no further effect."""
         return inf if self.code in UNKNOWN else self.end
 
     def __str__(self) -> str:
@@ -84,26 +84,26 @@ class Break:
 
 @dataclass(slots=True)
 class Known:
-    """What is certain of a sample since the last break."""
+    """What is certain about a sample since the last break."""
 
     exists: bool = False
     revision: int = -1
     committed: int = 0
     num_tokens: int | None = None
-    attempt: int = -1  # The latest one that was acknowledged.
-    attempts: dict[int, int] = field(default_factory=dict)  # By revision.
-    cells: dict[tuple[int, int], int] = field(default_factory=dict)  # The variant, by revision and first row.
+    attempt: int = -1  # The latest acknowledged one.
+    attempts: dict[int, int] = field(default_factory=dict)  # Attempt by revision.
+    cells: dict[tuple[int, int], int] = field(default_factory=dict)  # Variant by revision and first row.
 
 
 class History:
     """The log of one seed."""
 
     def __init__(self, lines: Iterable[tuple[str, dict[str, Any]]]) -> None:
-        """lines: with the name of the file that each is in, those of a file in its order."""
+        """lines: name of the file and line; lines of a file must be in its order."""
         self.samples: dict[tuple[str, str], list[Call]] = collections.defaultdict(list)
         self.calls: list[Call] = []
         self.losses: list[Break] = []
-        self.facts: list[dict[str, Any]] = []  # What the driver says of the server.
+        self.facts: list[dict[str, Any]] = []  # Facts about the server that the driver logged.
         self.operations = 0
         self._open: dict[tuple[str, int], Call] = {}
         for file, line in lines:
@@ -168,8 +168,8 @@ class _Sample:
         self._begins = [each.begin for each in self._breaks]
         self._ends = sorted(each.end for each in self._breaks)
         self._tails = [each for each in losses if each.tail]
-        self._known: dict[int, Known] = collections.defaultdict(Known)  # By number of breaks before.
-        self._variants: dict[int, dict[int, int]] = {}  # By id() of a read's call: its cells' variants.
+        self._known: dict[int, Known] = collections.defaultdict(Known)  # By number of earlier breaks.
+        self._variants: dict[int, dict[int, int]] = {}  # Variants of a read's cells, by id() of the call.
         self._attempt_of: dict[int, int] = {}  # By id() of a read's call.
         self.found: list[str] = []
 
@@ -197,7 +197,7 @@ class _Sample:
         self.found.append(f"{what}: {self._run} {self._sample}: {why}: {call}")
 
     def _since(self, call: Call) -> Known | None:
-        """What is known between the two breaks that the call lies between; None if it overlaps one."""
+        """What is known between the two breaks around the call; None if the call overlaps a break."""
         ended = bisect.bisect_left(self._ends, call.begin)
         return self._known[ended] if bisect.bisect_right(self._begins, call.end) == ended else None
 
@@ -234,7 +234,7 @@ class _Sample:
     def _sources(
         self, begin: int, end: int, layers: tuple[int, ...], digest: str, before: float
     ) -> list[tuple[int, int]]:
-        """Attempts and variants that were asked for before then, cover the cell and have these bytes."""
+        """Attempts and variants that were sent before `before`, cover the cell and have these bytes."""
         first = begin - begin % rows.CELL
         sent = {
             (call.asked["attempt"], call.asked["variant"])
@@ -295,7 +295,7 @@ class _Sample:
             self._resurrected(call, committed)
         if gone or committed is None or revision is None:
             return
-        # A gap in an attempt that has not begun says nothing of the one before it.
+        # A gap in an attempt that has not begun says nothing about the previous attempt.
         if known is not None and known.exists and (call.ok or call.asked.get("attempt", 0) <= known.attempt):
             self._order(known, call, committed, revision)
         if call.do == "append" and call.ok:
@@ -339,7 +339,7 @@ class _Sample:
 
 
 def read_logs(directory: Path) -> History:
-    """Of all *.jsonl files; the last line of a process that was killed may be cut short."""
+    """Reads all *.jsonl files. The last line of a killed process may be incomplete."""
 
     def lines() -> Iterable[tuple[str, dict[str, Any]]]:
         for file in sorted(directory.glob("*.jsonl")):

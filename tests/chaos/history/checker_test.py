@@ -1,4 +1,4 @@
-"""The checker finds every fault that is planted in a log, and none in a correct log."""
+"""The checker must find every fault planted in a log, and none in a correct log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def made(attempt: int = 0, variant: int = 0, begin: int = 0, end: int = 24, laye
 
 
 class Script:
-    """A log in which calls follow each other, unless `begin` and `answer` say otherwise."""
+    """A log whose calls follow each other, unless `begin` and `answer` say otherwise."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, dict[str, Any]]] = []

@@ -2,12 +2,13 @@
 
     clients.py CONFIG NUMBER GENERATION TRANSPORT [audit]
 
-CONFIG: JSON that history.py writes. With `audit` it reads what the workers have written and ends; otherwise it works
-until SIGTERM. What the n-th step is follows from the seed, the worker and n; which samples of others it touches, from
-how far they are.
+CONFIG is a JSON file that history.py writes. With `audit` the worker reads what all workers have written and exits;
+otherwise it works until SIGTERM. The seed, the worker's number and n determine its n-th step, except that the samples
+of other workers that it uses depend on their progress.
 
-Log: a JSON line per call, {"id", "at", "do", …}, before it is made, and one per answer, {"of", "at", "code", …}. Times
-are of CLOCK_MONOTONIC, which all processes of a machine share. Of rows the log has the source and digests alone.
+The log has a JSON line per call, {"id", "at", "do", …}, before it is made, and one per answer, {"of", "at", "code", …}.
+Times are those of CLOCK_MONOTONIC, which all processes of a machine share. Instead of rows the log has their source and
+digests.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Histories of workers and a nemesis, each judged from its logs.
+"""Plays histories of workers and a nemesis, and checks each from its logs.
 
     history.py DURATION [--store STORE] [--transport NAMES] [--seed SEED] [--round DURATION] [--keep DIRECTORY]
 
-DURATION: 90, 90s, 20m, 3h: so long with each store. STORE: memory, spill, rocksdb, redis or redis-cluster; all if
-absent. NAMES: what ROUTING_REPLAY_TRANSPORT may be, with commas between them; workers have different ones and switch.
-If absent, histories over gRPC and direct TCP take turns with histories over gRPC, Unix sockets and shared memory. The
-former have TLS; the latter cannot, as there is no Unix socket then.
+DURATION (90, 90s, 20m, 3h) applies to each store. STORE: memory, spill, rocksdb, redis or redis-cluster; default: all.
+NAMES: values of ROUTING_REPLAY_TRANSPORT, separated by commas; workers use different ones and switch between them. By
+default, histories over gRPC and direct TCP alternate with histories over gRPC, Unix sockets and shared memory. The
+former use TLS; the latter cannot, because with TLS there is no Unix socket.
 
-One seed after the other makes a history of a round (40 s), from the one on that has no result yet, so a run that was
-interrupted goes on. Results are added to results.jsonl beside this file, and ../RESULTS.md is made of it. --seed makes
-one history, again, and adds nothing. The logs of a history that broke a promise stay, and are named.
+Each seed makes a history of one round (40 s), starting with the first seed that has no result yet, so an interrupted
+run continues. Results are added to results.jsonl beside this file, from which ../RESULTS.md is written. --seed repeats
+one history and adds no result. The logs of a history with violations are kept, and their folder is printed.
 
-ROUTING_REPLAY_SERVER and the client's environment as for its tests. Exit status 1: a promise was broken.
+Needs ROUTING_REPLAY_SERVER and the environment of the client's tests. Exit status 1 if a promise was broken.
 """
 
 from __future__ import annotations
@@ -196,8 +196,8 @@ def next_seed(store: str, transport: str) -> int:
 
 
 def many(store: str, sets: list[list[str]], arguments: argparse.Namespace) -> bool:
-    """Runs seed after seed for so long, with one set of transports after the other. Returns whether all promises were
-    kept."""
+    """Plays seed after seed for the duration, alternating between the sets of transports. Returns whether all promises
+    were kept."""
     kept = True
     end = time.monotonic() + arguments.duration
     for transports in itertools.takewhile(lambda _: time.monotonic() < end, itertools.cycle(sets)):

@@ -1,4 +1,4 @@
-"""The actions on the processes of a history, one after the other. The seed determines which, and their order."""
+"""The disturbances of a history, one after the other. The seed determines their kinds and order."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from processes import Proxy, Redis, RedisCluster, Security, Server, Shim, Worker
 from routing_replay.errors import RoutingReplayError
 
 MIB = 1 << 20
-KEPT_ON_DISK = 128 << 10  # Bytes that are left on a full disk.
+KEPT_ON_DISK = 128 << 10  # Free bytes on the full disk.
 
 
 @dataclass
 class Scene:
-    """The processes to act on; None or empty: there is none."""
+    """The processes to disturb; None or empty if there are none."""
 
     store: str
     budget: int
@@ -37,7 +37,7 @@ class Scene:
     workers: Workers
     security: Security
     shim: Shim
-    disk: Path | None = None  # A small disk of the server's own.
+    disk: Path | None = None  # A small disk for the server alone.
     redis: Redis | None = None
     cluster: RedisCluster | None = None
     transports: int = 1
@@ -51,7 +51,7 @@ class Nemesis:
         self._actions = self._possible()
 
     def _possible(self) -> dict[str, tuple[int, Callable[[], None]]]:
-        """The actions by name: the relative frequency, and the function."""
+        """The actions by name: relative frequency and function."""
         scene = self.scene
         volatile = scene.store in ("memory", "spill")
         actions: dict[str, tuple[int, Callable[[], None]]] = {
@@ -100,7 +100,7 @@ class Nemesis:
 
     @contextlib.contextmanager
     def _losing(self, loss: str | None) -> Iterator[None]:
-        """Logs that these actions may lose acknowledged changes, as the store's table says."""
+        """Logs that an action may lose acknowledged changes, as the store's table permits."""
         begin = time.monotonic()
         try:
             yield
@@ -150,7 +150,8 @@ class Nemesis:
             resource.prlimit(process, resource.RLIMIT_NOFILE, limits)
 
     def _clock(self) -> None:
-        """Sets the clock to another time, and back. gRPC's timers then wait as long as the clock was set back."""
+        """Sets the server's clock to another time and back. The timers of gRPC then wait as long as the clock was set
+        back."""
         seconds = self._choice.choice((-3600, -60, -1, 1, 60, 3600))
         self.scene.log.write(clock=seconds)
         self.scene.shim.set(0, seconds)
@@ -162,13 +163,13 @@ class Nemesis:
         self._sleep(0.2, 1.0)
         self.scene.shim.set(0, 0)
 
-    # The bytes that the server needs.
+    # Disk and memory.
 
     def _full_disk(self) -> None:
         """Fills the disk to its last bytes with another file."""
         others = self.scene.disk / "of-others"
         try:
-            # The server may use what was left.
+            # The allocation fails if the server has used the space meanwhile.
             with contextlib.suppress(OSError), open(others, "wb") as file:
                 left = os.statvfs(others)
                 os.posix_fallocate(file.fileno(), 0, max(1, left.f_bavail * left.f_frsize - KEPT_ON_DISK))
@@ -177,7 +178,7 @@ class Nemesis:
             others.unlink(missing_ok=True)
 
     def _budget(self) -> None:
-        """Appends to a run of its own until there is no room, and holds it for a moment."""
+        """Appends to a run of its own until the budget is full, then drops the run."""
         geometry = rr.Geometry(num_layers=32, num_experts=rows.EXPERTS, top_k=8)
         ids = np.tile(np.arange(8, dtype=np.uint8), (16384, 32, 1)) + np.arange(32, dtype=np.uint8)[:, None]
         scene = self.scene
@@ -203,7 +204,7 @@ class Nemesis:
         self.scene.security.new_token()
 
     def _token_taken_back(self) -> None:
-        """Changes them while calls are in flight."""
+        """Replaces tokens or certificates while calls are in flight."""
         self.scene.security.new_token(kept=0)
 
     # The workers.
@@ -224,8 +225,8 @@ class Nemesis:
     # The connections.
 
     def _flood(self) -> None:
-        """Connects from another address of this machine; some connections send the beginning of HTTP/2, some send
-        random bytes."""
+        """Connects from another address of this machine; some connections send the beginning of HTTP/2, some random
+        bytes."""
         host, port = self.scene.server.endpoint.rsplit(":", 1)
         with contextlib.ExitStack() as stack:
             for i in range(200):

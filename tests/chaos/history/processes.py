@@ -35,7 +35,7 @@ def until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -
 
 
 def replace(path: Path, text: str) -> None:
-    """Replaces the file as a whole."""
+    """Replaces the file atomically."""
     new = path.with_suffix(".new")
     new.write_text(text)
     new.rename(path)
@@ -61,7 +61,7 @@ class Shim:
 
 
 class Security:
-    """Tokens; and certificates of a new authority, if `tls` is set and the openssl program exists."""
+    """Writes tokens; and certificates of a new authority, if `tls` is set and the openssl program exists."""
 
     def __init__(self, directory: Path, tls: bool) -> None:
         self._directory = directory
@@ -95,7 +95,7 @@ class Security:
             (self._directory / f"next.{suffix}").rename(self._directory / f"server.{suffix}")
 
     def new_token(self, kept: int = 1) -> None:
-        """From now on workers use the new token; the last `kept` ones before it stay valid."""
+        """Makes workers use a new token; the last `kept` ones before it stay valid."""
         self._tokens = [*self._tokens, os.urandom(16).hex()][-1 - kept :]
         hashed = [hashlib.sha256(token.encode()).hexdigest() for token in self._tokens]
         entries = [{"name": "w", "sha256": each, "runs": [""], "scopes": ["put", "read", "admin"]} for each in hashed]
@@ -107,7 +107,7 @@ class Server:
     def __init__(
         self, program: str, directory: Path, flags: list[str], environment: dict[str, str], direct: bool = False
     ) -> None:
-        """direct: whether the direct path is on, too"""
+        """direct: whether the direct path is enabled"""
         self._command = [program, *flags, "--endpoint-file", str(directory / "endpoint")]
         self._file, self._said = directory / "endpoint", directory / "server.log"
         self._environment = os.environ | environment
@@ -139,14 +139,14 @@ class Server:
 
 
 class Proxy:
-    """A proxy that forwards connections to the server, with the disturbances that it is told. It has the server's ports
-    at another address of this machine, because clients look for the direct path there."""
+    """A proxy that forwards connections to the server and can disturb them. It listens on the server's ports at another
+    address of this machine, because clients look for the direct path at the address of the gRPC server."""
 
     HOST = "127.0.0.3"
 
     def __init__(self, targets: list[str]) -> None:
-        self.delay = 0.0  # Seconds before each piece.
-        self.rate = 0  # Bytes in a second and direction; 0: no limit.
+        self.delay = 0.0  # Delay before each piece, in seconds.
+        self.rate = 0  # Limit in bytes per second and direction; 0: no limit.
         self._open: set[socket.socket] = set()
         self._cut: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -227,7 +227,7 @@ class Workers:
         self.processes[number] = self._start(number)
 
     def finish(self) -> list[int]:
-        """Stops the workers and runs one that reads what is left. Returns their exit statuses."""
+        """Stops the workers and runs one that reads all remaining samples. Returns their exit statuses."""
         self.await_work()
         for process in self.processes:
             process.send_signal(signal.SIGTERM)

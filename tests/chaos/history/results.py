@@ -1,4 +1,4 @@
-"""The results of all seeds, and the page with their summary. As a program, it writes the page again."""
+"""The results of all seeds, and the page that summarizes them. Run as a program, it writes the page again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _cpu() -> str:
 
 
 def _ends(values: list[Any]) -> str:
-    """The first and the last value, or the only one."""
+    """The first and the last value; one value if they are equal."""
     return f"{values[0]}" if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
 
 

@@ -1,7 +1,7 @@
-"""What workers append: rows and tokens that follow from names alone, and digests of them.
+"""The rows and tokens that workers append, which are derived from names alone, and their digests.
 
-All rows of a source, which is an attempt at a sample and a variant of its routes, follow from the source. Variants of
-one attempt have the same tokens. Appends end at multiples of CELL rows, so the rows of a cell come from one append.
+A source is an attempt at a sample and a variant of its routes; it determines all rows. Variants of one attempt have the
+same tokens. Appends end at multiples of CELL rows, so the rows of a cell come from one append.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Source = tuple[str, str, int, int]  # Run, sample, attempt, variant.
 
 
 def number(*words: object) -> int:
-    """64 bits that follow from the words."""
+    """A 64-bit hash of the words."""
     return int.from_bytes(hashlib.blake2b(repr(words).encode(), digest_size=8).digest(), "little")
 
 
@@ -38,7 +38,7 @@ def _mixed(key: int, begin: int, end: int) -> np.ndarray:
 
 
 def routes(source: Source, begin: int, end: int) -> np.ndarray:
-    """ids [rows, layers, K], uint8; those of a row and layer are all different, as the step between them is odd."""
+    """ids [rows, layers, K], uint8. Ids of a row and layer are distinct because the step between them is odd."""
     mixed = _mixed(number(*source), begin * LAYERS, end * LAYERS)[:, None]
     ids = mixed % EXPERTS + np.arange(TOP_K, dtype=np.uint64) * ((mixed >> np.uint64(8)) % EXPERTS | np.uint64(1))
     return (ids % EXPERTS).astype(np.uint8).reshape(end - begin, LAYERS, TOP_K)
@@ -49,7 +49,7 @@ def tokens(run: str, sample: str, attempt: int, begin: int, end: int) -> np.ndar
 
 
 def pieces(begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Rows [begin, end), cut where cells end."""
+    """Rows [begin, end), split at the ends of cells."""
     while begin < end:
         to = min(end, (begin // CELL + 1) * CELL)
         yield begin, to
@@ -57,7 +57,7 @@ def pieces(begin: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def digest(ids: np.ndarray) -> str:
-    """Per layer, the bytes of ids [rows, layers, K]."""
+    """The checksum of each layer of ids [rows, layers, K], concatenated."""
     return "".join(f"{crc32(np.ascontiguousarray(ids[:, layer])):08x}" for layer in range(ids.shape[1]))
 
 

@@ -1,8 +1,8 @@
-// Preloaded into a server: its fsync takes longer and its time of day differs, as the file that CHAOS_SHIM names says:
-// two int64, microseconds of delay and seconds of difference, which may be changed at any time.
+// Preloaded into a server to slow its fsync down and to change its time of day. The file that CHAOS_SHIM names has two
+// int64, the delay in microseconds and the difference in seconds, which may change at any time.
 //
-// A change is what setting the machine's clock is: CLOCK_REALTIME alone moves, and with it the waits for a time of it,
-// those that have begun too.
+// A change acts like setting the machine's clock: only CLOCK_REALTIME moves, together with waits for a time of that
+// clock, including those that have already begun.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -56,7 +56,7 @@ int clock_gettime(clockid_t clock, struct timespec* now) {
   return status;
 }
 
-// A part of the wait until `end`, as the kernel has the time; 1 if it is the last one.
+// Computes the next part of the wait until `end`, in the kernel's time. Returns 1 if it is the last part.
 static int PartOf(const struct timespec* end, struct timespec* part) {
   Now(CLOCK_REALTIME, part);
   part->tv_nsec += kPartOfWait;
@@ -68,7 +68,7 @@ static int PartOf(const struct timespec* end, struct timespec* part) {
   return 1;
 }
 
-// Waiters look again what they wait for when they wake for nothing, as they do here after each part.
+// After each part the waiter wakes up without its condition, as waiters must expect, and checks it again.
 long syscall(long number, ...) {
   static __typeof__(&syscall) real;
   if (real == NULL) real = REAL(syscall);
