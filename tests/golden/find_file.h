@@ -1,4 +1,4 @@
-// Finds files relative to the runner, wherever the tree and its build have been moved.
+// Finds files relative to the runner, so that the source tree and its build can be moved.
 #ifndef TESTS_GOLDEN_FIND_FILE_H_
 #define TESTS_GOLDEN_FIND_FILE_H_
 
@@ -7,10 +7,11 @@
 
 namespace routing_replay::golden {
 
-// The folder that this program's executable stands in.
+// The folder of this program's executable.
 std::filesystem::path ProgramFolder();
 
-// `path` in the nearest folder above `folder` that has it. Builds are inside their source tree (build/release).
+// `path` in the nearest parent folder of `folder` that has it. Works because builds are inside their source tree
+// (build/release).
 std::optional<std::filesystem::path> FindAbove(std::filesystem::path folder, const std::filesystem::path& path);
 
 }  // namespace routing_replay::golden

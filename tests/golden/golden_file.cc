@@ -29,7 +29,7 @@ absl::StatusOr<std::string> Decompress(const std::string& compressed) {
     if (ZSTD_isError(left)) return absl::InvalidArgumentError(absl::StrCat("zstd: ", ZSTD_getErrorName(left)));
     text.append(chunk, 0, out.pos);
   }
-  // The decompressor may have consumed all input while it still holds output back.
+  // The decompressor may have consumed all input and still hold output.
   while (left != 0) {
     ZSTD_outBuffer out{chunk.data(), chunk.size(), 0};
     left = ZSTD_decompressStream(context.get(), &out, &in);
@@ -39,7 +39,7 @@ absl::StatusOr<std::string> Decompress(const std::string& compressed) {
   return text;
 }
 
-// What Python's json module writes, with its bare words NaN, Infinity and -Infinity as strings.
+// Converts JSON of Python's json module, whose bare words NaN, Infinity and -Infinity become strings.
 std::string QuoteNonFinite(absl::string_view text) {
   constexpr std::pair<absl::string_view, const char*> kWords[] = {
       {"-Infinity", "\"-inf\""}, {"Infinity", "\"inf\""}, {"NaN", "\"nan\""}};

@@ -1,4 +1,4 @@
-// What the runner knows of a kind of golden file: whose files it takes, and how one case is asked.
+// A kind of golden file: the names of its files, and the function that runs one of its cases.
 #ifndef TESTS_GOLDEN_KIND_H_
 #define TESTS_GOLDEN_KIND_H_
 
@@ -14,7 +14,7 @@ using Json = nlohmann::json;
 struct Outcome {
   enum class Verdict { kPassed, kFailed, kNeeds };
   Verdict verdict = Verdict::kPassed;
-  std::string words;  // The first difference, or what is not installed here, or which part a passed case left out.
+  std::string words;  // The first difference, what is not installed, or the part that a passed case skipped.
 };
 inline Outcome Passed() { return {}; }
 inline Outcome PassedWithout(std::string words) { return {Outcome::Verdict::kPassed, std::move(words)}; }
@@ -22,13 +22,14 @@ inline Outcome Failed(std::string words) { return {Outcome::Verdict::kFailed, st
 inline Outcome Needs(std::string words) { return {Outcome::Verdict::kNeeds, std::move(words)}; }
 
 struct Kind {
-  // Stems of the kind's files. One that ends in '_' stands for all that begin so; a whole stem goes before those.
+  // File names without extensions. A name that ends in '_' stands for all names with this prefix; a full name has
+  // precedence.
   std::vector<std::string> stems;
-  // Asks one case of a file. May throw what the JSON library throws: a case of another form fails.
+  // Runs one case. May throw the JSON library's exceptions, which the runner counts as a failed case.
   Outcome (*run)(const Json& golden_case) = nullptr;
 };
 
-// Kinds that the project answers, one file each in kinds/.
+// The kinds that C++ code runs, each in a file of kinds/.
 Kind CodecKind();
 Kind CodecMsSwiftKind();
 Kind CodecNemoKind();
@@ -53,10 +54,10 @@ Kind ScheduleKind();
 // All of the above.
 const std::vector<Kind>& AnsweredKinds();
 
-// Whether `stem` is the very name, or begins with a name that ends in '_'.
+// Whether a name is equal to `stem`, or is a prefix of it and ends in '_'.
 bool IsWholeStem(const std::vector<std::string>& stems, const std::string& stem);
 bool HasPrefix(const std::vector<std::string>& stems, const std::string& stem);
-// The kind that answers files of this stem, or null.
+// The kind for files with this name, or null.
 const Kind* FindKind(const std::string& stem);
 
 }  // namespace routing_replay::golden

@@ -1,5 +1,5 @@
-// golden_runner [--dir DIR]…: inputs and outputs of other projects' real code against ours. Without --dir: those of
-// this repository.
+// golden_runner [--dir DIR]…: runs our code on recorded inputs of other projects' code, and compares the outputs with
+// theirs. Without --dir it uses the files of this repository.
 #include "tests/golden/arguments.h"
 
 int main(int argc, char** argv) { return routing_replay::golden::RunWithArguments(argc, argv); }

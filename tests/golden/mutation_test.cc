@@ -1,4 +1,4 @@
-// Every number that a case checks is really checked: one changed, and the case fails.
+// Checks that the runner compares every number of a case: if one is changed, the case must fail.
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kCasesPerFile = 20;
 
-// Whether Megatron routes each row to K experts: else the indices are none that can be replayed.
+// Whether Megatron routes each row to K experts. Otherwise the indices cannot be replayed.
 bool HasAllPairs(const Json& golden_case) {
   const Json& input = golden_case.at("input");
   const auto pairs = input.at("num_tokens").get<int64_t>() * input.at("topk").get<int64_t>();
@@ -20,9 +20,8 @@ bool HasAllPairs(const Json& golden_case) {
   return !expect.contains("replay") || expect["replay"].at("map_true_count") == pairs;
 }
 
-// Information that no unit answers: what a framework puts into rows without data, how and where it raised, what it
-// selected where it is wrong, which rows are recorded where nothing is expected of rows, and what Megatron makes of
-// indices that must be rejected.
+// Fields that are not compared: fill values of rows without data, how and where a framework raised, its selection where
+// it is wrong, recorded rows where no rows are expected, and Megatron's result for indices that must be rejected.
 bool IsInformation(const Json& golden_case, const std::string& pointer) {
   const auto has = [&](const char* part) { return pointer.find(part) != std::string::npos; };
   const bool wrong = golden_case.at("expect").value("known_wrong", false);
@@ -32,7 +31,7 @@ bool IsInformation(const Json& golden_case, const std::string& pointer) {
          (golden_case.at("input").contains("index_shape") && !HasAllPairs(golden_case));
 }
 
-// Kinds whose texts are checked, too.
+// Kinds whose strings are compared, too.
 struct Mutated {
   const char* stem;
   bool texts = false;
@@ -42,7 +41,7 @@ Json Changed(const Json& value) {
   return value.is_string() ? Json(value.get<std::string>() + "t") : Json(value.get<int64_t>() + 1);
 }
 
-// Pointers to every number (and text) below /expect, and below /input/neutral where that is what must be accepted.
+// Pointers to every number (and string) below /expect, and below /input/neutral if it must be accepted.
 std::vector<std::string> CheckedValues(bool texts, const Json& golden_case) {
   std::vector<std::string> found;
   Json checked = {{"expect", golden_case.at("expect")}};

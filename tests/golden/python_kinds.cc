@@ -16,7 +16,7 @@
 namespace routing_replay::golden {
 namespace {
 
-constexpr int kNoSuchCommand = 127;  // Of a shell.
+constexpr int kNoSuchCommand = 127;  // A shell's status for a missing command.
 constexpr char kMegatron[] = "trainer_plugin/python/tests/golden_megatron.py";
 constexpr char kModelConfigs[] = "client/python/tests/golden_model_config.py";
 
@@ -25,7 +25,7 @@ const char* ScriptOf(const std::string& stem) {
   return stem == "replay_traces" || stem == "router_forward" || stem == "router_parts" ? kMegatron : nullptr;
 }
 
-// A word of a shell.
+// Quotes a word for the shell.
 std::string Quoted(absl::string_view text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
 }
@@ -41,7 +41,7 @@ std::string Command(const std::string& python, const std::filesystem::path& scri
                       Quoted(python), " ", Quoted(script.string()), " ", Quoted(file.string()));
 }
 
-// What a command writes to its standard output.
+// The standard output of a command.
 absl::StatusOr<std::string> Output(const std::string& command) {
   FILE* const pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return absl::InternalError(absl::StrCat("cannot run ", command));

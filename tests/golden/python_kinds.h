@@ -1,5 +1,5 @@
-// Kinds of files that scripts answer: those of Megatron's own objects one of the trainer's Python face, in an
-// environment that has megatron-core; those of model configurations, which Python reads, one of the Python client.
+// Kinds that Python scripts run. Those of Megatron's own objects use a script of the trainer's Python package, in an
+// environment that has megatron-core; those of model configurations use a script of the Python client.
 #ifndef TESTS_GOLDEN_PYTHON_KINDS_H_
 #define TESTS_GOLDEN_PYTHON_KINDS_H_
 
@@ -20,14 +20,14 @@ struct NamedOutcome {
 };
 
 struct PythonAnswer {
-  std::string needs;  // What is not installed; then there are no outcomes.
+  std::string needs;  // The missing package; if set, there are no outcomes.
   std::vector<NamedOutcome> outcomes;
 };
 
-// Asks all cases of a file. The interpreter is what RR_GOLDEN_PYTHON names, or python3, or, where that lacks what the
-// script needs, /usr/bin/python3; the script is that of the source tree around this program; the library is in
-// ROUTING_REPLAY_LIBRARY_DIR, or in ../lib from this program. INTERNAL if the script ends with an error or says
-// anything else than the scripts describe.
+// Runs all cases of a file. The interpreter is RR_GOLDEN_PYTHON or python3 or, if that lacks a package that the script
+// needs, /usr/bin/python3. The script is taken from the source tree around this program, the library from
+// ROUTING_REPLAY_LIBRARY_DIR or from ../lib beside this program. INTERNAL if the script fails or its output is
+// malformed.
 absl::StatusOr<PythonAnswer> AskPython(const std::filesystem::path& file);
 
 }  // namespace routing_replay::golden

@@ -62,7 +62,7 @@ class Run {
     Cases(path, outcomes);
   }
 
-  // `kind`: also runs the cases that Python passes; may be null.
+  // `kind`, which may be null, also runs the cases that Python passes.
   void Python(const std::filesystem::path& path, const Kind* kind, const Json& cases) {
     auto answer = AskPython(path);
     if (!answer.ok()) return Fail(path, answer.status().message());
@@ -84,7 +84,7 @@ class Run {
     Totals of_file;
     int64_t open = 0;
     std::string failures;
-    std::map<std::string, int64_t> without;  // Passed cases by what they were asked without.
+    std::map<std::string, int64_t> without;  // Passed cases by the part that they skipped.
     for (const auto& [name, outcome] : outcomes) {
       switch (outcome.verdict) {
         case Outcome::Verdict::kPassed:
@@ -113,7 +113,7 @@ class Run {
 
   std::ostream& out_;
   Totals totals_;
-  std::map<std::string, int64_t> needs_;  // Cases by what they need, and their kind.
+  std::map<std::string, int64_t> needs_;  // Cases by missing package and kind.
 };
 
 }  // namespace

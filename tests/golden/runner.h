@@ -1,4 +1,4 @@
-// Runs every case of every golden file and says how it went.
+// Runs every case of every golden file and prints the results.
 #ifndef TESTS_GOLDEN_RUNNER_H_
 #define TESTS_GOLDEN_RUNNER_H_
 
@@ -15,9 +15,9 @@ struct Totals {
   bool success() const { return failed == 0 && passed > 0; }
 };
 
-// Writes to `out` per file the number of cases that passed, failed and were not asked, per failure the case's name and
-// the first difference in words, how many passed cases were asked without a part of them and why, then what those not
-// asked need, and as its last line "N passed, M failed". A directory that is not there, a file that cannot be read and
+// Prints to `out`: per file, the numbers of cases that passed, failed and could not run; per failure, the case's name
+// and the first difference; the number of passed cases that skipped a part, and why; then the packages that are missing
+// for cases that could not run; and as the last line "N passed, M failed". A missing directory, an unreadable file and
 // a file of unknown kind count as one failure each.
 Totals RunGoldenFiles(const std::vector<std::filesystem::path>& directories, std::ostream& out);
 

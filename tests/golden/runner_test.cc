@@ -1,4 +1,4 @@
-// The runner notices: a changed number, an unknown kind, a broken file, nothing to run.
+// The runner must detect a changed number, an unknown kind, a broken file, and a directory without cases.
 #include "tests/golden/runner.h"
 
 #include <fstream>
@@ -30,14 +30,14 @@ class RunnerTest : public ::testing::Test {
     std::ofstream(directory_ / name, std::ios::binary) << text;
   }
 
-  // The first case of a committed file.
+  // The first case of a file in this repository.
   static Json FirstCase(const std::string& file) {
     auto json = LoadGoldenFile(std::filesystem::path(RR_GOLDEN_DATA) / (file + ".json.zst"));
     EXPECT_OK(json);
     return json.ok() ? (*json)["cases"][0] : Json();
   }
 
-  // The first case of a committed file with a value at `pointer`, after `skipped` of them.
+  // The first case of the file that has a value at `pointer`, after skipping `skipped` such cases.
   static Json CaseWith(const std::string& file, const std::string& pointer, int skipped = 0) {
     auto json = LoadGoldenFile(std::filesystem::path(RR_GOLDEN_DATA) / (file + ".json.zst"));
     EXPECT_OK(json);
@@ -62,7 +62,7 @@ class RunnerTest : public ::testing::Test {
   }
 
   std::filesystem::path directory_;
-  std::string text_;  // Of the last run.
+  std::string text_;  // The output of the last run.
 };
 
 TEST_F(RunnerTest, AChangedNumberFails) {
@@ -117,7 +117,8 @@ TEST_F(RunnerTest, AnAcceptedInvalidSplitFails) {
   EXPECT_THAT(text_, HasSubstr("accepted, expected a rejection"));
 }
 
-// What Megatron accepts of these is ours if its chunks hold each layer once, and else compared with its own rule.
+// If Megatron accepts a split of layers_invalid, ours must be the same if its chunks contain each layer once; otherwise
+// Megatron's result is compared with the rule of OffsetsOfOneRank.
 TEST_F(RunnerTest, AcceptedSplitsAmongTheInvalidOnesAreCompared) {
   Json golden_case = FirstCase("megatron/layers");
   golden_case["expect"]["raises"] = nullptr;
@@ -183,7 +184,7 @@ TEST_F(RunnerTest, AFailureThatThePolicyDoesNotReportIsSaid) {
   EXPECT_THAT(text_, ::testing::Not(HasSubstr("without")));
 }
 
-// An error case is asked about the layout that it states, all of it.
+// In an error case, every field of the stated layout must be able to cause the rejection.
 TEST_F(RunnerTest, ErrorsAreAskedAboutTheStatedLayout) {
   Json golden_case = {{"name", "six rows on two ranks"}, {"expect", {{"error", true}}}};
   Json& neutral = golden_case["input"]["neutral"];
@@ -206,7 +207,7 @@ TEST_F(RunnerTest, ErrorsAreAskedAboutTheStatedLayout) {
   }
 }
 
-// What only an unknown policy could reject is not answered; what the layout says by itself is.
+// If only an unknown policy could reject the case, it is not run; a layout that is invalid by itself is.
 TEST_F(RunnerTest, ErrorsOfUnknownPoliciesAreAskedAsFarAsTheyAreStated) {
   Json golden_case = CaseWith("frameworks/rows_slime_thd", "/expect/error");
   EXPECT_TRUE(RunCaseAs("rows_another", golden_case).success()) << text_;
@@ -233,7 +234,7 @@ TEST_F(RunnerTest, ErrorsWithoutALayoutAreAskedThroughTheirOptions) {
   EXPECT_EQ(RunCaseAs("rows_another", golden_case).failed, 1);
 }
 
-// Only documented fields: no megatron_row_order, no record_number.
+// The runner must not need the undocumented fields megatron_row_order and record_number.
 TEST_F(RunnerTest, UndocumentedFieldsAreNotNeeded) {
   Json golden_case = CaseWith("frameworks/rows_skyrl_unpacked", "/input/known_wrong");
   golden_case["input"].erase("megatron_row_order");
@@ -252,7 +253,7 @@ TEST_F(RunnerTest, UndocumentedFieldsAreNotNeeded) {
 TEST_F(RunnerTest, UnknownKindsFailAndThoseOfMegatronAreHandedOn) {
   EXPECT_TRUE(RunCaseAs("rows_another", FirstCase("frameworks/rows_slime_thd")).success());
   EXPECT_TRUE(RunCaseAs("router_parts", FirstCase("megatron/router_parts")).success());
-  // Without megatron-core the case is listed, with it it passes.
+  // Without megatron-core the case is listed as missing it; with megatron-core it passes.
   EXPECT_THAT(text_, AnyOf(HasSubstr("needs megatron-core: router_parts, 1 case\n"),
                            HasSubstr("router_parts.json: 1 passed, 0 failed\n")));
   EXPECT_EQ(RunCaseAs("codec_another", FirstCase("frameworks/codec_vllm")).failed, 1);

@@ -1,6 +1,6 @@
-// codec_*: payloads of engines and of the wrappers around them, through the decoder. What an adapter of the Python
-// package does before stands here as far as the cases need it: client/python/tests/golden_test.py runs the adapters
-// themselves over the same files.
+// codec_*: decodes payloads of engines and of the formats that frameworks wrap them in. The part of the Python adapters
+// that the cases need is repeated here; client/python/tests/golden_test.py runs the adapters themselves over the same
+// files.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -25,7 +25,7 @@ namespace {
 
 enum class Dialect { kAny, kPrimeRl, kSkyRl, kMsSwift, kSgLang };
 
-// {shape, dtype, start} of an object; of SGLang the shape is that of a row.
+// Reads {shape, dtype, start} of an object. SGLang's shape is that of one row.
 absl::Status Describe(Dialect dialect, const Json& object, TensorDescription& tensor) {
   if (!object.is_object()) return Invalid("append.tensor", "must be an object");
   if (dialect == Dialect::kMsSwift && object.value("__ndarray__", Json()) != true) {
@@ -49,18 +49,18 @@ absl::Status Describe(Dialect dialect, const Json& object, TensorDescription& te
   return absl::OkStatus();
 }
 
-// A payload as the engine's adapter hands it to the decoder.
+// A payload as the engine's adapter passes it to the decoder.
 struct CodecCase {
   absl::StatusOr<Geometry> geometry = absl::UnknownError("");
-  absl::Status rejected;  // By what the adapter does before.
+  absl::Status rejected;  // If the adapter rejects it before decoding.
   TensorDescription tensor;
   DecodeOptions options;
   std::string payload;
   int64_t surplus_rows = 0;
-  bool narrowest = false;  // SkyRL's wire knows one dtype for given ids.
+  bool narrowest = false;  // Whether the dtype must be the narrowest for the ids, as on SkyRL's wire.
 };
 
-// Dense layers are columns without a meaning. Where a file states no layers the payload does.
+// Columns of dense layers hold arbitrary values. If a file states no layers, the payload does.
 Geometry::Options GeometryOptions(const Json& input, int64_t layers, int64_t top_k) {
   Geometry::Options options{.num_layers = static_cast<int32_t>(layers),
                             .moe_layer_ids = {},
@@ -77,7 +77,7 @@ absl::Span<const uint8_t> BytesOf(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
-// Flat ids: which rows they are is counted. A row of the last token is not taken.
+// Flat ids, whose row count follows from their length. A row for the last token is dropped.
 absl::Status OpenFlat(const Json& input, CodecCase& c) {
   const auto layers = input.at("layers").get<int64_t>();
   const auto top_k = input.at("topk").get<int64_t>();
@@ -127,7 +127,7 @@ absl::Status OpenNrlre1(CodecCase& c) {
   return Describe(Dialect::kAny, {{"shape", shape}, {"dtype", parts[1]}}, c.tensor);
 }
 
-// SkyRL's wire has one dtype for given ids.
+// SkyRL sends ids in the narrowest dtype that holds them.
 absl::Status CheckNarrowest(const TensorView& tensor) {
   int64_t largest = 0;
   for (int64_t i = 0; i < tensor.rows * tensor.row_elements(); ++i) {
@@ -196,7 +196,7 @@ absl::StatusOr<DecodedRows> Decode(const CodecCase& c) {
   return DecodeTensor(*c.geometry, c.tensor, BytesOf(c.payload), c.options);
 }
 
-// The files' names of a rejection.
+// The names that golden files use for a reason of rejection.
 std::vector<std::string> GoldenReasons(Reason reason) {
   switch (reason) {
     case Reason::kEncoding:
@@ -213,7 +213,8 @@ std::vector<std::string> GoldenReasons(Reason reason) {
     case Reason::kDuplicateId:
       return {"duplicate"};
     case Reason::kPartialRow:
-      // For a source that marks no rows, -1 is just a negative id; the decoder does not know its source.
+      // A source without a mark for missing rows uses -1 as an ordinary, invalid id. The decoder does not know its
+      // source.
       return {"partial sentinel", "range"};
     default:
       return {};
@@ -225,7 +226,7 @@ Outcome RunError(const CodecCase& c, const Json& expect) {
   if (decoded.ok()) return expect.value("may_accept", false) ? Passed() : Failed("accepted, expected a rejection");
   const ErrorDetail detail = GetErrorDetail(decoded.status()).value_or(ErrorDetail{});
   const auto place = [](auto number) { return number ? Json(*number) : Json(); };
-  // Where the file does not say why, any typed reason will do.
+  // If the file states no reason, any typed reason passes.
   if (detail.reason == Reason::kUnspecified) return Failed(absl::StrCat("no reason: ", decoded.status().message()));
   if (!expect.contains("reason")) return Passed();
   const std::vector<std::string> reasons = GoldenReasons(detail.reason);
@@ -238,7 +239,7 @@ Outcome RunError(const CodecCase& c, const Json& expect) {
   return Passed();
 }
 
-// Ids of every MoE layer of every recorded row against the expected tensor [rows][layers][K].
+// Compares the ids of every MoE layer of every recorded row with the expected tensor [rows][layers][K].
 Outcome CompareIds(const CodecCase& c, const DecodedRows& decoded, const Json& expect) {
   std::string ids;
   if (!absl::Base64Unescape(expect.at("ids_int32_le").get<std::string>(), &ids)) return Failed("ids are no base64");
@@ -299,7 +300,7 @@ Outcome Run(const Json& golden_case) { return RunDecode(golden_case, Dialect::kA
 Outcome RunSkyRl(const Json& golden_case) { return RunDecode(golden_case, Dialect::kSkyRl); }
 Outcome RunMsSwift(const Json& golden_case) { return RunDecode(golden_case, Dialect::kMsSwift); }
 
-// NeMo-RL's encoder takes the dtype from E.
+// NeMo-RL's encoder derives the dtype from E.
 Outcome RunNemo(const Json& golden_case) {
   const Json& input = golden_case.at("input");
   if (input.contains("payload")) return Run(golden_case);
@@ -309,7 +310,7 @@ Outcome RunNemo(const Json& golden_case) {
   return theirs == ours ? Passed() : Failed(absl::StrCat("dtype ", ours, ", expected ", theirs.dump()));
 }
 
-// prime-rl's own cut and padding: a cut is ours, too; rows of padding are never stored.
+// prime-rl's own cutting and padding of rows: we cut the same rows, but never store padding.
 Outcome RunPrimeRlRows(const Json& input, const Json& expect) {
   std::string bytes, expected;
   if (!absl::Base64Unescape(input.at("data").get<std::string>(), &bytes) ||
@@ -329,7 +330,7 @@ Outcome RunPrimeRlRows(const Json& input, const Json& expect) {
   return same && padded ? Passed() : Failed("other rows");
 }
 
-// Arrays that prime-rl's encoder rejects; our decoder rejects them, too.
+// Arrays that prime-rl's encoder rejects must be rejected by our decoder, too.
 Outcome RunPrimeRlEncoder(const std::string& input) {
   static const auto& kCases = *new std::map<std::string, std::pair<TensorDescription, size_t>>{
       {"negative", {{.dtype = DType::kI32, .shape = {1, 1, 1}}, 4}},

@@ -1,5 +1,6 @@
-// codec_turns: rows that come in turns. Each framework's own merge rule, held against what it was seen to do, and
-// beside it our trajectory: the same rows 0 … T − 2 where the rules agree, a conflict or a rejection where they do not.
+// codec_turns: rows that arrive turn by turn. Each framework's merge rule, as written here, must give the recorded
+// result. Our trajectory must give the same rows 0 … T − 2 where the rules agree, and a conflict or a rejection where
+// they do not.
 #include <algorithm>
 #include <cstring>
 
@@ -16,16 +17,16 @@ using namespace client;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-using Row = std::vector<int32_t>;  // One row: [layers · K].
+using Row = std::vector<int32_t>;  // [layers · K].
 using Rows = std::vector<Row>;
-// Empty: the framework raises.
+// nullopt: the framework raises.
 using Merged = std::optional<Rows>;
 
 struct GivenTurn {
   std::optional<std::string> payload;  // Base64 as on the wire.
-  std::optional<Rows> rows;            // Empty: there is no payload, or it is not a whole number of rows.
+  std::optional<Rows> rows;            // nullopt: there is no payload, or it is not a whole number of rows.
   int64_t start = 0;
-  int64_t tokens = 0;  // Of the history with the turn.
+  int64_t tokens = 0;  // Of the history including this turn.
   int64_t output_tokens = 0;
 };
 
@@ -35,7 +36,8 @@ struct TurnsCase {
   int64_t top_k = 0;
   int64_t num_experts = 0;
   std::vector<GivenTurn> turns;
-  // Of SkyRL: the sample's tokens, perhaps more than the turns'; 1 where the loss looks at them.
+  // SkyRL only, one entry per token of the sample, which may have more tokens than the turns; 1 if the loss uses the
+  // token.
   std::vector<int> loss_mask;
 };
 
@@ -75,7 +77,7 @@ TurnsCase CaseOf(const Json& input) {
 
 // The merge rules of the frameworks.
 
-// Replaces all rows from `start` on; there must be neither a gap nor a row too few.
+// Replaces all rows from `start` on. Rejects a gap and a wrong number of rows.
 Merged SlimeRule(const TurnsCase& c) {
   Rows held;
   for (const GivenTurn& turn : c.turns) {
@@ -86,7 +88,7 @@ Merged SlimeRule(const TurnsCase& c) {
   return held;
 }
 
-// Goes on exactly where the rows end; a row for the last token of a stop is left out.
+// Appends exactly at the end of the held rows; drops a row for the last token.
 Merged MilesRule(const TurnsCase& c) {
   Rows held;
   for (const GivenTurn& turn : c.turns) {
@@ -98,7 +100,7 @@ Merged MilesRule(const TurnsCase& c) {
   return held;
 }
 
-// Takes exactly the new rows. The tokens that have none get 0 … K − 1, unless the loss looks at them.
+// Appends exactly the new rows. Tokens without rows get the ids 0 … K − 1, unless the loss uses them.
 Merged SkyrlRule(const TurnsCase& c) {
   Rows held;
   for (const GivenTurn& turn : c.turns) {
@@ -114,7 +116,7 @@ Merged SkyrlRule(const TurnsCase& c) {
   return held;
 }
 
-// Keeps what it has, and adds a row for each new token.
+// Keeps the rows it holds, and adds a row for each new token.
 Merged VerlPartialRule(const TurnsCase& c) {
   Rows held;
   for (const GivenTurn& turn : c.turns) {
@@ -124,7 +126,7 @@ Merged VerlPartialRule(const TurnsCase& c) {
   return held;
 }
 
-// Lays the rows over all tokens, from the first one of the prompt on; zeros where there are none.
+// Assigns the rows to tokens from the first one of the prompt on; tokens without rows get zeros.
 Merged VerlAgentLoopRule(const TurnsCase& c, const Json& input) {
   const GivenTurn& turn = c.turns[0];
   const int64_t before = input.value("prompt_width", int64_t{0});
@@ -151,7 +153,7 @@ struct Ours {
   int64_t repeated_rows = 0;
 };
 
-// The tokens of a history that only grows.
+// Tokens of a history that only grows.
 std::vector<uint32_t> Tokens(int64_t count) {
   std::vector<uint32_t> tokens;
   for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<uint32_t>(1000 + i));
@@ -193,7 +195,7 @@ Ours OurRule(const TurnsCase& c) {
       rows.tensor.shape = {given.rows ? Size(*given.rows) : given.tokens - 1 - given.start, c.layers, c.top_k};
       rows.payload = {reinterpret_cast<const uint8_t*>(given.payload->data()), given.payload->size()};
     }
-    // SkyRL sends what follows the rows so far.
+    // SkyRL sends only the rows that follow those already sent.
     if (c.framework == "skyrl") rows.row_start = trajectory.NextRow(tokens);
     const auto plan = PlanTurn({.tokens = tokens}, given.payload ? &rows : nullptr, {}, geometry, blocks, trajectory);
     ours.status = plan.status();
@@ -203,8 +205,8 @@ Ours OurRule(const TurnsCase& c) {
     ours.repeated_rows += plan->decision.compare.size();
   }
   if (c.framework != "skyrl") return ours;
-  // Tokens after the last turn have no rows: the caller must declare that, and only a caller that does not train on
-  // them may.
+  // Tokens after the last turn have no rows. The caller must declare this, which it may only do if it does not train on
+  // them.
   const bool trained = std::find(c.loss_mask.begin(), c.loss_mask.end(), 1) != c.loss_mask.end();
   const std::vector<uint32_t> tokens = Tokens(Size(c.loss_mask));
   const Turn last{.tokens = tokens, .missing_is_unrecorded = !trained, .seal = true};
@@ -212,7 +214,7 @@ Ours OurRule(const TurnsCase& c) {
   return ours;
 }
 
-// Rows that a later turn gave with other ids than the first one that gave them.
+// Number of rows that a later turn sent with different ids.
 int64_t ChangedRows(const TurnsCase& c) {
   Rows first;
   int64_t changed = 0;
@@ -234,13 +236,14 @@ Outcome CompareWithOurs(const TurnsCase& c, const Merged& framework, int64_t fir
   const int64_t last_row = c.turns.back().tokens - 1;
   const bool complete = ours.status.ok() && Size(ours.rows) == last_row;
   if (!framework) {
-    // What raises there is rejected here, or rows overlap or are left open for the next turn; both are reported.
+    // If the framework raises, we must reject the turn, or count overlapping rows, or leave rows open for the next
+    // turn.
     const bool overlaps = ours.repeated_rows > 0 && ours.conflicting_rows == ChangedRows(c);
     const bool told = !ours.status.ok() || !complete || overlaps;
     return told ? Passed() : Failed("the framework raises, and ours says nothing");
   }
   if (!complete) {
-    // Zeros in place of rows are not rows.
+    // verl's rows of zeros are not rows for us.
     const bool padded = c.framework == "verl" && c.turns.size() == 1 && Size(*c.turns[0].rows) != last_row;
     if (padded && GetErrorDetail(ours.status).value_or(ErrorDetail{}).reason == Reason::kRowCount) return Passed();
     return Failed(absl::StrCat("ours has ", ours.rows.size(), " of ", last_row, " rows: ", ours.status.ToString()));
@@ -266,7 +269,8 @@ Outcome CompareWithExpect(const TurnsCase& c, const Merged& framework, const Jso
   return framework == ids ? Passed() : Failed("the rule gives other ids");
 }
 
-// Which rows to ask the engine for. miles asks for the row of the last token that it holds, whatever that is by now.
+// The first row to request from the engine. miles requests from the last token that it holds, even if that token
+// changed.
 Outcome RunRequest(const Json& input, const Json& expect) {
   const auto held = input.at("held_tokens").get<std::vector<uint32_t>>();
   const auto prompt = input.at("prompt_tokens").get<std::vector<uint32_t>>();

@@ -8,7 +8,7 @@ namespace {
 
 using trainer::MicroBatchLayout;
 
-// Padded lengths alone: every position is a token.
+// The file has only padded lengths, so every position counts as a token.
 MicroBatchLayout PackedLayout(const Json& input) {
   MicroBatchLayout layout{.cu_seqlens_padded = input.at("cu_seqlens").get<std::vector<int64_t>>(),
                           .partition = trainer::Partition::kZigzagPerDocument};
@@ -31,7 +31,7 @@ MicroBatchLayout RectangleLayout(const Json& input) {
   return layout;
 }
 
-// What one rank keeps: positions in the packed stream, or one list per sequence of the batch, numbered through.
+// The positions that one rank keeps: in the packed stream, or one list per sequence with positions of the whole batch.
 Json PositionsOf(const MicroBatchLayout& layout, const std::vector<trainer::LocalRow>& rows) {
   Json stream = Json::array();
   Json batch = Json::array();

@@ -1,4 +1,4 @@
-// Dtypes as engines spell them.
+// Dtype names of engines.
 #ifndef TESTS_GOLDEN_KINDS_DTYPE_NAMED_H_
 #define TESTS_GOLDEN_KINDS_DTYPE_NAMED_H_
 
@@ -9,7 +9,7 @@
 
 namespace routing_replay::golden {
 
-// kUnspecified for another name.
+// kUnspecified for an unknown name.
 inline DType DTypeNamed(const std::string& name) {
   static constexpr std::pair<const char*, DType> kNames[] = {{"uint8", DType::kU8},   {"int8", DType::kI8},
                                                              {"uint16", DType::kU16}, {"int16", DType::kI16},

@@ -1,5 +1,5 @@
-// layers_*: the decoder layers and the payload columns of one pipeline rank. Asked against Megatron's own placement and
-// the right columns, whatever the framework did.
+// layers_*: the decoder layers and the payload columns of one pipeline rank. Ours must be Megatron's own placement and
+// the right columns, even if the framework's are wrong.
 #include "absl/strings/str_cat.h"
 #include "tests/golden/kind.h"
 #include "tests/golden/kinds/split_of.h"

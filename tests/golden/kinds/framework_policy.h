@@ -1,4 +1,4 @@
-// The padding policy of a case of a framework.
+// The padding policy of a framework's case.
 #ifndef TESTS_GOLDEN_KINDS_FRAMEWORK_POLICY_H_
 #define TESTS_GOLDEN_KINDS_FRAMEWORK_POLICY_H_
 
@@ -10,18 +10,18 @@
 
 namespace routing_replay::golden {
 
-// `options` under the names of the files, padding_* or rows_*. A framework that the project does not know fails with
-// "unknown policy …".
+// The policy for `options`, which have the names of padding_* and rows_* files. Fails with "unknown policy …" for an
+// unsupported framework.
 absl::StatusOr<trainer::PaddingPolicy> PolicyOf(const std::string& framework, const Json& options);
 
-// What the policy says of the batch: padded_lengths, cu_seqlens_padded, total_padded_rows, … under the names of the
-// files, and the multiples that they come from.
+// The policy's numbers for the batch: padded_lengths, cu_seqlens_padded, total_padded_rows and so on, named as in the
+// golden files, and the multiples that they are based on.
 absl::StatusOr<Json> NumbersOf(const trainer::UnpaddedBatch& batch, const trainer::PaddingPolicy& policy);
 
-// Passed if `ours` has all of `expected`.
+// Passes if `ours` contains all of `expected`.
 Outcome CompareNumbers(const Json& ours, const Json& expected);
 
-// The batch with rows as a sample has them: T - 1.
+// A batch of samples with T - 1 recorded rows each.
 trainer::UnpaddedBatch BatchOf(const std::vector<int64_t>& lengths, int32_t cp_size, int32_t tp_size,
                                bool sequence_parallel);
 

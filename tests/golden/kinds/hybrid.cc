@@ -1,4 +1,4 @@
-// hybrid: patterns of Mamba, attention and MoE layers, and what each chunk builds of them.
+// hybrid: patterns of Mamba, attention and MoE layers, and the layers that each chunk builds from them.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -12,14 +12,14 @@ namespace {
 absl::StatusOr<trainer::LayerTable> TableOf(const Json& input, const trainer::HybridPattern& pattern) {
   return trainer::LayerTable::Create({.num_layers = pattern.num_layers(),
                                       .pipeline_size = input.at("pp").get<int32_t>(),
-                                      // Megatron looks for as many segments as it is told of chunks.
+                                      // Megatron requires as many segments as there are chunks.
                                       .virtual_stages = IntOr(input.at("vpp"), 1),
                                       .first_stage_layers = OptionalInt(input.at("first")),
                                       .last_stage_layers = OptionalInt(input.at("last")),
                                       .hybrid = pattern});
 }
 
-// What is of the pattern alone.
+// Facts that depend only on the pattern.
 Json FactsOf(const trainer::HybridPattern& pattern) {
   std::string symbols = absl::StrJoin(pattern.stages, "");
   for (int32_t depth = 0; depth < pattern.mtp_depths; ++depth) symbols += pattern.mtp;
@@ -34,7 +34,7 @@ Json FactsOf(const trainer::HybridPattern& pattern) {
           {"symbol_counts", counts}};
 }
 
-// What a chunk of these layers builds.
+// The layers that a chunk with this range builds.
 Json ChunkOf(const trainer::HybridPattern& pattern, trainer::LayerRange range) {
   Json moe = Json::array();
   for (const int32_t id : pattern.moe_layer_ids) {
@@ -44,7 +44,7 @@ Json ChunkOf(const trainer::HybridPattern& pattern, trainer::LayerRange range) {
   return {{"offset", range.begin}, {"types", symbols.substr(range.begin, range.size())}, {"moe_layer_ids", moe}};
 }
 
-// The chunks that Megatron builds where these leave layers out: each right for itself.
+// For splits that leave layers out: compares each of Megatron's chunks by itself.
 std::string UncoveredDiffer(const trainer::HybridPattern& pattern, const Json& stages) {
   for (const Json& rank : stages) {
     for (const Json& chunk : rank) {

@@ -1,5 +1,5 @@
-// layers, layers_layout, mtp: offset and count of every chunk, as Megatron gives them, and its MTP layers.
-// layers_invalid: what must be rejected.
+// layers, layers_layout, mtp: Megatron's offset and count of every chunk, and its MTP layers. layers_invalid: splits
+// that must be rejected.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -11,7 +11,7 @@ namespace {
 
 Outcome OutcomeOf(const std::string& difference) { return difference.empty() ? Passed() : Failed(difference); }
 
-// The stages of a layout, E t m L, as [p][v].
+// The stages of a layout in the symbols E, t, m and L, as [p][v].
 Json StageTypes(const Json& layout, int32_t pipeline_size) {
   Json stages = Json::array();
   for (int32_t p = 0; p < pipeline_size; ++p) stages.push_back(Json::array());
@@ -22,8 +22,8 @@ Json StageTypes(const Json& layout, int32_t pipeline_size) {
   return stages;
 }
 
-// What Megatron says of a layout that it accepts with one rank, although each of its chunks then starts at layer 0:
-// each stage's own count. There is no table of such a layout.
+// A layout that Megatron accepts for one rank although each of its chunks then starts at layer 0. We have no table for
+// it, so only the counts of its stages are compared.
 Outcome RunUncovered(const Json& input, const Json& expect, const absl::Status& status) {
   if (status.ok()) return Failed("accepted, although the chunks do not hold each layer once");
   const Json stages = StageTypes(input.at("layout"), input.at("pp").get<int32_t>());
@@ -64,12 +64,12 @@ Outcome RunLayout(const Json& golden_case) {
   if (stages != expect.at("stage_types")) {
     return Failed(absl::StrCat("stages ", stages.dump(), ", expected ", expect.at("stage_types").dump()));
   }
-  // Megatron's functions ignore the rank that they are asked for, and answer rank 0 with its own first chunk.
+  // Megatron's functions ignore the rank argument, and on rank 0 always return its first chunk.
   const Json& asked = expect.at("asked_on_rank0_for_last_rank_v0");
   return OutcomeOf(asked == expect.at("offset_count").at(0).at(0) ? "" : "rank 0 answers otherwise");
 }
 
-// Whether [offset, count] of all chunks hold each layer once.
+// Whether the chunks, [offset, count], contain each layer exactly once.
 bool HoldsEachOnce(const Json& offset_count, int32_t num_layers) {
   std::vector<int64_t> held(num_layers);
   for (const Json& rank : offset_count) {
@@ -83,8 +83,8 @@ bool HoldsEachOnce(const Json& offset_count, int32_t num_layers) {
   return std::all_of(held.begin(), held.end(), [](int64_t times) { return times == 1; });
 }
 
-// What Megatron's functions answer, [offset, count] of every chunk, where one rank has several chunks or is both a
-// given first and a given last stage: they divide by ranks alone, and every chunk starts at layer 0.
+// The [offset, count] of every chunk that Megatron's functions return if one rank has several chunks or is both a given
+// first and a given last stage: they divide by the number of ranks only, and every chunk starts at layer 0.
 Json OffsetsOfOneRank(const Json& input) {
   const int32_t chunks = IntOr(input.at("vpp"), 1);
   const bool embedding = input.at("account_embedding").get<bool>();
@@ -98,7 +98,8 @@ Json OffsetsOfOneRank(const Json& input) {
   return Json::array({offsets});
 }
 
-// A split that Megatron accepts. If its chunks hold each layer once, it is ours, too; if not, we reject it.
+// A split that Megatron accepts. We must accept it if its chunks contain each layer exactly once, and reject it
+// otherwise.
 Outcome RunAcceptedLayers(const Json& input, const Json& offsets, const absl::StatusOr<trainer::LayerTable>& table) {
   if (HoldsEachOnce(offsets, input.at("num_layers").get<int32_t>())) {
     return table.ok() ? OutcomeOf(OffsetsDiffer(*table, offsets))

@@ -1,4 +1,4 @@
-// layout_parse: the text form of layouts written out, whatever its order and counts.
+// layout_parse: expands the text form of layouts, with any order and counts of stages.
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "routing_replay/trainer/layers.h"

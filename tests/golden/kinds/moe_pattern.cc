@@ -1,5 +1,5 @@
-// moe_pattern: which MoE layers each chunk builds. Which layers Megatron's moe_layer_freq makes MoE layers Python is
-// asked (python_kinds.h).
+// moe_pattern: the MoE layers that each chunk builds. The conversion of Megatron's moe_layer_freq is tested in Python
+// (python_kinds.h).
 #include "absl/strings/str_cat.h"
 #include "tests/golden/kind.h"
 #include "tests/golden/kinds/split_of.h"
@@ -7,7 +7,7 @@
 namespace routing_replay::golden {
 namespace {
 
-// Without a geometry the model has no MoE layers.
+// If there is no geometry, the model has no MoE layers.
 Json MoeIdsOf(const Geometry* geometry, const trainer::LayerTable& table, int32_t p, int32_t v) {
   Json ids = Json::array();
   if (geometry == nullptr) return ids;

@@ -23,7 +23,7 @@ trainer::Partition PartitionOf(const std::string& name) {
   return partitions.at(name);
 }
 
-// What a case says of its padding. Rectangles state their one length once per sample: see NeutralContradiction.
+// The padding that a case states. For rectangles the length per sample is omitted: NeutralContradiction checks it.
 Json PaddingOf(const Json& input) {
   Json said = Json::object();
   const Json& neutral = input.at("neutral");
@@ -39,7 +39,7 @@ Json PaddingOf(const Json& input) {
   return said;
 }
 
-// Sizes and lengths, which every case has.
+// The sizes and lengths that every case has.
 MicroBatchLayout BasicLayout(const Json& neutral) {
   MicroBatchLayout layout{.cp_size = neutral.at("cp_size").get<int32_t>(),
                           .tp_size = neutral.at("tp_size").get<int32_t>(),
@@ -58,7 +58,7 @@ void SetIfOpen(Json& neutral, const char* name, const Json& value) {
 
 int64_t RoundedUp(int64_t rows, int64_t unit) { return (rows + unit - 1) / unit * unit; }
 
-// Every sample padded to a multiple of `unit`; rows that are stated beyond them are a document of padding.
+// Pads every sample to a multiple of `unit`. Stated rows beyond them become a document of padding.
 void CompleteStream(Json& neutral, int64_t unit) {
   Json boundaries = {0};
   for (const int64_t rows : neutral.at("lengths").get<Lengths>()) {
@@ -80,7 +80,7 @@ void CompleteRectangle(Json& neutral, int64_t unit) {
   SetIfOpen(neutral, "sp_slice", "after_flatten");
 }
 
-// What `padded_lengths` must be.
+// The value that `padded_lengths` must have.
 Json PaddedLengthsOf(const Json& neutral, size_t count) {
   Json padded = Json::array();
   for (size_t i = 0; i < count; ++i) {
@@ -118,7 +118,7 @@ Json CompletedNeutral(const Json& neutral) {
   const bool rectangle = neutral.contains("batch_size") || neutral.contains("padded_length");
   SetIfOpen(completed, "format", rectangle ? "BSHD" : "THD");
   const bool packed = completed["format"] == "THD";
-  // A stream of which only the rows are known can be cut anywhere.
+  // If only the number of rows is known, the stream may be cut anywhere.
   const bool stated_rows = packed && neutral.contains("total_padded_rows");
   SetIfOpen(completed, "partition",
             stated_rows ? "contiguous"

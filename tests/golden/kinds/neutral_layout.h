@@ -1,4 +1,4 @@
-// The layout of a case as it was observed (`neutral`), and the padding policy that leads to it.
+// The recorded layout of a case (`neutral`), and the padding policy that produces it.
 #ifndef TESTS_GOLDEN_KINDS_NEUTRAL_LAYOUT_H_
 #define TESTS_GOLDEN_KINDS_NEUTRAL_LAYOUT_H_
 
@@ -10,24 +10,24 @@
 
 namespace routing_replay::golden {
 
-// In the row order `order`: Megatron's, or, where the case has it, that of the framework.
+// The layout with row order `order`, which is Megatron's or that of the framework.
 trainer::MicroBatchLayout NeutralLayout(const Json& neutral, const Json& order);
 
-// `neutral` with valid values for all that it leaves open: a framework that raised was not seen to make a layout.
+// `neutral` with valid values for missing fields: there is no recorded layout if the framework raised.
 Json CompletedNeutral(const Json& neutral);
 
-// Which number of `neutral` is at odds with the others, or with input.lengths; "" if they agree.
+// The first number of `neutral` that contradicts the others or input.lengths; "" if there is none.
 std::string NeutralContradiction(const Json& input);
 
-// Whether the case says how its framework came to the layout.
+// Whether the case states the framework and options that led to the layout.
 bool HasPolicy(const Json& input);
 
-// What the framework was given.
+// The batch that the framework got.
 trainer::UnpaddedBatch BatchBefore(const Json& input);
 
-// From options and lengths to the layout that the framework was seen to make. A case without options passes, one of
-// another framework or with options that the project does not know passes without its policy, one whose framework fails
-// without a hazard if the policy reports none.
+// Compares the layout that our policy predicts from options and lengths with the recorded one. A case passes if it has
+// no options; it passes "without their policy" if framework or options are unknown, and "without a hazard" if the
+// framework fails and our policy reports no hazard.
 Outcome RunPolicy(const Json& input, const trainer::MicroBatchLayout& layout, bool framework_fails);
 
 }  // namespace routing_replay::golden

@@ -1,4 +1,4 @@
-// padding_*: padded lengths, boundaries, total and the numbers that they come from, for a framework's options.
+// padding_*: padded lengths, boundaries, total, and the numbers that they are computed from, for a framework's options.
 #include "absl/strings/str_cat.h"
 #include "tests/golden/kind.h"
 #include "tests/golden/kinds/framework_policy.h"
@@ -8,7 +8,7 @@ namespace {
 
 using trainer::UnpaddedBatch;
 
-// Values of SkyRL's fp8 option alone: flags, words, null.
+// Tests only the values of SkyRL's fp8 option: flags, words, null.
 Outcome RunFp8Value(const Json& value, const Json& expect) {
   const std::string word = value.is_string() ? value.get<std::string>() : value == true ? "true" : "";
   return CompareNumbers({{"fp8", trainer::SkyRlFp8Enabled(word)}}, expect);
@@ -21,7 +21,7 @@ Outcome Run(const Json& golden_case) {
   const bool ms_swift = input.contains("tensor_model_parallel_size");
   const auto policy = PolicyOf(ms_swift ? "ms_swift" : input.at("framework").get<std::string>(), input);
   if (!policy.ok()) return Failed(std::string(policy.status().message()));
-  // Frameworks whose files have no flag slice rows whenever tp > 1.
+  // Without this flag in its files, a framework slices rows whenever tp > 1.
   const bool flagged = input.contains("sequence_parallel");
   const UnpaddedBatch batch = BatchOf(input.value("lengths", std::vector<int64_t>{}),
                                       input.at(ms_swift ? "context_parallel_size" : "cp").get<int32_t>(),

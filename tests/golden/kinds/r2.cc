@@ -1,5 +1,5 @@
-// r2_*, told apart by what they expect. Merges: which local row of which rank each token of a sample is recorded in.
-// Pipelines: the layers that come together from the chunks of a rank and from all ranks.
+// r2_*: merges and pipelines, distinguished by their expectations. Merges: the local row and the rank that recorded
+// each token of a sample. Pipelines: the layers that result from merging the chunks of a rank, and of all ranks.
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -62,13 +62,14 @@ Outcome RunMerge(const Json& golden_case) {
   return policy;
 }
 
-// One token goes through all chunks. As the expert that it chose in a layer, each chunk records the layer's id.
+// One token goes through all chunks. Each chunk records the layer's id as the expert that the token chose in that
+// layer.
 class PipelineOfOneToken {
  public:
   PipelineOfOneToken(Geometry geometry, const trainer::LayerTable& table)
       : geometry_(std::move(geometry)), table_(table) {}
 
-  // The records of a micro-batch, made in the order of the schedule.
+  // Makes the records of a micro-batch in the order of the schedule.
   absl::Status Record(absl::Span<const trainer::MicroBatchChunk> schedule, int32_t micro_batch) {
     for (int32_t p = 0; p < table_.pipeline_size(); ++p) {
       for (const trainer::MicroBatchChunk& pass : schedule) {
@@ -81,7 +82,7 @@ class PipelineOfOneToken {
     return absl::OkStatus();
   }
 
-  // Decoder layer ids along the merged axis of these layers.
+  // The decoder layer ids that the merged records have for these layers.
   absl::StatusOr<Json> Merge(absl::Span<const trainer::OwnedLayer> layers) const {
     std::vector<trainer::RankRecord> records;
     for (const Recorded& record : recorded_) records.push_back({record.layout, map_, record.indices});
@@ -127,7 +128,7 @@ class PipelineOfOneToken {
   std::vector<Recorded> recorded_;
 };
 
-// Layers under numbers that two bytes hold, so that an id can stand for any of them.
+// A geometry with the same MoE layers and so many experts that an expert id can be any layer id.
 absl::StatusOr<Geometry> OneExpertPerLayer(const Geometry& model) {
   Geometry::Options options{.num_layers = model.num_layers(), .num_experts = {kMaxExperts}, .top_k = {1}};
   for (const LayerRouting& layer : model.layers()) options.moe_layer_ids.push_back(layer.layer_id);
@@ -148,8 +149,8 @@ Json LocalLayers(const Geometry& geometry, const trainer::LayerTable& table) {
   return ranks;
 }
 
-// Of one micro-batch: what each rank merges of its own chunks, and all ranks together. Where the framework is known to
-// be wrong, `correct` stands for every rank.
+// For one micro-batch, checks the merge of each rank's own chunks, and the merge of all ranks. If the framework is
+// known to be wrong, `correct` is expected of every rank.
 Outcome RunMicroBatch(const PipelineOfOneToken& pipeline, const trainer::LayerTable& table, const Json& expect) {
   const bool wrong = expect.value("known_wrong", false);
   std::vector<trainer::OwnedLayer> all;

@@ -1,4 +1,4 @@
-// What the kinds of router files share: their numbers, their ids, and how they are compared.
+// Helpers for the kinds of router files: numbers, ids, and comparison.
 #ifndef TESTS_GOLDEN_KINDS_ROUTER_CASE_H_
 #define TESTS_GOLDEN_KINDS_ROUTER_CASE_H_
 
@@ -38,7 +38,7 @@ inline double ToDouble(double value) { return value; }
 inline double ToDouble(float value) { return value; }
 inline double ToDouble(trainer::Bf16 value) { return static_cast<float>(value); }
 
-// Names the first entry that is further away than `tolerance`; empty if there is none. Where Megatron itself has no
+// Names the first entry that differs by more than `tolerance`; empty if there is none. Where Megatron's value is not a
 // number, ours must be one.
 template <typename D>
 std::string FirstDifference(const char* what, const std::vector<D>& ours, const Json& expected, double tolerance) {
@@ -54,14 +54,14 @@ std::string FirstDifference(const char* what, const std::vector<D>& ours, const 
   return "";
 }
 
-// The router that a case describes; what it does not say is as if null.
+// The router of a case; missing fields are like null.
 trainer::RouterConfig RouterOf(const Json& input, trainer::Rounding rounding);
 
-// Bytes of ids [rows][K] as index buffers have them.
+// The bytes of ids [rows][K] in the form of index buffers.
 std::vector<uint8_t> CompactIds(const trainer::RouterConfig& config, const Json& rows);
-// The same back.
+// The inverse of CompactIds.
 Json Slots(const trainer::RouterConfig& config, const std::vector<uint8_t>& ids);
-// Per row of a map [rows][E] its experts, ascending.
+// The experts of each row of a map [rows][E], ascending.
 Json Experts(const trainer::RouterConfig& config, const std::vector<uint8_t>& map);
 
 }  // namespace routing_replay::golden

@@ -1,4 +1,4 @@
-// Which implementation of the router the routing_* cases are put to: the CPU's, unless a program says otherwise.
+// The router implementation that routing_* cases test: the CPU's, unless a program replaces it.
 #ifndef TESTS_GOLDEN_KINDS_ROUTER_PATH_H_
 #define TESTS_GOLDEN_KINDS_ROUTER_PATH_H_
 
@@ -6,7 +6,7 @@
 
 namespace routing_replay::golden {
 
-// D: float, double or Bf16. To be changed before any case runs.
+// D: float, double or Bf16. May only be changed before any case runs.
 template <typename D>
 struct RouterPath {
   using Forward = absl::Status (*)(const trainer::RouterConfig&, const trainer::RouterForwardInput<D>&,

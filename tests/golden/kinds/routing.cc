@@ -1,4 +1,4 @@
-// routing_*: probabilities, map and gradient of a router, its choice replayed or live.
+// routing_*: a router's probabilities, map and gradient for replayed and live choices.
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -35,7 +35,7 @@ RouterCase<D> Parse(const Json& input, trainer::Rounding rounding) {
   return c;
 }
 
-// What to compare with, and how closely.
+// The expected values and tolerances.
 struct Expected {
   std::string action;  // "replay", "live"
   const Json& values;
@@ -59,7 +59,7 @@ Outcome RunAction(const RouterCase<D>& c, const Expected& expected) {
   }
   if (!status.ok()) return Failed(absl::StrCat(expected.action, ": rejected: ", status.message()));
   const Json experts = Experts(c.config, map);
-  // The older version's results leave out the map, which is that of the indices.
+  // Results of the older version have no map.
   const auto their_map = expected.values.find("routing_map");
   if (their_map != expected.values.end() && experts != *their_map) {
     return Failed(absl::StrCat(expected.action, ": routing_map is ", experts.dump(), ", expected ", their_map->dump()));
@@ -90,7 +90,7 @@ Outcome RunInDtype(const Json& golden_case) {
     const Outcome outcome = RunAction(c, expected(action, action, expect[action]));
     if (outcome.verdict != Outcome::Verdict::kPassed) return outcome;
   }
-  // Megatron-Core 0.17 has no sqrtsoftplus; where nothing else is said of it, it gives the same.
+  // Megatron-Core 0.17 has no sqrtsoftplus. Without results of its own, 0.17 must give those of the newer version.
   if (c.config.score_function == trainer::ScoreFunction::kSqrtSoftplus) return Passed();
   const auto stepped = Parse<D>(input, trainer::Rounding::kEachStep);
   const bool differs = golden_case.contains("expect_v0_17");

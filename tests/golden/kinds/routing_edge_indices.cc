@@ -1,5 +1,5 @@
-// routing_edge_indices: odd index tensors. Megatron takes several of them without a word; ours are checked before they
-// reach a router, so what is not K different experts of each of N rows is rejected, and the rest gives the same.
+// routing_edge_indices: unusual index tensors. Megatron accepts some of them silently. We must reject every tensor that
+// does not have K different experts for each of N rows, and give Megatron's result for the others.
 #include <numeric>
 #include <set>
 #include <string>
@@ -31,7 +31,7 @@ int64_t Width(DType dtype) {
   }
 }
 
-// Ids as the tensor's memory has them.
+// Ids as bytes of the tensor's memory.
 std::vector<uint8_t> Memory(const Json& rows, DType dtype) {
   std::vector<uint8_t> bytes;
   for (const Json& row : rows) {
@@ -43,7 +43,7 @@ std::vector<uint8_t> Memory(const Json& rows, DType dtype) {
   return bytes;
 }
 
-// Whether the ids are what a router can replay, in the words of the format.
+// Whether a router can replay the ids.
 bool IsLegal(const Json& input, const RouterConfig& config) {
   if (input.at("index_shape") != Json{input.at("num_tokens"), config.top_k}) return false;
   for (const Json& row : input.value("replay_indices", Json::array())) {
@@ -56,7 +56,7 @@ bool IsLegal(const Json& input, const RouterConfig& config) {
   return DTypeNamed(input.at("index_dtype").get<std::string>()) != DType::kUnspecified;
 }
 
-// Our check: that of every payload of routes.
+// Checks the ids like every payload of routes.
 absl::Status Check(const Json& input, const RouterConfig& config) {
   const DType dtype = DTypeNamed(input.at("index_dtype").get<std::string>());
   const auto rows = input.at("num_tokens").get<int64_t>();
@@ -74,7 +74,7 @@ struct Replayed {
 };
 
 absl::StatusOr<Replayed> Replay(const Json& input, const RouterConfig& config) {
-  const std::vector<float> logits = Matrix<float>(input.value("logits", Json::array()));  // None for no rows.
+  const std::vector<float> logits = Matrix<float>(input.value("logits", Json::array()));  // Empty if there are no rows.
   const std::vector<uint8_t> ids = CompactIds(config, input.value("replay_indices", Json::array()));
   const size_t rows = logits.size() / config.num_experts;
   Replayed out{std::vector<float>(logits.size()), std::vector<float>(rows * config.top_k),
@@ -119,7 +119,7 @@ Outcome Run(const Json& golden_case) {
     return Failed(legal ? absl::StrCat("rejected: ", checked.message()) : "accepted, though it cannot be replayed");
   }
   const bool raises = !golden_case.at("expect").at("raises").is_null();
-  if (!legal || raises) return Passed();  // The peer wants int64; ours come in any width.
+  if (!legal || raises) return Passed();  // Megatron requires int64; we accept any integer type.
   const auto ours = Replay(input, config);
   if (!ours.ok()) return Failed(std::string(ours.status().message()));
   return Compare(golden_case, config, *ours);

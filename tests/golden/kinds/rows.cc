@@ -1,5 +1,6 @@
-// rows_*: from a framework's options to the layout that was observed (`neutral`), and from that to the rows at the
-// router of every rank. Where the framework's own order is known to be wrong, ours must be Megatron's.
+// rows_*: compares the layout that we predict from a framework's options with the recorded one (`neutral`), and the
+// rows at the router of every rank for that layout. If the framework's row order is known to be wrong, ours must be
+// Megatron's.
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -23,7 +24,7 @@ const Json& OrderOf(const Json& neutral) {
   return neutral.contains("row_order") ? neutral["row_order"] : packed;
 }
 
-// Whether every rank gets its rows.
+// Whether a row map can be built for every rank.
 absl::Status Accepts(const MicroBatchLayout& layout) {
   if (const auto map = trainer::BuildRowMap(layout, {}); !map.ok()) return map.status();
   for (int32_t c = 0; c < layout.cp_size; ++c) {
@@ -43,8 +44,8 @@ trainer::RowRank RankOf(const Json& rank) {
   return {.cp_rank = rank.at("cp_rank").get<int32_t>(), .tp_rank = rank.at("tp_rank").get<int32_t>(), .positions = {}};
 }
 
-// Rows of one rank against `expected`; their states against `states`, or, in another order than the framework's,
-// against what follows from the row.
+// Compares the rows of one rank with `expected`, and their states with `states`; without `states` (in another order
+// than the framework's) with the states that follow from the rows.
 Outcome RunRows(const MicroBatchLayout& layout, const Json& neutral, const trainer::RowRank& rank, const Json& expected,
                 const std::optional<std::string>& states) {
   const auto map = trainer::BuildRowMap(layout, rank);
@@ -68,7 +69,7 @@ Outcome RunRows(const MicroBatchLayout& layout, const Json& neutral, const train
   return Passed();
 }
 
-// Whether `ranks` has every rank once.
+// Whether `ranks` contains every rank exactly once.
 bool HasEachRank(const MicroBatchLayout& layout, const Json& ranks) {
   std::set<std::pair<int32_t, int32_t>> seen;
   for (const Json& rank : ranks) {
@@ -78,13 +79,13 @@ bool HasEachRank(const MicroBatchLayout& layout, const Json& ranks) {
   return seen.size() == ranks.size() && ranks.size() == static_cast<size_t>(layout.cp_size * layout.tp_size);
 }
 
-// verl: rows of a sequence that R3 replays (build_r3_replay_mask): the last token never, and none where the response is
-// empty.
+// The number of rows of a sequence that verl's R3 replays (build_r3_replay_mask): never the last token, and none if the
+// response is empty.
 int64_t VerlReplayedRows(int64_t tokens, int64_t recorded_rows, int64_t response_tokens) {
   return response_tokens > 0 ? std::clamp<int64_t>(tokens - 1, 0, recorded_rows) : 0;
 }
 
-// The masks that frameworks put beside the rows, in their order.
+// Checks the masks that frameworks store with the rows, in the framework's order.
 Outcome RunMasks(const MicroBatchLayout& layout, const Json& input, const Json& rank) {
   MicroBatchLayout masked = layout;
   const bool verl = rank.contains("replay_mask");
@@ -105,8 +106,8 @@ Outcome RunMasks(const MicroBatchLayout& layout, const Json& input, const Json& 
   return Failed(absl::StrCat("the mask is ", ours, ", expected ", expected));
 }
 
-// Rejected by the rows themselves, or by what follows from the framework's options. Where the layout is left open and
-// there are no options, or those of a policy that the project does not know, nothing says why it must be rejected.
+// The layout itself or the policy for the framework's options must reject the case. If the layout is incomplete and
+// there are no options, or only those of an unknown policy, the case states no reason for a rejection.
 Outcome RunError(const Json& input) {
   const Json neutral = input.value("neutral", Json());
   const Json completed = neutral.is_null() ? neutral : CompletedNeutral(neutral);
@@ -121,7 +122,7 @@ Outcome RunError(const Json& input) {
   return prediction.ok() && Accepts(prediction->layout).ok() ? accepted : Passed();
 }
 
-// Rows, states and masks of one rank; where the framework's order is wrong, also Megatron's rows.
+// Checks rows, states and masks of one rank; if the framework's order is wrong, also Megatron's rows.
 Outcome RunRank(const MicroBatchLayout& of_framework, const MicroBatchLayout& of_megatron, const Json& input,
                 const Json& rank) {
   const Json& neutral = input.at("neutral");
@@ -133,7 +134,7 @@ Outcome RunRank(const MicroBatchLayout& of_framework, const MicroBatchLayout& of
   return outcome;
 }
 
-// Whether the framework's order of rows is not the one that Megatron's router sees, which is sequence-major.
+// Whether the framework's row order differs from the sequence-major order of Megatron's router.
 bool HasWrongOrder(const Json& golden_case) {
   if (golden_case.at("input").value("known_wrong", false)) return true;
   const Json ranks = golden_case.at("expect").value("ranks", Json::array());

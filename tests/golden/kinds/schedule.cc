@@ -1,4 +1,4 @@
-// schedule: Megatron's order of forward passes, and how many of them warm a pipeline rank up.
+// schedule: Megatron's order of forward passes, and the number of warm-up passes of a pipeline rank.
 #include "tests/reference/schedule.h"
 
 #include "absl/strings/str_cat.h"

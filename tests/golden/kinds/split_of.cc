@@ -46,7 +46,7 @@ absl::StatusOr<trainer::LayerTable> FrameworkTable(const Json& input) {
   if (input.at("layout").is_null()) return trainer::LayerTable::Create(split);
   const auto layout = LayoutOf(input.at("layout"));
   if (!layout.ok()) return layout.status();
-  // The cases do not name their MTP layers.
+  // The cases do not list their MTP layers.
   for (const std::string& stage : layout->stages) {
     split.mtp_num_layers += static_cast<int32_t>(std::count(stage.begin(), stage.end(), trainer::kStageMtp));
   }

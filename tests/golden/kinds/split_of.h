@@ -1,4 +1,4 @@
-// The layer split of a case, and its MoE pattern.
+// The layer split and the MoE pattern of a case.
 #ifndef TESTS_GOLDEN_KINDS_SPLIT_OF_H_
 #define TESTS_GOLDEN_KINDS_SPLIT_OF_H_
 
@@ -11,25 +11,26 @@
 
 namespace routing_replay::golden {
 
-// An int, or `fallback` for null.
+// The value as an int, or `fallback` for null.
 inline int32_t IntOr(const Json& json, int32_t fallback) { return json.is_null() ? fallback : json.get<int32_t>(); }
 inline std::optional<int32_t> OptionalInt(const Json& json) {
   return json.is_null() ? std::nullopt : std::optional<int32_t>(json.get<int32_t>());
 }
 
-// A layout as text or as a list.
+// Parses a layout given as text or as a list.
 absl::StatusOr<trainer::PipelineLayout> LayoutOf(const Json& json);
 
-// With the names of megatron/layers*.json, and those of frameworks/layers_*.json.
+// Reads the field names of megatron/layers*.json, or those of frameworks/layers_*.json.
 absl::StatusOr<trainer::LayerTable> MegatronTable(const Json& input);
 absl::StatusOr<trainer::LayerTable> FrameworkTable(const Json& input);
 
-// A model of `layers` layers: every N-th a MoE layer, or those whose flag is 1.
+// A model of `layers` layers. The second argument is N (every N-th layer is a MoE layer), or a list of flags (1: a MoE
+// layer).
 absl::StatusOr<Geometry> GeometryOf(int32_t layers, const Json& step_or_flags);
 
-// The first difference between a table and [offset, count] of every chunk, "" if there is none.
+// The first difference between a table and [offset, count] of every chunk; "" if there is none.
 std::string OffsetsDiffer(const trainer::LayerTable& table, const Json& offset_count);
-// The first difference between a table and the MTP layers of every chunk, "" if there is none.
+// The first difference between a table and the MTP layers of every chunk; "" if there is none.
 std::string MtpDiffers(const trainer::LayerTable& table, const Json& mtp_count);
 
 }  // namespace routing_replay::golden
