@@ -19,7 +19,7 @@ import routing_replay  # noqa: E402
 
 SERVER, RRCTL, CPP = sys.argv[1:4]
 README = (ROOT / "client" / "README.md").read_text()
-PATIENCE = 120  # Seconds that nothing which passes takes.
+PATIENCE = 120  # Seconds; a passing test needs far less.
 
 
 def blocks(language):

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from browser import Browser, find_browser
 
 SERVER, RRCTL, SCENE = sys.argv[1:4]
-PATIENCE = 120  # Seconds that nothing which passes takes.
+PATIENCE = 120  # Seconds; a passing test needs far less.
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">{{data}}"
 
 

@@ -24,7 +24,7 @@ import unittest
 from pathlib import Path
 
 SERVER, RRCTL = sys.argv[1:3]
-PATIENCE = 60  # Seconds that nothing which passes takes.
+PATIENCE = 60  # Seconds; a passing test needs far less.
 
 
 def npy(rows, layers, k, ids):

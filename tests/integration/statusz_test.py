@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from browser import Browser, find_browser
 
 SERVER, RRCTL, SCENE = sys.argv[1:4]
-PATIENCE = 120  # Seconds that nothing which passes takes.
+PATIENCE = 120  # Seconds; a passing test needs far less.
 # Figures that stand still once nobody talks to the server; memory of the process does not.
 MOVING = {"process_resident_memory_bytes", "routing_replay_oldest_sample_idle_seconds"}
 

@@ -1,4 +1,4 @@
-// Tokens and what they allow, on a real server.
+// Checks on a real server what each token permits.
 #include <set>
 
 #include "absl/strings/str_replace.h"
@@ -90,8 +90,8 @@ std::string Seen(const grpc::Status& status, const std::string& run) {
          absl::StrReplaceAll(status.error_message() + status.error_details(), {{run, "RUN"}});
 }
 
-// Code, text and details alike, whether the run of others is there or not, and as if the run were one's own and not
-// there. Names have one length, as details carry lengths.
+// Code, text and details must not depend on whether another tenant's run exists, and must equal those for a missing run
+// of the caller. Names have the same length because details include lengths.
 TEST(AccessTest, RunsOfOthersAnswerAsRunsThatAreNotThere) {
   GuardedServer server(kTenants);
   const auto stub = v1::RoutingReplay::NewStub(server.NewChannel());
@@ -104,7 +104,7 @@ TEST(AccessTest, RunsOfOthersAnswerAsRunsThatAreNotThere) {
     const grpc::Status none = call.make(*stub, *NewCall("a"), "b-none-");
     EXPECT_EQ(there.error_code(), StatusCode::NOT_FOUND) << CallRow(call, there);
     EXPECT_EQ(Seen(there, "b-there"), Seen(none, "b-none-")) << call.name;
-    if (call.name == "OpenRun with a geometry") continue;  // This call would make the run.
+    if (call.name == "OpenRun with a geometry") continue;  // This call would create the run.
     const grpc::Status own = call.make(*stub, *NewCall("a"), "a-none-");
     EXPECT_EQ(Seen(there, "b-there"), Seen(own, "a-none-")) << call.name;
   }
@@ -116,7 +116,7 @@ TEST(AccessTest, RunsOfOthersAnswerAsRunsThatAreNotThere) {
   EXPECT_EQ(runs.runs(0).samples(), 1u);
 }
 
-// gRPC remembers the result of its own authentication for a connection; here each call must count.
+// gRPC caches the result of its own authentication per connection; here each call must be checked.
 TEST(AccessTest, TokensOfOneConnectionDoNotMix) {
   GuardedServer server(kTenants);
   const auto stub = v1::RoutingReplay::NewStub(server.NewChannel());
@@ -194,7 +194,7 @@ TEST(AccessTest, ARevokedTokenEndsItsReads) {
   EXPECT_EQ(sending->Finish().error_code(), StatusCode::UNAUTHENTICATED);
 }
 
-// Several runs on one stream: permission is checked for each message.
+// Several runs on one stream: permission must be checked for each message.
 TEST(AccessTest, AStreamIsCheckedForEachMessagesRun) {
   GuardedServer server(std::vector<TestToken>{{.token = "a", .runs = "a-"}, {.token = "root"}});
   const auto stub = v1::RoutingReplay::NewStub(server.NewChannel());
@@ -210,7 +210,7 @@ TEST(AccessTest, AStreamIsCheckedForEachMessagesRun) {
   ASSERT_TRUE(stream->Write(first) && stream->Read(&answer));
   ASSERT_TRUE(stream->Write(OneAppend("b-1", "theirs", 3)) && stream->Read(&answer));
   EXPECT_EQ(answer.ack().error().code(), StatusCode::NOT_FOUND);
-  // A rejected message brings no credit, whether it was parsed or not.
+  // A rejected message gets no credit, whether it was parsed or not.
   v1::AppendRequest wish = OneAppend("b-1", "theirs", 3);
   wish.set_want_bytes(64 << 20);
   v1::AppendRequest malformed = wish;
@@ -224,7 +224,7 @@ TEST(AccessTest, AStreamIsCheckedForEachMessagesRun) {
     ASSERT_TRUE(stub->GetServerInfo(NewCall("root").get(), {}, &info).ok());
     EXPECT_LE(info.reserved_bytes(), 1000u);  // The sample of the first message, and its credit.
   }
-  // Later messages without a name mean the same run, and are rejected, too.
+  // Later messages without a name belong to the same run, and are rejected, too.
   ASSERT_TRUE(stream->Write(OneAppend("", "theirs", 3)) && stream->Read(&answer));
   EXPECT_EQ(answer.ack().error().code(), StatusCode::NOT_FOUND);
   ASSERT_TRUE(stream->Write(OneAppend("a-1", "own", 3)) && stream->Read(&answer));

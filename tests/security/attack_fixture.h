@@ -1,4 +1,4 @@
-// A real server under attack: the token "attacker" may use the run "run"; everything else belongs to others.
+// A real server under attack. The token "attacker" may use the run "run"; everything else belongs to others.
 #ifndef TESTS_SECURITY_ATTACK_FIXTURE_H_
 #define TESTS_SECURITY_ATTACK_FIXTURE_H_
 
@@ -18,7 +18,7 @@
 namespace routing_replay::testing {
 
 inline constexpr int64_t kMiB = 1 << 20;
-// The memory beside the budget that OPERATING.md promises, with the longest messages of this server.
+// The memory beside the budget that OPERATING.md promises, for this server's longest messages.
 inline constexpr int64_t kBound = 339 * kMiB;
 inline constexpr std::chrono::seconds kPatience(20);
 inline constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;

@@ -1,5 +1,5 @@
-// What a tenant with a good token can send to a real server: the answers that SECURITY.md states, the server's memory,
-// and another client that goes on.
+// Requests of a tenant with a valid token to a real server. Checks the answers that SECURITY.md states, the server's
+// memory, and that another client is still served.
 #include <zstd.h>
 
 #include "absl/strings/escaping.h"
@@ -36,7 +36,7 @@ TEST_F(AttackTest, ZstdBombs) {
     EXPECT_TRUE(status.code() == kInvalid || status.code() == kExhausted) << status;
     ASSERT_TRUE(GetErrorDetail(status).has_value());
   }
-  // A frame that says nothing of its size, two frames, and a skippable one.
+  // A valid frame that does not state its size, and then bad ones: two frames, a skippable frame, and no frame.
   const std::string good = Compressed(std::string(3, '\1'));
   EXPECT_OK(Put(Bomb(good, 3)));
   for (const std::string& bad : {good + good, std::string("\x50\x2a\x4d\x18\x04\0\0\0abcd", 12), std::string(8, 'x')}) {
@@ -54,7 +54,7 @@ TEST_F(AttackTest, ZstdEmptyFrames) {
   EXPECT_THAT(Put(Bomb(frames, 0)), Fails(kInvalid, Reason::kEncoding));
 }
 
-// A megabyte from a client without token, which gRPC would decompress to a gigabyte.
+// A megabyte from a client without a token, which gRPC would decompress to a gigabyte.
 TEST_F(AttackTest, CompressedMessages) {
   Start();
   Bystander bystander(*server_);
@@ -137,7 +137,7 @@ TEST_F(AttackTest, NpyAndBase64) {
   const std::string rest = "'fortran_order': False, 'shape': (3, 1, 1), }";
   EXPECT_OK(Put(with(v1::TensorPayload::NPY, npy("{'descr': '|u1', " + rest))));
   for (const std::string& bad :
-       {npy("{'descr': '|O', " + rest),  // Objects are pickles.
+       {npy("{'descr': '|O', " + rest),  // NumPy arrays of objects are pickles.
         npy("{'descr': [('a', '|u1')], " + rest), npy("{'descr': '|u1', 'fortran_order': True, 'shape': (3, 1, 1), }"),
         npy("{'descr': '|u1', 'fortran_order': False, 'shape': (3, 1, 1, 1, 1), }"),
         npy("{'descr': '|u1', 'fortran_order': False, 'shape': (3, 1, 4611686018427387904), }"),
@@ -160,7 +160,7 @@ TEST_F(AttackTest, IdsThatAreNoExperts) {
     (*request.mutable_payload())[1] = id;
     EXPECT_THAT(Put(request), Fails(kInvalid, Reason::kIdRange));
   }
-  // Values that would be valid in a narrower type, after wrapping.
+  // Values that would become valid if they wrapped in a narrower type.
   v1::AppendRequest wide = OneAppend("run", "ids", 3);
   wide.mutable_append()->mutable_tensor()->set_dtype(v1::TensorPayload::I64);
   std::string elements(24, '\0');
@@ -175,7 +175,7 @@ TEST_F(AttackTest, NamesThatAreNone) {
        {std::string("../../etc/passwd\n"), std::string("a\0b", 3), std::string("a b"), std::string("\x1b[31m"),
         std::string("{\"level\":\"info\"}"), std::string(129, 'a'), std::string(2 << 20, 'a')}) {
     EXPECT_EQ(Put(OneAppend("run", name, 3)).code(), kInvalid) << absl::CHexEscape(name.substr(0, 20));
-    const bool too_long = name.size() > 64 << 10;  // The request is not read.
+    const bool too_long = name.size() > 64 << 10;  // The server does not read the request.
     EXPECT_EQ(FromGrpcStatus(OpenRun(*stub_, "attacker", name)).code(),
               too_long ? absl::StatusCode::kResourceExhausted : kInvalid);
   }
@@ -218,7 +218,7 @@ TEST_F(AttackTest, StaleWeights) {
   EXPECT_TRUE(reader->Finish().ok());
 }
 
-// Requests that are small on the wire, but large as objects.
+// Requests that are small on the wire but large as objects.
 TEST_F(AttackTest, RequestsThatGrow) {
   Start();
   Bystander bystander(*server_);
@@ -279,7 +279,7 @@ TEST_F(AttackTest, RunsAreCounted) {
   EXPECT_TRUE(OpenRun(*stub_, "attacker", "d").ok());
 }
 
-// A token may make a limited number of runs, so that other tokens can make runs, too.
+// A token may create a limited number of runs, so that other tokens can create runs, too.
 TEST_F(AttackTest, RunsOfATokenAreCounted) {
   Start();
   server_->SetTokens({{.token = "attacker", .runs = "a-, a-b, run", .more = ", max_runs: 3"}, {.token = "other"}});
@@ -301,7 +301,7 @@ TEST_F(AttackTest, RunsOfATokenAreCounted) {
   EXPECT_FALSE(OpenRun(*stub_, "attacker", "a-d").ok());
 }
 
-// Samples of a long request; there is memory for five such requests that wait, but not for six.
+// Samples of a long request. The server has memory for five waiting requests of this size, but not for six.
 constexpr int kLong = 45'000 * sizeof(SampleRead) / (sizeof(SampleRead) + sizeof(v1::SampleRead) + sizeof(void*));
 
 v1::ReadRequest Long(v1::ReadRequest read) {
@@ -326,8 +326,7 @@ int64_t Counted(const v1::ServerInfo& info, const char* name) {
 constexpr char kNoRoom[] = "quota_rejections_total{quota=\"waiting_reads\"}";
 constexpr char kNotReady[] = "read_samples_total{status=\"NOT_READY\"}";
 
-// Long requests of one run that all wait for a sample that is never sealed: they use all the room, until another run
-// needs some.
+// Long requests of one run wait for a sample that is never sealed. They use all the room, until another run needs some.
 TEST_F(AttackTest, WaitingRequestsAreBounded) {
   Start();
   Bystander bystander(*server_);
@@ -355,9 +354,9 @@ TEST_F(AttackTest, WaitingRequestsAreBounded) {
   while (read.samples_size() < kLongest) read.add_samples();
   for (int i = 0; i < 12; ++i) begin("attacker", read);
   EXPECT_THAT(rejection(), Fails(kExhausted, Reason::kOverBudget));
-  EXPECT_LT(PeakMemory() - before, 160 * kMiB);  // Without a bound it is 12 times 27 MiB and more.
+  EXPECT_LT(PeakMemory() - before, 160 * kMiB);  // Without a bound it would be at least 12 times 27 MiB.
 
-  // Room is freed for another run that waits, and its read gets its rows.
+  // Another run that waits gets room, and its read gets its rows.
   ASSERT_TRUE(OpenRun(*stub_, "other", "theirs").ok());
   v1::AppendRequest part = OneAppend("theirs", "sample", 3);
   v1::AppendAck ack;
@@ -378,8 +377,8 @@ TEST_F(AttackTest, WaitingRequestsAreBounded) {
   for (Reading& one : waiting) one.call->TryCancel();
 }
 
-// A place is only held by a read that has nothing to send: it is freed when the read sends, however slow its reader is.
-// A read that finds no free place again still continues to its end.
+// A waiting read holds a place only while it has nothing to send, and frees it when it sends, however slow its reader
+// is. A read that then finds no free place still continues to its end.
 TEST_F(AttackTest, WaitingTakesNothingBack) {
   Start();
   ASSERT_TRUE(OpenRun(*stub_, "other", "theirs").ok());
@@ -409,7 +408,7 @@ TEST_F(AttackTest, WaitingTakesNothingBack) {
   EXPECT_TRUE(without_place.reader->Finish().ok());
 
   put("other", "theirs", "sample", false);
-  v1::ReadRequest slow = Long(WaitFor("theirs", "sample"));  // Longer than what a reader gets that takes nothing.
+  v1::ReadRequest slow = Long(WaitFor("theirs", "sample"));  // Longer than a reader may take nothing.
   slow.mutable_samples()->DeleteSubrange(slow.samples_size() / 2, slow.samples_size() - slow.samples_size() / 2);
   for (int i = 1; i < slow.samples_size(); ++i) slow.mutable_samples(i)->set_sample("sample");
   waiting.push_back(Begin(*stub_, "other", slow));

@@ -16,7 +16,7 @@
 
 namespace routing_replay::testing {
 
-// Appends all the time, with the token "other"; the server must outlive it. For one thread.
+// Appends continuously with the token "other". The server must outlive it. For one thread.
 class Bystander {
  public:
   explicit Bystander(const GuardedServer& server)
@@ -29,7 +29,7 @@ class Bystander {
  private:
   absl::Status Work(int i) {
     if (i == 0) return FromGrpcStatus(OpenRun(*stub_, "other", "bystander"));
-    // Repeated rows count as new until the server measures the run, once a second.
+    // Repeated rows count as new until the server measures the run again, once a second.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     v1::AppendAck ack;
     return FromGrpcStatus(stub_->Put(NewCall("other").get(), OneAppend("bystander", absl::StrCat(i % 50), 3), &ack));

@@ -33,7 +33,7 @@ TEST(ClientTest, TheServerIsCheckedToo) {
   auto client = Client::Connect(options);
   ASSERT_OK(client);
   EXPECT_TRUE(absl::IsUnavailable((*client)->GetServerInfo().status()));
-  // A certificate of the right authority, for another name.
+  // A certificate of the right authority for another host name.
   server.SetIdentity(server.authority().Issue("DNS:elsewhere.example.org"));
   const ClientFiles files(server.authority().certificate(), "known");
   options = files.Options(server.endpoint());
@@ -68,7 +68,7 @@ TEST(ClientTest, ATokenDoesNotGoElsewhereInPlaintext) {
        {"server.example.org:7400", "shard:10.0.0.1:7400,10.0.0.2:7400", "10.0.0.1:1,10.0.0.2:1"}) {
     EXPECT_THAT(Client::Connect(files.Options(endpoint)), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
   }
-  // The client may begin with any server of the list.
+  // The client may try the servers of the list in any order.
   for (int i = 0; i < 20; ++i) {
     EXPECT_THAT(Client::Connect(files.Options("127.0.0.1:1,server.example.org:7400")),
                 Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
@@ -102,7 +102,7 @@ TEST(ClientTest, ShardsAndLists) {
   }
 }
 
-// When its token is replaced, a waiting read is ended by the server, and continued by the client with the new token.
+// When its token is replaced, the server ends a waiting read, and the client continues it with the new token.
 TEST(ClientTest, ATokenIsReplacedWhileAReadOfSeveralServersWaits) {
   const std::vector<TestToken> before = {{.token = "before"}}, after = {{.token = "after"}};
   GuardedServer a(before, {}, false), b(before, {}, false);

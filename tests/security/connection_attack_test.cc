@@ -16,9 +16,9 @@
 namespace routing_replay::testing {
 namespace {
 
-constexpr char kRejected[] = "routing_replay_connections_rejected_total 1";  // Also matches ten and more.
+constexpr char kRejected[] = "routing_replay_connections_rejected_total 1";  // Also matches numbers from ten on.
 
-// Clients wait, and are served again when there are free descriptors.
+// Clients wait, and are served again when descriptors are free.
 TEST_F(AttackTest, ConnectionsThatTakeAllDescriptors) {
   const ScratchDirectory scratch;
   const std::string program = scratch.path() + "/few";
@@ -42,7 +42,7 @@ TEST_F(AttackTest, ConnectionsThatTakeAllDescriptors) {
   Await([&] { return HttpAsk(http, "GET", "/readyz").code == 200; });
 }
 
-// Begins calls and cancels each at once, at full speed and again and again, from an address of its own.
+// Starts calls and cancels each at once, as fast as possible, from an address of its own.
 class RapidReset {
  public:
   RapidReset(const std::string& address, bool encrypted)
@@ -50,7 +50,7 @@ class RapidReset {
     signal(SIGPIPE, SIG_IGN);  // OpenSSL writes without MSG_NOSIGNAL.
   }
 
-  // Uses one connection until the server closes it; returns the number of calls.
+  // Attacks over one connection until the server closes it; returns the number of calls.
   int64_t Attack(int64_t most) const {
     const int fd = Connect();
     const ContextPtr context(SSL_CTX_new(TLS_client_method()));
@@ -86,7 +86,7 @@ class RapidReset {
   using ContextPtr = std::unique_ptr<SSL_CTX, OpenSslFree<SSL_CTX_free>>;
   using SslPtr = std::unique_ptr<SSL, OpenSslFree<SSL_free>>;
 
-  // The receiver keeps such a header, and later it takes one byte on the wire.
+  // A header that the receiver adds to its table, so that it is one byte on the wire afterwards.
   static std::string Kept(const std::string& name, const std::string& value) {
     return absl::StrCat("\x40", std::string(1, static_cast<char>(name.size())), name,
                         std::string(1, static_cast<char>(value.size())), value);
@@ -116,7 +116,7 @@ TEST_F(AttackTest, RapidReset) {
     Bystander bystander(*server_);
     bystander.Await(1);
     constexpr int64_t kMost = 2'000'000;
-    // It comes again, too.
+    // A second attack must be stopped, too.
     for (int i = 0; i < 2; ++i) EXPECT_LT(RapidReset(server_->endpoint(), encrypted).Attack(kMost), kMost);
     bystander.Await(2);
     EXPECT_GE(Info().counters().at("routing_replay_connections_cut_total"), 1u);
@@ -124,7 +124,7 @@ TEST_F(AttackTest, RapidReset) {
   }
 }
 
-// Calls that send headers and nothing else. Meanwhile other clients make the same calls.
+// Calls that send only headers. Meanwhile other clients make the same calls.
 TEST_F(AttackTest, ControlCallsWithoutARequest) {
   Start({"--max-streams", "1000", "--stall-timeout", "3s"});
   std::atomic<bool> stopping{false};
@@ -200,14 +200,15 @@ TEST_F(AttackTest, CallsOfWhichOnlyTheHeadersCome) {
   bystander.Await(2);
   EXPECT_LT(Threads(), 40);
   EXPECT_LT(one_flood, 48 * kMiB);  // gRPC takes 20 KiB for a call.
-  // The calls of one connection may begin before those of the last are freed; more of them never add up.
+  // Calls of a connection may start before those of the last one are freed, but memory must not grow with more
+  // connections.
   EXPECT_LT(PeakMemory() - before, 2 * one_flood + 8 * kMiB);
 }
 
-// Peers that send nothing, that stop in the middle, and that send a byte at a time.
+// Peers that send nothing, that stop in the middle, and that send one byte at a time.
 class SlowPeers {
  public:
-  // `opening`: the bytes with which an honest client begins.
+  // `opening`: the first bytes of an honest client.
   SlowPeers(const std::string& address, std::string opening) : opening_(std::move(opening)) {
     for (int i = 0; i < 10; ++i) {
       silent_.push_back(std::make_unique<RawSocket>(address));
@@ -217,7 +218,7 @@ class SlowPeers {
     }
   }
 
-  // Sends the next byte now and then; returns whether the server has closed all connections.
+  // Sends the next byte occasionally; returns whether the server has closed all connections.
   bool Step() {
     constexpr size_t kStepsOfAByte = 5;
     const std::string byte = opening_.substr(std::min(steps_++ / kStepsOfAByte, opening_.size() - 1), 1);
@@ -243,7 +244,7 @@ class SlowPeers {
 
 class SlowLorisTest : public AttackTest {
  protected:
-  // `call`, `page`: how a peer begins on the gRPC port and on the operations port.
+  // `call`, `page`: first bytes of an honest client on the gRPC port and on the operations port.
   void ExpectSlowPeersAreCutOff(bool encrypted, const std::string& call, const std::string& page) {
     const std::string operations = FreeAddress();
     Start({"--stall-timeout", "1s", "--operations-listen", operations}, encrypted);
@@ -261,21 +262,22 @@ class SlowLorisTest : public AttackTest {
 
 TEST_F(SlowLorisTest, OnTheConnection) {
   const std::string http2 = kHttp2Preface + Http2Frame(4, 0, 0, "", 0) +
-                            Http2Frame(1, 4, 1, std::string(256, '\0'), 16 << 10);  // Headers of 16 KiB are to follow.
+                            Http2Frame(1, 4, 1, std::string(256, '\0'), 16 << 10);  // Announces headers of 16 KiB.
   ExpectSlowPeersAreCutOff(/*encrypted=*/false, http2, "GET /metrics HTTP/1.1\r\nX: " + std::string(256, 'x'));
 }
 
 TEST_F(SlowLorisTest, InTheTlsHandshake) {
-  const std::string hello = std::string("\x16\3\1\2\0\1\0\1\xfc\3\3", 11) + std::string(256, 'x');  // Of 512 bytes.
+  const std::string hello =
+      std::string("\x16\3\1\2\0\1\0\1\xfc\3\3", 11) + std::string(256, 'x');  // Announces 512 bytes.
   ExpectSlowPeersAreCutOff(/*encrypted=*/true, hello, hello);
 }
 
-// After the handshake, where a single byte now and then counts like an answer to a ping.
+// After the handshake the server accepts a single byte as an answer to its ping.
 TEST_F(AttackTest, FramesThatComeByteByByte) {
   Start({"--stall-timeout", "1s", "--max-deadline", "1s", "--max-connection-age", "1s", "--max-connection-age-grace",
          "1s"});
   const std::string opening = std::string(kHttp2Preface) + Http2Frame(4, 0, 0, "", 0);
-  const std::string frame = Http2Frame(1, 4, 1, std::string(256, '\0'), 16 << 10);  // Of 16 KiB.
+  const std::string frame = Http2Frame(1, 4, 1, std::string(256, '\0'), 16 << 10);  // Announces 16 KiB.
   std::vector<std::unique_ptr<RawSocket>> connections;
   for (int i = 0; i < 10; ++i) {
     connections.push_back(std::make_unique<RawSocket>(server_->endpoint()));
@@ -293,12 +295,12 @@ TEST_F(AttackTest, FramesThatComeByteByByte) {
     }
     return all_closed;
   });
-  EXPECT_GT(sent, 10u);  // They have completed the handshake.
+  EXPECT_GT(sent, 10u);  // They were not closed during the handshake.
 }
 
 TEST_F(AttackTest, CreditThatIsNotUsedComesBack) {
   Start({"--stall-timeout", "1s"});
-  // A stream that holds nothing may be idle.
+  // A stream without credit may be idle.
   const auto rest = NewCall("other");
   const auto resting = stub_->Append(rest.get());
   v1::AppendRequest open = OneAppend("run", "resting", 0);
@@ -322,7 +324,7 @@ TEST_F(AttackTest, CreditThatIsNotUsedComesBack) {
   EXPECT_EQ(opened.ack().error().code(), 0) << opened.ack().error().message();
 }
 
-// The peer holds credit, and reads none of its answers, or one now and then.
+// A peer that holds credit, and reads none of its answers, or one occasionally.
 TEST_F(AttackTest, AnswersThatAreNotTakenGiveTheCreditBack) {
   Start({"--stall-timeout", "1s"});
   Bystander bystander(*server_);
@@ -337,26 +339,26 @@ TEST_F(AttackTest, AnswersThatAreNotTakenGiveTheCreditBack) {
     for (int i = 0; i < 40; ++i) ASSERT_TRUE(connection.Send(stream, GrpcMessage(Wish("run", 1)), kPatience));
     if (takes_one) connection.Listen(std::chrono::milliseconds(1500));
     if (takes_one) connection.Allow(stream, 150);
-    // It keeps answering pings.
+    // It still answers pings.
     Await([&] {
       connection.Listen(std::chrono::milliseconds(10));
       return connection.Ended(stream);
     });
     EXPECT_FALSE(connection.closed());
-    EXPECT_LT(Info().reserved_bytes(), 1000u);  // The bystander's.
+    EXPECT_LT(Info().reserved_bytes(), 1000u);  // The bystander's append.
   }
   bystander.Await(2);
 }
 
-// Long messages of many calls at once, without credit and without their last byte, so that gRPC holds what has arrived.
-// gRPC ends calls if the sum exceeds its quota, but when depends on the machine; one message for each allowed call is
-// the bound that always holds.
+// Many calls send long messages without credit and without the last byte, so that gRPC holds what has arrived. gRPC
+// ends calls if the sum exceeds its quota, but when depends on the machine. One message for each permitted call is the
+// bound that always holds.
 TEST_F(AttackTest, MessagesWithoutCredit) {
   constexpr int kFloods = 200, kConnections = 24;
   constexpr int64_t kMessage = 8 * kMiB, kBeside = 64 * kMiB;
   struct Case {
     const char* token;
-    int connections;  // The number of connections that are allowed.
+    int connections;  // The permitted number of connections.
     int64_t messages;
   };
   v1::AppendRequest request = OneAppend("run", "flood", 3);
@@ -377,7 +379,7 @@ TEST_F(AttackTest, MessagesWithoutCredit) {
       floods.push_back(std::make_unique<Flood>(server_->endpoint()));
       floods.back()->stream = floods.back()->connection.StartCall(i % 2 == 0 ? "Put" : "Append", token);
     }
-    // Until the server accepts no more bytes from any of them.
+    // Sends until the server accepts no more bytes from any of them.
     constexpr std::chrono::seconds kNothing(1);
     for (auto last = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - last < kNothing;) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -390,7 +392,7 @@ TEST_F(AttackTest, MessagesWithoutCredit) {
       }
     }
     EXPECT_LT(PeakMemory() - before, messages * kMessage + kBeside);
-    // Other clients are served again, at the latest when the requests of those calls time out.
+    // Other clients are served again, at the latest when those requests time out.
     Await([&] {
       v1::AppendAck ack;
       return stub_->Put(NewCall("other").get(), OneAppend("run", "theirs", 3), &ack).ok();
@@ -417,14 +419,16 @@ TEST_F(AttackTest, NamesOfRunsDoNotPileUp) {
         ASSERT_TRUE(stream->Write(name));
       }
       v1::AppendResponse answer;
-      ASSERT_TRUE(stream->Write(Wish("run", 1)) && stream->Read(&answer));  // All before it are processed.
+      ASSERT_TRUE(stream->Write(Wish("run", 1)) &&
+                  stream->Read(&answer));  // The answer comes after the server has processed all earlier messages.
       EXPECT_EQ(answer.credit().granted_bytes(), 1u);
     };
-    // What gRPC keeps ready for a stream that is behind is there after the first.
+    // The first round allocates the buffers that gRPC keeps for a stream.
     ASSERT_NO_FATAL_FAILURE(send(0, 200'000));
     const int64_t before = PeakMemory();
     ASSERT_NO_FATAL_FAILURE(send(200'000, 400'000));
-    // The names alone are 25. gRPC holds a window of the stream more when the server is behind, and widens it: 15 seen.
+    // The names alone are 25 MiB. If the server is behind, gRPC also buffers a window of the stream, which grew to 15
+    // MiB at most.
     EXPECT_LT(PeakMemory() - before, 20 * kMiB);
     stream->WritesDone();
     EXPECT_TRUE(stream->Finish().ok());

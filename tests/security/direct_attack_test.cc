@@ -53,7 +53,7 @@ class DirectAttackTest : public AttackTest {
     return -1;
   }
 
-  // What one attacker sends before it closes the connection, resets it or goes silent.
+  // The bytes that one attacker sends before it closes the connection, resets it or goes silent.
   std::string Attack(const std::string& ticket) {
     const std::string append = CallOf("Append", ticket);
     const std::string read = CallOf("Read", ticket);
@@ -93,7 +93,7 @@ class DirectAttackTest : public AttackTest {
     }
   }
 
-  // Makes connections, of which the last 200 stay open.
+  // Opens connections, the last 200 of which stay open.
   void AttackWith(int connections, bool over_unix) {
     std::deque<int> open;
     v1::OpenDirectResponse direct = OpenDirect();
@@ -120,7 +120,7 @@ class DirectAttackTest : public AttackTest {
   std::mt19937 random_{1};
 };
 
-// With TLS the bytes are no handshake, or only the beginning of one.
+// With TLS the bytes are not a handshake, or only its beginning.
 TEST_F(DirectAttackTest, ConnectionsThatLieStallAndFlood) {
   for (const bool encrypted : {false, true}) {
     Start({"--stall-timeout", "3s"}, encrypted);

@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 class DoctorTest : public ::testing::Test {
  protected:
-  // The finding of each check.
+  // The finding of each check by name.
   static std::map<std::string, Finding> ExamineWith(ClientOptions client, DoctorOptions options = {}) {
     client.call_timeout = std::chrono::seconds(20);
     const auto findings = Examine(client, options);
@@ -76,7 +76,7 @@ TEST_F(DoctorTest, ATokenWithSomeScopes) {
 }
 
 TEST(DoctorTlsTest, AServerThatAsksForACertificate) {
-  // The authority of the clients must be there before the server is: another server's will do.
+  // The clients' authority must exist before the server does, so another server's is used.
   const GuardedServer first({{.token = "all"}});
   const std::string clients = first.path("clients");
   ReplaceFile(clients, first.authority().certificate());

@@ -1,4 +1,4 @@
-// A client of ours and its certificate and token files.
+// Our client with certificate and token files.
 #ifndef TESTS_SECURITY_GUARDED_CLIENT_H_
 #define TESTS_SECURITY_GUARDED_CLIENT_H_
 
@@ -11,7 +11,7 @@
 
 namespace routing_replay::testing {
 
-// The client's files: an authority (none: plaintext), a token, and perhaps a certificate.
+// The client's files: a CA certificate (empty: plaintext), a token, and perhaps a certificate of its own.
 class ClientFiles {
  public:
   ClientFiles(const std::string& authority, const std::string& token) : encrypted_(!authority.empty()) {
@@ -43,7 +43,7 @@ class ClientFiles {
   bool has_identity_ = false;
 };
 
-// As the OpenRun of guarded_server.h does.
+// Like OpenRun of guarded_server.h.
 inline Geometry SmallGeometry() {
   return *Geometry::Create({.num_layers = 1, .moe_layer_ids = {0}, .num_experts = {4}, .top_k = {1}});
 }

@@ -34,7 +34,7 @@ grpc::Status AppendOnce(GuardedServer::Stub& stub, grpc::ClientContext& context,
   const grpc::Status end = stream->Finish();
   if (!answered || !end.ok()) return end;
   const v1::Status& error = response.ack().error();
-  // As Put would have reported it.
+  // Converts it to the status that Put would have returned.
   return grpc::Status(static_cast<grpc::StatusCode>(error.code()), error.message());
 }
 

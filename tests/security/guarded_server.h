@@ -1,4 +1,4 @@
-// A real server with TLS and tokens, and calls to it with only the generated classes: an attacker has no more.
+// A real server with TLS and tokens, and calls to it that use only the generated classes, as an attacker would.
 #ifndef TESTS_SECURITY_GUARDED_SERVER_H_
 #define TESTS_SECURITY_GUARDED_SERVER_H_
 
@@ -19,23 +19,23 @@ namespace routing_replay::testing {
 // An entry of a token file.
 struct TestToken {
   std::string token;
-  std::string runs = "\"\"";  // As in a YAML list.
+  std::string runs = "\"\"";  // A YAML list without brackets.
   std::string scopes = "put, read, admin";
   std::string more;  // ", KEY: VALUE".
 };
 
-// Replaces the file as a whole.
+// Replaces the file atomically.
 void ReplaceFile(const std::string& path, const std::string& text);
 std::string TokenFileText(const std::vector<TestToken>& tokens);
 
 class GuardedServer {
  public:
-  // The test fails if the server does not start. `encrypted`: TLS even on loopback addresses.
+  // Fails the test if the server does not start. `encrypted`: TLS even on loopback addresses.
   explicit GuardedServer(const std::vector<TestToken>& tokens, std::vector<std::string> flags = {},
                          bool encrypted = true, const std::string& program = RR_SERVER);
 
   using Stub = v1::RoutingReplay::Stub;
-  // Over a connection of its own.
+  // Opens a new connection.
   std::shared_ptr<grpc::Channel> NewChannel() const;
   std::shared_ptr<grpc::Channel> NewChannel(const std::shared_ptr<grpc::ChannelCredentials>& credentials) const;
   std::shared_ptr<grpc::ChannelCredentials> credentials() const;
@@ -55,7 +55,7 @@ class GuardedServer {
   ServerProcess process_;
 };
 
-// Waits for the condition; the test fails if it does not become true.
+// Waits for the condition; fails the test if it does not become true.
 void Await(const std::function<bool()>& done);
 
 // A call with a deadline and, if not empty, a token.
@@ -63,10 +63,10 @@ std::unique_ptr<grpc::ClientContext> NewCall(const std::string& token);
 
 // A run with one MoE layer of 4 experts and top-1.
 grpc::Status OpenRun(GuardedServer::Stub& stub, const std::string& token, const std::string& run);
-// `rows` rows of expert 1 as a tensor, from row 0.
+// `rows` rows of expert 1 as a tensor, starting at row 0.
 v1::AppendRequest OneAppend(const std::string& run, const std::string& sample, int rows);
 
-// Every call of the service on `run`, as the table of scopes names them.
+// Every call of the service on `run`, named as in the table of scopes.
 struct AnyCall {
   std::string name;
   std::function<grpc::Status(GuardedServer::Stub&, grpc::ClientContext&, const std::string& run)> make;

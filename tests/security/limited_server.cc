@@ -1,4 +1,4 @@
-// routing-replay-server with small values of limits that no setting changes, so that a test reaches them:
+// routing-replay-server with small values of limits that have no setting, so that tests can reach them:
 //
 //   limited_server --max-deadline 2s --max-runs 4 --listen 127.0.0.1:0 …
 #include <malloc.h>
@@ -20,7 +20,7 @@
 namespace routing_replay::testing {
 namespace {
 
-// Whether `name` is one of these limits; if so, sets its value.
+// If `name` is one of these limits, sets its value and returns true.
 bool SetLimit(absl::string_view name, const std::string& value, server::ServerConfig& config) {
   for (auto& [known, time] :
        {std::pair("--stall-timeout", &config.stall_timeout), std::pair("--max-deadline", &config.max_deadline),

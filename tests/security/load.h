@@ -1,4 +1,4 @@
-// Work that is repeated on another thread during a test.
+// Work that a test repeats on another thread.
 #ifndef TESTS_SECURITY_LOAD_H_
 #define TESTS_SECURITY_LOAD_H_
 
@@ -14,8 +14,7 @@
 
 namespace routing_replay::testing {
 
-// Does `work`, which gets the number of the round, on a thread of its own until it fails or is told to stop. For one
-// thread.
+// Calls `work` with the number of the round, on a thread of its own, until it fails or Stop is called. For one thread.
 class Load {
  public:
   explicit Load(std::function<absl::Status(int)> work)
@@ -38,7 +37,7 @@ class Load {
     while (done_ < wanted && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
     EXPECT_GE(done_, wanted);
   }
-  // The error that ended the work; OK if it was told to stop.
+  // Returns the error that ended the work, or OK.
   absl::Status Stop() {
     stopping_ = true;
     if (thread_.joinable()) thread_.join();

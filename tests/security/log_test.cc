@@ -13,7 +13,7 @@
 namespace routing_replay::testing {
 namespace {
 
-// The log of a server in normal use contains no data of users.
+// In normal use the server's log contains no data of users.
 TEST(LogTest, NeitherIdsNorPayloadNorTokens) {
   const ScratchDirectory directory;
   const TestAuthority clients;
@@ -43,7 +43,7 @@ TEST(LogTest, NeitherIdsNorPayloadNorTokens) {
   for (const char* word : {"very-secret", "no-secret", "sample-of-somebody"}) {
     EXPECT_THAT(text, ::testing::Not(::testing::HasSubstr(word)));
   }
-  // The log tells who made the run; nothing else names the caller.
+  // The log names the caller that created the run; nothing else does.
   int audits = 0;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     if (!absl::StrContains(line, "run-of-somebody")) continue;

@@ -25,7 +25,7 @@ import numpy as np  # noqa: E402
 import routing_replay as rr  # noqa: E402
 from routing_replay import aio, errors  # noqa: E402
 
-PATIENCE = 60  # Seconds that nothing which passes takes.
+PATIENCE = 60  # Seconds; a passing test needs far less.
 GEOMETRY = rr.Geometry(num_layers=1, num_experts=4, top_k=1)
 ROWS = np.array([3, 1, 2], np.uint8).reshape(3, 1, 1)
 

@@ -22,7 +22,7 @@ inline sockaddr_in LoopbackAddress(int port) {
   return address;
 }
 
-// A port on which nothing listens now.
+// A port on which nothing listens.
 inline std::string FreeAddress() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in at = LoopbackAddress(0);
@@ -33,7 +33,7 @@ inline std::string FreeAddress() {
   return absl::StrCat("127.0.0.1:", ntohs(at.sin_port));
 }
 
-// To "127.0.0.1:PORT"; the test fails if it cannot connect. Never blocks.
+// Connects to "127.0.0.1:PORT"; fails the test if it cannot. Never blocks.
 class RawSocket {
  public:
   explicit RawSocket(const std::string& address) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -45,12 +45,12 @@ class RawSocket {
   ~RawSocket() { close(fd_); }
 
   int fd() const { return fd_; }
-  // The number of bytes that were sent.
+  // Returns the number of bytes sent.
   size_t Send(const std::string& bytes) const {
     const ssize_t sent = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     return sent < 0 ? 0 : static_cast<size_t>(sent);
   }
-  // The bytes that have arrived.
+  // The bytes received so far.
   std::string Receive() {
     std::string all;
     char bytes[4096];
@@ -59,7 +59,7 @@ class RawSocket {
     if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) closed_ = true;
     return all;
   }
-  // Whether the server has closed the connection, judging by what was received.
+  // Whether the server has closed the connection, as far as Receive has seen.
   bool closed() const { return closed_; }
 
  private:

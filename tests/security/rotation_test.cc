@@ -1,5 +1,5 @@
-// Certificates and tokens change under load: no call of a client fails that keeps its files up to date, and what was
-// taken back does not work any more.
+// Certificates and tokens change under load. No call may fail if its client keeps its files up to date, and withdrawn
+// tokens and certificates must stop working.
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
@@ -23,7 +23,7 @@ absl::Status AppendOnce(Run& run, Appender& appender, const std::string& sample)
   return (*read)[0].record.status == SampleStatus::kOk ? absl::OkStatus() : absl::DataLossError("not read");
 }
 
-// Calls of every kind: a long stream, reads, calls that are sent only once, and new clients.
+// Calls of every kind: a long stream, reads, calls without retries, and new clients.
 class Clients {
  public:
   explicit Clients(const ClientOptions& options) : client_(*Client::Connect(options)) {
@@ -57,14 +57,14 @@ class Clients {
   std::vector<std::unique_ptr<Load>> loads_;
 };
 
-// Makes a new connection each round, with a call of each kind and without retries, to find any moment in which the
-// server rejects clients.
+// Opens a new connection each round and makes each kind of call without retries, to find any moment in which the server
+// rejects clients.
 class Newcomers {
  public:
   Newcomers(const GuardedServer& server, grpc::SslCredentialsOptions keys)
       : server_(server), keys_(std::move(keys)), load_([this](int) { return Round(); }) {}
 
-  // From the next connection on the new one is used.
+  // New connections use `keys` from now on.
   void Show(grpc::SslCredentialsOptions keys) {
     MutexLock lock(mutex_);
     keys_ = std::move(keys);
@@ -94,7 +94,7 @@ class Newcomers {
   const GuardedServer& server_;
   Mutex mutex_;
   grpc::SslCredentialsOptions keys_ ABSL_GUARDED_BY(mutex_);
-  Load load_;  // Last: uses the others.
+  Load load_;  // The last member, because its thread uses the others.
 };
 
 grpc::Status AskOver(const std::shared_ptr<grpc::Channel>& channel, const std::string& token) {
@@ -115,7 +115,7 @@ TEST(RotationTest, TokensChangeUnderLoad) {
     files.SetToken(after);
     clients.Await(2);
     server.SetTokens({{after}});
-    // At once, also on a connection on which it was valid a moment ago.
+    // Takes effect at once, also on a connection on which the token was valid a moment ago.
     EXPECT_EQ(AskOver(channel, before).error_code(), grpc::StatusCode::UNAUTHENTICATED);
     EXPECT_TRUE(AskOver(channel, after).ok());
   }
@@ -127,7 +127,7 @@ std::string TextOf(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Mutual TLS: both sides get new authorities, too, and the files are sometimes invalid.
+// Mutual TLS: both sides also get new authorities, and the files are sometimes invalid.
 TEST(RotationTest, CertificatesChangeUnderLoad) {
   const TestAuthority first, second;
   const ScratchDirectory directory;
@@ -156,7 +156,7 @@ TEST(RotationTest, CertificatesChangeUnderLoad) {
     EXPECT_TRUE(v1::RoutingReplay::NewStub(channel)->GetServerInfo(NewCall("known").get(), {}, &info).ok());
     return (*info.mutable_counters())["routing_replay_tls_reload_failures_total"];
   };
-  // The server reads the file while it is invalid.
+  // Waits until the server has read the invalid file.
   const auto spoil = [&](const std::string& path, size_t bytes, const TestAuthority& authority,
                          const TestIdentity& identity) {
     const std::string good = TextOf(path);
@@ -170,7 +170,7 @@ TEST(RotationTest, CertificatesChangeUnderLoad) {
   EXPECT_TRUE(with(server.authority(), old_identity).ok());
   spoil(server.path("server.crt"), 0, server.authority(), old_identity);
   spoil(client_ca, 300, server.authority(), old_identity);
-  // Each side first trusts both authorities, then shows the new certificate, then trusts only the new authority.
+  // Each side first trusts both authorities, then presents the new certificate, then trusts only the new authority.
   const TestIdentity new_identity = second.Issue("DNS:worker");
   ReplaceFile(client_ca, first.certificate() + second.certificate());
   const std::string both = server.authority().certificate() + second.certificate();

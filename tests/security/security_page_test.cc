@@ -1,4 +1,4 @@
-// SECURITY.md says for each threat how it is answered, and which test shows it.
+// Checks that SECURITY.md states for each threat how it is answered, and which test shows this.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::Contains;
 
-// The threats that this project has to answer, in words of their rows.
+// The threats that SECURITY.md must answer, in the words of its rows.
 constexpr const char* kThreats[] = {"zstd bomb",
                                     "zstd frames",
                                     "base64",
@@ -58,7 +58,7 @@ std::vector<Row> Rows(const std::string& page) {
   return rows;
 }
 
-// "Suite.Name" of every test that is in the sources.
+// "Suite.Name" of every test in the sources.
 std::set<std::string> TestsThatAreThere() {
   std::set<std::string> tests;
   const std::regex declared("TEST(?:_F|_P)?[(]([A-Za-z0-9]+),\\s*([A-Za-z0-9]+)[)]");

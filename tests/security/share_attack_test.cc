@@ -1,4 +1,4 @@
-// How much of the shared resources one tenant can take.
+// How much of the shared resources one tenant can use.
 #include "tests/security/attack_fixture.h"
 
 namespace routing_replay::testing {
@@ -31,7 +31,7 @@ class OpenCalls {
   std::vector<std::unique_ptr<grpc::ClientReaderWriter<v1::AppendRequest, v1::AppendResponse>>> streams_;
 };
 
-// The rest of a run's budget is for the cost of appends beside their payload.
+// The rest of a run's budget is for the cost of appends beyond their payload.
 constexpr uint64_t PromisedAtMost(int64_t run_budget) { return static_cast<uint64_t>(run_budget - run_budget / 16); }
 
 uint64_t Counter(v1::ServerInfo info, const std::string& name) { return (*info.mutable_counters())[name]; }
@@ -61,7 +61,7 @@ TEST_F(AttackTest, OneRunTakesItsShareAlone) {
   EXPECT_THAT(rejected, Fails(kExhausted, Reason::kOverBudget));
   EXPECT_EQ(GetErrorDetail(rejected)->field, "run-streams");
 
-  // As many of another run, which get what they request.
+  // The same number for another run, which gets what it requests.
   for (int i = 0; i < kStreams; ++i) {
     auto& stream = other.Append();
     ASSERT_TRUE(stream.Write(Wish("theirs", 1000)) && stream.Read(&answer));
@@ -98,7 +98,7 @@ TEST_F(AttackTest, CallsWithoutADeadlineEnd) {
   EXPECT_GT(Counter(Info(), "routing_replay_quota_rejections_total{quota=\"max_deadline\"}"), 0u);
 }
 
-// A byte now and then counts as use of credit and keeps it, within the share of the run; other runs have theirs.
+// An occasional byte counts as use of credit and keeps it, within the run's share. Other runs have theirs.
 TEST_F(AttackTest, AStreamThatTricklesHoldsItsShareAlone) {
   Start({"--run-budget", "2MiB", "--stall-timeout", "1s"});
   Bystander bystander(*server_);
@@ -120,7 +120,7 @@ TEST_F(AttackTest, AStreamThatTricklesHoldsItsShareAlone) {
   bystander.Await(2);
 }
 
-// Samples that have only a name take memory, too.
+// Samples without rows take memory, too.
 TEST_F(AttackTest, AppendsWithoutPayloadTakeOfTheRunsShare) {
   Start({"--run-budget", "1MiB"});
   v1::AppendRequest empty = OneAppend("run", "", 3);
@@ -174,7 +174,7 @@ TEST_F(AttackTest, CreditTakesOfTheRunsShare) {
   for (size_t i = 1; i < streams.size(); ++i) streams[i]->Finish();
 }
 
-// Appends that are rejected for their content, and those that cost more than their payload, bring no credit beyond the
+// Appends that are rejected for their content, and those that cost more than their payload, get no credit beyond the
 // run's share.
 TEST_F(AttackTest, AppendsThatClaimMuchBringNoMoreCredit) {
   Start({"--run-budget", "4MiB"});
@@ -215,7 +215,7 @@ TEST_F(AttackTest, StreamsOfOneRunAreCounted) {
   const absl::Status rejected = FromGrpcStatus(second->Finish());
   EXPECT_THAT(rejected, Fails(kExhausted, Reason::kOverBudget));
   EXPECT_EQ(GetErrorDetail(rejected)->field, "run-streams");
-  // Readers are counted separately, and a stream that continues with another run gives its place back.
+  // Readers are counted separately, and a stream that continues with another run frees its place.
   v1::ReadRequest read;
   read.set_run("run");
   const auto read_call = NewCall("attacker");

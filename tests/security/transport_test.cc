@@ -33,7 +33,7 @@ TEST(TransportTest, PlaintextAndStrangersGetNoConnection) {
   GuardedServer server(kTokens);
   EXPECT_TRUE(Ask(server.NewChannel()).ok());
   EXPECT_EQ(Ask(server.NewChannel(grpc::InsecureChannelCredentials())).error_code(), StatusCode::UNAVAILABLE);
-  // A client that trusts another authority does not talk to this server.
+  // A client that trusts only another authority must not talk to this server.
   const TestAuthority other;
   const auto mistrust = grpc::SslCredentials({.pem_root_certs = other.certificate()});
   EXPECT_EQ(Ask(server.NewChannel(mistrust)).error_code(), StatusCode::UNAVAILABLE);
@@ -98,7 +98,7 @@ class MutualTest : public ::testing::Test {
   std::unique_ptr<GuardedServer> server_;
 };
 
-// When the presented certificate expires, as the operations port tells everybody.
+// Expiry of the presented certificate, as the operations port shows it.
 int64_t ExpiryOf(const HttpsAnswer& metrics) {
   const std::string name = "\nrouting_replay_certificate_expiry_timestamp_seconds ";
   const size_t at = metrics.text.find(name);
@@ -124,8 +124,8 @@ TEST_F(MutualTest, FilesThatAreNotGoodAreNotTaken) {
                                                                                    {client_ca(), "garbage"}}) {
     const std::string before = TextOf(path);
     const uint64_t failures = Failures();
-    std::ofstream(path) << text;  // In place, as `cp` does.
-    // Each request for the server's counters makes a connection.
+    std::ofstream(path) << text;  // Overwrites the file in place, as `cp` does.
+    // Each request for the server's counters opens a connection.
     Await([&] { return Failures() >= failures + 2; });
     const HttpsAnswer page = metrics(server_->authority());
     EXPECT_EQ(page.certificate, shown);
@@ -148,7 +148,7 @@ TEST_F(MutualTest, FilesThatAreNotGoodAreNotTaken) {
   EXPECT_GT(ExpiryOf(metrics(next)), expiry + 3 * 3600);
 }
 
-// Calls of every kind: new ones, and those in flight.
+// Calls of every kind, both new ones and those in flight.
 TEST_F(MutualTest, ACertificateThatWasTakenBackFailsOnTheConnectionThatItOpened) {
   Start();
   const auto connection = With(client_);
@@ -200,13 +200,13 @@ TEST_F(MutualTest, ACertificateThatWasTakenBackFailsOnTheConnectionThatItOpened)
   ASSERT_TRUE(others->Put(NewCall("known").get(), later, &ack).ok());
   EXPECT_FALSE(waiting->Read(&rows)) << rows.ShortDebugString().substr(0, 300);
   EXPECT_EQ(waiting->Finish().error_code(), StatusCode::UNAVAILABLE);
-  EXPECT_EQ(connection->GetState(false), GRPC_CHANNEL_READY);  // The connection is still the same.
+  EXPECT_EQ(connection->GetState(false), GRPC_CHANNEL_READY);  // It is still the same connection.
 
   SetAuthorities(clients_.certificate());
   Await([&] { return Ask(connection).ok(); });
 }
 
-// Whatever the umask of the starting process is.
+// Independent of the umask of the starting process.
 TEST(TransportTest, ASocketIsForUserAndGroup) {
   const ScratchDirectory directory;
   const std::string path = directory.path() + "/socket";

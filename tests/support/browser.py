@@ -1,4 +1,4 @@
-"""A headless Chromium for tests of pages: opens one at a width and a colour scheme, and tells what it sees.
+"""A headless Chromium for tests of pages: opens a page with a width and a colour scheme, and reports what it shows.
 
     with Browser() as browser:
         page = browser.open("file:///tmp/report.html", width=360, dark=True)
@@ -6,7 +6,7 @@
         page.evaluate("document.title")
         page.screenshot("/tmp/narrow.png")
 
-Speaks the DevTools protocol over a pipe, so that it needs nothing beside the standard library and the program chromium.
+Uses the DevTools protocol over a pipe, so it needs only the standard library and the program chromium.
 """
 
 import base64
@@ -19,19 +19,19 @@ import time
 from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-PATIENCE = 60  # Seconds for any answer.
-TALLEST = 16000  # Pixels of a picture.
+PATIENCE = 60  # Seconds for each answer.
+TALLEST = 16000  # The greatest height of a picture in pixels.
 
 
 def find_browser():
-    """The program, or None."""
+    """The program's path, or None."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Browser:
     def __init__(self):
         self._profile = tempfile.mkdtemp()
-        # The browser reads its descriptor 3 and writes its descriptor 4.
+        # The browser reads descriptor 3 and writes descriptor 4.
         read_commands, self._to = os.pipe()
         self._from, write_answers = os.pipe()
         words = [find_browser(), "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"]
@@ -130,7 +130,7 @@ class Page:
 
     @property
     def requests(self):
-        """The addresses of everything that the page loaded or tried to."""
+        """The addresses of everything that the page loaded or tried to load."""
         return [p["request"]["url"] for p in self._events("Network.requestWillBeSent")]
 
     def evaluate(self, expression):
@@ -140,6 +140,6 @@ class Page:
         return result["result"].get("value")
 
     def screenshot(self, path):
-        """The whole page, up to the greatest height of a picture."""
+        """A picture of the whole page, up to the greatest height."""
         self._resize(min(TALLEST, self.evaluate("document.documentElement.scrollHeight")))
         Path(path).write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))

@@ -39,7 +39,8 @@ void BeforeSwitch([[maybe_unused]] void** frames, [[maybe_unused]] const Context
 #endif
 }
 
-// `from` is where the switch came from; its stack is not known before the first one if it is the thread's own.
+// `from` is the context that switched to `self`. If it is the thread's own, its stack is unknown before the first
+// switch.
 void AfterSwitch([[maybe_unused]] const Context& self, [[maybe_unused]] Context& from) {
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_finish_switch_fiber(self.sanitizer_frames, &from.stack, &from.stack_bytes);
@@ -65,7 +66,7 @@ void ForgetFiber([[maybe_unused]] Context& context) {
 #endif
 }
 
-// Returns when something switches back.
+// Returns when another context switches back.
 void Switch(Context& self, Context& to) {
   BeforeSwitch(&self.sanitizer_frames, to);
   swapcontext(&self.registers, &to.registers);
@@ -82,7 +83,7 @@ struct FiberWarp::State {
   };
   std::array<Fiber, kLanes> fibers;
   Context scheduler;
-  // The values that lanes exchange; two arrays in turn, so that one barrier is enough for an exchange.
+  // The values that lanes exchange. Two arrays alternate, so that one barrier per exchange is enough.
   std::array<std::array<uint64_t, kLanes>, 2> shown;
   std::array<int64_t, kLanes> exchanges;
   const std::function<void(const FiberLane&)>* body = nullptr;
@@ -109,7 +110,7 @@ struct FiberWarp::State {
     fiber.stack = fiber.memory.data();
     fiber.stack_bytes = fiber.memory.size();
     fiber.sanitizer_frames = nullptr;
-    ForgetFiber(fiber);  // It still has the frames of the previous body, which never returned.
+    ForgetFiber(fiber);  // The old fiber still has the frames of the previous body, which never returned.
     NameFiber(fiber);
     getcontext(&fiber.registers);
     fiber.registers.uc_stack.ss_sp = fiber.memory.data();

@@ -1,7 +1,7 @@
-// The 32 lanes of a warp on the CPU, so that code written for a GPU's warp runs, and is tested, without a GPU.
+// The 32 lanes of a warp on the CPU, to run and test a GPU's warp code without a GPU.
 //
-// Each lane is a fiber with a stack of its own. A lane runs until it reaches a barrier; then the next one runs. All
-// lanes must reach the same barriers: a lane that ends early, or meets another number of them, ends the process.
+// Each lane is a fiber with its own stack. A lane runs until it reaches a barrier; then the next lane runs. All lanes
+// must reach the same barriers. If a lane ends early or reaches another number of them, the process ends.
 #ifndef TESTS_SUPPORT_FIBER_WARP_H_
 #define TESTS_SUPPORT_FIBER_WARP_H_
 
@@ -14,7 +14,7 @@ namespace routing_replay::testing {
 
 class FiberWarp;
 
-// What one lane sees: the `Warp` of trainer_plugin/replay/warp_lanes.h.
+// The view of one lane: the `Warp` of trainer_plugin/replay/warp_lanes.h.
 class FiberLane {
  public:
   FiberLane(FiberWarp* warp, int32_t lane) : warp_(warp), lane_(lane) {}

@@ -1,4 +1,4 @@
-// Comparison of long byte strings whose failure is one line.
+// Compares long byte strings and prints the first difference in one line.
 #ifndef TESTS_SUPPORT_FIRST_DIFFERENCE_H_
 #define TESTS_SUPPORT_FIRST_DIFFERENCE_H_
 
@@ -11,7 +11,7 @@
 
 namespace routing_replay::testing {
 
-// ASSERT_EQ(FirstDifference(bytes, expected), ""): what differs first, or nothing.
+// For ASSERT_EQ(FirstDifference(bytes, expected), ""): the first difference, or "".
 inline std::string FirstDifference(absl::Span<const uint8_t> bytes, absl::Span<const uint8_t> expected) {
   if (bytes.size() != expected.size()) return absl::StrCat(bytes.size(), " bytes instead of ", expected.size());
   const auto at = std::mismatch(bytes.begin(), bytes.end(), expected.begin());

@@ -1,4 +1,4 @@
-// As much of an HTTP client as tests of servers on this machine need.
+// The part of an HTTP client that tests of servers on this machine need.
 #ifndef TESTS_SUPPORT_HTTP_CLIENT_H_
 #define TESTS_SUPPORT_HTTP_CLIENT_H_
 
@@ -11,7 +11,7 @@
 
 namespace routing_replay::testing {
 
-// A connection to "127.0.0.1:PORT" that sends what it is told to. One that cannot be had receives nothing.
+// A connection to "127.0.0.1:PORT" that sends arbitrary bytes. If it cannot connect, it receives nothing.
 class HttpConnection {
  public:
   explicit HttpConnection(const std::string& address) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -28,13 +28,13 @@ class HttpConnection {
   void Send(const std::string& bytes) const {
     if (connected_) send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
-  // What is there of it, waiting for the first byte; empty: the other side has ended.
+  // Waits for the first bytes and returns those available; empty if the peer has closed.
   std::string ReceiveSome() const {
     char part[1024];
     const ssize_t n = connected_ ? recv(socket_, part, sizeof(part), 0) : 0;
     return {part, n > 0 ? static_cast<size_t>(n) : 0};
   }
-  // Everything until the other side ends.
+  // Receives until the peer closes.
   std::string ReceiveAll() const {
     std::string all;
     char part[4096];
@@ -50,12 +50,12 @@ class HttpConnection {
 };
 
 struct HttpAnswer {
-  int code = 0;  // 0: there was no answer.
+  int code = 0;  // 0: no answer.
   std::string headers;
   std::string body;
 };
 
-// `headers`: each with its "\r\n".
+// `headers`: each ends with "\r\n".
 inline HttpAnswer HttpAsk(const std::string& address, const std::string& method, const std::string& path,
                           const std::string& headers = "", const std::string& body = "") {
   const HttpConnection connection(address);

@@ -27,7 +27,7 @@ std::string ReadAll(BIO* from) {
 
 struct HttpsConnection::Parts {
   ContextPtr context;
-  BioPtr connection;  // Null: there is none.
+  BioPtr connection;  // Null if there is none.
 };
 
 HttpsConnection::HttpsConnection(const std::string& address, const std::string& authority)

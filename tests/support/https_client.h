@@ -1,4 +1,4 @@
-// As HttpGet of http_client.h, with TLS.
+// HttpGet of http_client.h with TLS.
 #ifndef TESTS_SUPPORT_HTTPS_CLIENT_H_
 #define TESTS_SUPPORT_HTTPS_CLIENT_H_
 
@@ -7,19 +7,19 @@
 
 namespace routing_replay::testing {
 
-// A connection that sends what it is told to, and no close_notify before it is destroyed. One that cannot be had
+// A connection that sends arbitrary bytes, and no close_notify before it is destroyed. If it cannot connect, it
 // receives nothing.
 class HttpsConnection {
  public:
-  // `authority`: PEM, of who is trusted to sign the server's certificate.
+  // `authority`: PEM of the CA certificate.
   HttpsConnection(const std::string& address, const std::string& authority);
   ~HttpsConnection();
 
-  std::string certificate() const;  // That was shown, PEM.
+  std::string certificate() const;  // PEM of the server's certificate.
   void Send(const std::string& bytes) const;
-  // Everything until the other side's close_notify.
+  // Receives until the peer's close_notify.
   std::string ReceiveAll() const;
-  // Whether the other side closes the socket, too, within a minute.
+  // Whether the peer also closes the socket within a minute.
   bool IsClosed() const;
 
  private:
@@ -27,9 +27,9 @@ class HttpsConnection {
   const std::unique_ptr<Parts> parts_;
 };
 
-// Empty: there was no connection.
+// Both strings are empty if the connection failed.
 struct HttpsAnswer {
-  std::string certificate;  // That was shown, PEM.
+  std::string certificate;  // PEM of the server's certificate.
   std::string text;         // The answer, with its headers.
 };
 

@@ -1,4 +1,4 @@
-// How many random layouts a property test tries.
+// The number of random layouts that a property test tries.
 #ifndef TESTS_SUPPORT_LAYOUT_TRIALS_H_
 #define TESTS_SUPPORT_LAYOUT_TRIALS_H_
 
@@ -6,7 +6,7 @@
 
 namespace routing_replay::testing {
 
-// 5,000, or what RR_LAYOUT_TRIALS says.
+// RR_LAYOUT_TRIALS, or 5,000.
 inline int LayoutTrials() {
   const char* const said = std::getenv("RR_LAYOUT_TRIALS");
   return said == nullptr ? 5000 : std::atoi(said);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints which tests of a ctest JUnit file were skipped, and the reason each of them gave.
+"""Prints the tests of a ctest JUnit file that were skipped, and their reasons.
 
 A whole test is skipped by exit status 77; its reason is the last line it printed. A test program may also skip some of
 its cases (GTEST_SKIP); the reason is the line that GoogleTest prints before the case's verdict.
@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 
 def skipped_cases(lines):
-    """Yields (case, reason) for every case that GoogleTest skipped, each once."""
+    """Yields (case, reason) for every case that GoogleTest skipped, once each."""
     for i, line in enumerate(lines):
         if line.startswith("[  SKIPPED ]") and line.endswith(")"):
             case = line[len("[  SKIPPED ]") :].split("(")[0].strip()

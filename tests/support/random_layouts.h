@@ -16,7 +16,7 @@ class RandomLayouts {
  public:
   explicit RandomLayouts(uint32_t seed) : random_(seed) {}
 
-  // Valid, every partition but kExplicit.
+  // A valid layout with any partition but kExplicit.
   trainer::MicroBatchLayout Next() {
     trainer::MicroBatchLayout layout;
     layout.cp_size = static_cast<int32_t>(Pick(1, 4));
@@ -26,7 +26,7 @@ class RandomLayouts {
     return layout;
   }
 
-  // Deals the positions of a valid layout to its CP ranks in any order. Turns it into one of kExplicit.
+  // Deals the positions of a valid layout to its CP ranks in random order, which makes it a kExplicit layout.
   std::vector<std::vector<int64_t>> Deal(trainer::MicroBatchLayout& layout) {
     layout.partition = trainer::Partition::kExplicit;
     layout.sp_slice = trainer::SpSlice::kAfterFlatten;
@@ -58,7 +58,7 @@ class RandomLayouts {
     layout.partition = kPartitions[Pick(0, 2)];
     layout.cu_seqlens_padded = {0};
     for (int64_t d = Pick(0, 6); d > 0; --d) {
-      // Only the sum must divide where the whole stream is cut.
+      // If the whole stream is cut, only the sum must be divisible.
       const int64_t unit = layout.partition == trainer::Partition::kZigzagPerDocument ? Unit(layout) : 1;
       const int64_t rows = Pick(0, 5) * unit;
       layout.sequences.push_back(Shape(rows));

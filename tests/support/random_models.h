@@ -17,8 +17,8 @@ class RandomModels {
  public:
   explicit RandomModels(uint32_t seed) : random_(seed) {}
 
-  // Valid: even (with or without slots for embedding and loss) or uneven over up to 4 ranks, with virtual stages, or
-  // cut anywhere.
+  // A valid split: even (with or without slots for embedding and loss) or uneven over up to 4 ranks, with virtual
+  // stages, or cut at any layer.
   trainer::LayerSplit NextSplit() {
     trainer::LayerSplit split{.pipeline_size = Pick(1, 4)};
     const int32_t chunks = split.pipeline_size == 1 ? 1 : Pick(1, 3);
@@ -41,7 +41,7 @@ class RandomModels {
     return split;
   }
 
-  // Dense layers, and E and K of each MoE layer; one layer at least has a router.
+  // Random dense layers, and E and K of each MoE layer. At least one layer has a router.
   Geometry::Options NextGeometry(int32_t num_layers) {
     constexpr int32_t kExperts[] = {1, 5, 64, 256, 257, 512};
     Geometry::Options options{.num_layers = num_layers};
@@ -58,7 +58,7 @@ class RandomModels {
   int32_t Pick(int32_t low, int32_t high) { return std::uniform_int_distribution<int32_t>(low, high)(random_); }
 
  private:
-  // Embedding, layers and loss in so many stages, some of them empty.
+  // Embedding, layers and loss divided into `stages` stages, some of them empty.
   trainer::PipelineLayout Cut(int32_t layers, int32_t stages) {
     const std::string model = std::string(1, 'E').append(layers, 't').append(1, 'L');
     trainer::PipelineLayout layout{std::vector<std::string>(stages)};

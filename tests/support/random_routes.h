@@ -1,4 +1,4 @@
-// Random legal routes for any geometry, as tests hold them: plain and easy to index.
+// Random legal routes for any geometry, in a simple form for tests.
 #ifndef TESTS_SUPPORT_RANDOM_ROUTES_H_
 #define TESTS_SUPPORT_RANDOM_ROUTES_H_
 
@@ -12,12 +12,12 @@
 
 namespace routing_replay::testing {
 
-// [layer][row * K + slot]; ids of a row and layer are all different.
+// [layer][row * K + slot]; ids of a row and layer are distinct.
 struct RandomRoutes {
   int64_t rows = 0;
   std::vector<std::vector<uint16_t>> layers;
 
-  // The ids of the ranges' rows of one layer, behind each other.
+  // The ids of one layer for the rows of the ranges, concatenated.
   std::vector<uint16_t> Slice(int32_t ordinal, const std::vector<RowRange>& ranges) const {
     const size_t k = rows == 0 ? 0 : layers[ordinal].size() / rows;
     std::vector<uint16_t> out;
@@ -26,7 +26,7 @@ struct RandomRoutes {
     }
     return out;
   }
-  // Rows as an engine gives them: [rows][MoE layers][K] int32, C order. The geometry must have one K.
+  // The rows as an engine returns them: [rows][MoE layers][K] int32, C order. The geometry must have one K.
   std::vector<int32_t> Tensor(RowRange range) const {
     std::vector<int32_t> out;
     for (int64_t row = range.begin; row < range.end; ++row) {

@@ -1,4 +1,4 @@
-// Random work for realign: sequences of random ids staged in random pieces, and row maps of all kinds.
+// Random input for realign: sequences of random ids staged in random pieces, and row maps of all kinds.
 #ifndef TESTS_SUPPORT_REALIGN_SCENARIO_H_
 #define TESTS_SUPPORT_REALIGN_SCENARIO_H_
 
@@ -19,15 +19,14 @@ namespace routing_replay::trainer {
 
 inline constexpr int kBlockRows = 64;
 
-// What one test of realign stages and asks for. Ids are kept unpacked, so that expectations need none of the code under
-// test.
+// Input of one test of realign. Ids are kept unpacked, so that expected values do not need the code under test.
 struct Scenario {
   Geometry geometry;
   BufferLayout layout;
   std::vector<std::vector<std::vector<uint16_t>>> ids;  // [sequence][slot][row · K + k]
   std::vector<int64_t> lengths;
   std::vector<std::vector<RowRange>> unrecorded;
-  std::vector<int64_t> last_rows;  // As RealignInput has them.
+  std::vector<int64_t> last_rows;  // Like RealignInput::last_rows.
   std::vector<LocalRow> row_map;
   std::vector<StagedPiece> pieces;
   std::vector<uint8_t> staging;
@@ -76,7 +75,7 @@ inline Block MakeBlock(const Scenario& s, int32_t sequence, RowRange window, Cod
   return codec == Codec::kRaw ? std::move(raw) : Transcode(s.geometry, raw.view(), codec);
 }
 
-// Stages `rows` of all local layers, cut into pieces of several layers wherever bit offsets allow.
+// Stages `rows` of all local layers, cut into pieces of several layers wherever bit offsets allow it.
 inline void StageRows(Scenario& s, int32_t sequence, const Block& block, RowRange rows, std::mt19937& random) {
   for (int32_t slot = 0; slot < s.layout.num_layers(); ++slot) {
     const int32_t ordinal = s.layout.ordinal(slot);
@@ -116,7 +115,7 @@ inline void StageSequence(Scenario& s, int32_t sequence, std::mt19937& random) {
   std::shuffle(s.pieces.begin(), s.pieces.end(), random);
 }
 
-// Runs, interleaved sequences, repeated rows, pads and tokens without a route, in any mixture.
+// A random mixture of runs, interleaved sequences, repeated rows, pads and tokens without a route.
 inline std::vector<LocalRow> RandomRowMap(const std::vector<int64_t>& lengths, std::mt19937& random) {
   std::vector<LocalRow> map;
   for (int part = Pick(random, 0, 12); part > 0; --part) {

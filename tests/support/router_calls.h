@@ -1,4 +1,4 @@
-// Random calls of the router in every shape that its kernels treat apart.
+// Random router calls in every shape that the kernels treat differently.
 #ifndef TESTS_SUPPORT_ROUTER_CALLS_H_
 #define TESTS_SUPPORT_ROUTER_CALLS_H_
 
@@ -17,7 +17,7 @@
 
 namespace routing_replay::trainer {
 
-// What a forward and a backward pass leave behind.
+// The outputs of a forward and a backward pass.
 template <typename D>
 struct Results {
   std::vector<D> probs, compact_probs, grad_logits;
@@ -41,8 +41,8 @@ struct Inputs {
   std::vector<RowState> states;
 };
 
-// Logits of which some are equal, rows of all states, and an id out of range if the type of ids allows it. With
-// `odd_values` the first row has NaN, infinities, and values for which the score functions have special cases.
+// Some logits are equal, rows have all states, and one id is out of range if its type allows it. With `odd_values` the
+// first row has NaN, infinities, and values for which the score functions have special cases.
 template <typename D>
 Inputs<D> RandomInputs(const RouterConfig& config, int64_t rows, bool with_bias, bool odd_values,
                        std::mt19937& random) {
@@ -84,7 +84,7 @@ Results<D> RunOnCpu(const Inputs<D>& in) {
   return out;
 }
 
-// The values' bytes; a NaN has one form, since nobody says what sign and payload an operation gives it.
+// The values' bytes. All NaNs get the same bytes, because the sign and payload of a NaN result are not specified.
 template <typename D>
 std::vector<uint8_t> Bytes(std::vector<D> values) {
   for (D& value : values) {
@@ -99,14 +99,13 @@ struct Shape {
   int experts, slots, groups, group_topk;
 };
 
-// Rows of all alignments, in one tile and in several; slots on one lane and on all twice; groups of all kinds.
+// Rows with all alignments, in one tile and in several; slots on one lane and twice on all lanes; groups of all kinds.
 inline constexpr Shape kShapes[] = {{1, 1, 1, 1},    {5, 5, 1, 1},    {8, 6, 4, 3},       {31, 1, 1, 1},
                                     {33, 33, 1, 1},  {60, 4, 1, 1},   {61, 5, 1, 1},      {63, 6, 7, 2},
                                     {64, 6, 64, 6},  {128, 8, 1, 1},  {256, 8, 8, 4},     {384, 8, 1, 1},
                                     {512, 32, 1, 1}, {514, 33, 2, 1}, {1024, 64, 64, 64}, {2100, 9, 3, 2}};
 
-// All score functions in all shapes and both roundings: calls `body` with the configuration and how many rows are fit
-// for it.
+// Calls `body` with every score function in all shapes and both roundings, and a suitable number of rows.
 template <typename Body>
 void ForEachConfig(Body&& body) {
   const std::pair<ScoreFunction, bool> modes[] = {{ScoreFunction::kSoftmax, false},

@@ -9,7 +9,7 @@
 
 namespace routing_replay::testing {
 
-// Empty at first, and gone with all that is in it afterwards.
+// Initially empty; removed with its contents in the destructor.
 class ScratchDirectory {
  public:
   ScratchDirectory() {

@@ -24,9 +24,9 @@ namespace {
 constexpr std::chrono::milliseconds kPoll(5);
 constexpr std::chrono::seconds kStartTimeout(20);
 
-// A port of the loopback interface that no other program is given while this one runs, also once the server on it was
-// killed: a client that still tries it meets nobody, and not the server of another test. Both options let the server
-// bind it beside this socket, which never listens.
+// Reserves a port of the loopback interface while this program runs, even after the server on it was killed, so that a
+// client that still tries it does not reach another test's server. The options let the server bind the port beside this
+// socket, which never listens.
 int ReservePort() {
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int on = 1;

@@ -1,4 +1,4 @@
-// A program in a process of its own, to be killed at will.
+// A program in a process of its own, which a test may kill.
 #ifndef TESTS_SUPPORT_SERVER_PROCESS_H_
 #define TESTS_SUPPORT_SERVER_PROCESS_H_
 
@@ -16,16 +16,16 @@ namespace routing_replay::testing {
 // Killed (SIGKILL) and reaped in the destructor. Not thread-safe.
 class Process {
  public:
-  // `log`: a file that takes its standard error, behind what is there; empty: where this program's goes.
+  // `log`: a file to which standard error is appended; empty: this program's standard error.
   static absl::StatusOr<std::unique_ptr<Process>> Start(const std::vector<std::string>& arguments,
                                                         const std::string& log = "");
   ~Process();
 
   pid_t pid() const { return pid_; }
   void Signal(int signal) const;
-  // Until a SIGCONT. A SIGSTOP alone is only on its way when it was sent: once this returns, none of its threads runs.
+  // Stops the process until a SIGCONT. Unlike a plain SIGSTOP, it returns when all threads are stopped.
   void Pause() const;
-  // The exit status (128 + signal for a killed one); DEADLINE_EXCEEDED.
+  // Returns the exit status (128 + signal for a killed process), or DEADLINE_EXCEEDED.
   absl::StatusOr<int> Wait(std::chrono::milliseconds timeout);
 
  private:
@@ -39,11 +39,11 @@ struct ServerProcess {
   std::unique_ptr<Process> process;
   std::string endpoint;
 };
-// Returns when it listens. `log`: as Process::Start.
+// Returns when the server listens. `log`: as for Process::Start.
 absl::StatusOr<ServerProcess> StartServerProcess(const std::string& program, std::vector<std::string> flags,
                                                  const std::string& log = "");
 
-// A figure of /proc/PID/status in bytes, such as "VmHWM" or "VmRSS".
+// A value of /proc/PID/status in bytes, such as "VmHWM" or "VmRSS".
 absl::StatusOr<int64_t> ProcessMemory(pid_t pid, const std::string& figure);
 
 }  // namespace routing_replay::testing

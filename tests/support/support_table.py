@@ -1,10 +1,10 @@
-"""The README's table of what is supported, made of what the tests themselves use.
+"""Generates the README's table of supported projects from the tests themselves.
 
-    support_table.py --check     exit status 1 if the README says something else
-    support_table.py --write     writes it into the README
+    support_table.py --check     exit status 1 if the README's table differs
+    support_table.py --write     writes the table into the README
 
-A version is "tested" where a test runs with the real thing of that version, "by recorded form" where a test compares
-with what the original code of that version made (tests/golden/data). Nothing else may be claimed.
+A version is "tested" if a test runs with that version itself, and "by recorded form" if a test compares with recorded
+output of that version's code (tests/golden/data). Nothing else may be claimed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def text(path: str) -> str:
 
 
 def only(pattern: str, path: str) -> str:
-    """What the pattern's group is in the one place where it must be."""
+    """The pattern's group; all matches in the file must agree."""
     found = re.findall(pattern, text(path), re.MULTILINE)
     assert len(set(found)) == 1, f"{path} has {found or 'nothing'} for {pattern}"
     return found[0]
@@ -46,7 +46,7 @@ def golden_source(path: Path) -> dict[str, str]:
 
 
 def recorded() -> dict[str, list[str]]:
-    """By project, the versions or commits whose own code made what tests compare with."""
+    """By project: the versions or commits whose recorded output is used."""
     found: dict[str, set[str]] = {}
     for path in GOLDEN.rglob("*.zst"):
         source = golden_source(path)
@@ -64,7 +64,7 @@ def recorded() -> dict[str, list[str]]:
 
 
 def shown() -> dict[str, dict[str, list[str]]]:
-    """By project and version, what the last run of its tests showed (tests/peers/common/support.py)."""
+    """By project and version: what the last run of its tests has shown (tests/peers/common/support.py)."""
     found: dict[str, dict[str, list[str]]] = {}
     for line in text("tests/peers/passed.txt").splitlines():
         project, version, what, changed = line.split("\t")
@@ -79,7 +79,7 @@ def oldest_vllm() -> str:
 
 
 def peers() -> list[tuple[str, ...]]:
-    """tested, by recorded form, untested: a project for which nothing passed says so."""
+    """(tested, by recorded form, untested) per project, including projects for which nothing passed."""
     by, tested = recorded(), shown()
     untested = {
         "vLLM": f"GPUs; others from {oldest_vllm()} on, by the fields of their answers",

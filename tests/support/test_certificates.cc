@@ -48,7 +48,7 @@ void AddExtension(X509* certificate, X509* issuer, int nid, const std::string& v
   X509_EXTENSION_free(extension);
 }
 
-// Without a signature yet.
+// Not yet signed.
 X509* NewCertificate(EVP_PKEY* key, const std::string& name, std::chrono::seconds valid_for) {
   X509* certificate = Must(X509_new());
   Must(X509_set_version(certificate, X509_VERSION_3));
@@ -76,7 +76,7 @@ TestAuthority::TestAuthority() : TestAuthority(nullptr, std::chrono::hours(1)) {
 TestAuthority::TestAuthority(const TestAuthority* issuer, std::chrono::seconds valid_for)
     : impl_(std::make_unique<Impl>()) {
   impl_->key = Must(EVP_EC_gen("P-256"));
-  // Of two authorities with one name a verifier might take the wrong one.
+  // Distinct names, because a verifier might confuse two authorities with the same name.
   uint64_t number = 0;
   Must(RAND_bytes(reinterpret_cast<unsigned char*>(&number), sizeof(number)) == 1);
   impl_->certificate = NewCertificate(impl_->key, absl::StrCat("test authority ", absl::Hex(number)), valid_for);

@@ -1,4 +1,4 @@
-// Certificates for tests, made when they are needed: no key is in the repository.
+// Certificates for tests, generated on demand, so that the repository contains no keys.
 #ifndef TESTS_SUPPORT_TEST_CERTIFICATES_H_
 #define TESTS_SUPPORT_TEST_CERTIFICATES_H_
 
@@ -16,39 +16,39 @@ struct TestIdentity {
   std::string key;
 };
 
-// Signs certificates. Any failure ends the process: the tests that use it could not go on.
+// Signs certificates. Any failure ends the process, because the tests cannot continue.
 class TestAuthority {
  public:
   TestAuthority();
   TestAuthority(TestAuthority&&) noexcept;
   ~TestAuthority();
 
-  // Of the authority itself.
+  // The authority's own certificate.
   const std::string& certificate() const;
   // `names` as in OpenSSL's subjectAltName, for example "DNS:localhost,IP:127.0.0.1".
   TestIdentity Issue(const std::string& names, std::chrono::seconds valid_for = std::chrono::hours(1)) const;
-  // One whose certificate this one signs: an intermediate authority.
+  // Issues an intermediate authority.
   TestAuthority Delegate(std::chrono::seconds valid_for) const;
 
  private:
   struct Impl;
-  // Null: it signs its own.
+  // Null: self-signed.
   TestAuthority(const TestAuthority* issuer, std::chrono::seconds valid_for);
 
   std::unique_ptr<Impl> impl_;
 };
 
-// The same as files.
+// The same, written to files.
 struct TestCertificates {
-  std::string ca_file;    // An authority of its own,
-  std::string cert_file;  // a certificate that it signed,
+  std::string ca_file;    // The authority's certificate,
+  std::string cert_file;  // a certificate signed by it,
   std::string key_file;   // and its key.
 };
 
-// Writes the files into `directory`, which it makes. `names` as for Issue.
+// Writes the files into `directory`, which it creates. `names` as for Issue.
 absl::StatusOr<TestCertificates> MakeTestCertificates(const std::string& directory, const std::string& names);
 
-// What a server on this machine shows.
+// Names in the certificate of a server on this machine.
 inline constexpr char kLocalNames[] = "DNS:localhost,IP:127.0.0.1";
 
 }  // namespace routing_replay::testing

@@ -1,4 +1,4 @@
-// A machine without IPv6 (ipv6.disable=1), for what runs in one thread.
+// Simulates a machine without IPv6 (ipv6.disable=1) for a thread.
 #ifndef TESTS_SUPPORT_WITHOUT_IPV6_H_
 #define TESTS_SUPPORT_WITHOUT_IPV6_H_
 
@@ -16,8 +16,8 @@
 
 namespace routing_replay::testing {
 
-// Runs `what` in a thread where a socket of IPv6 is answered as by a kernel that has none; threads that it starts are
-// like it. False: this kernel does not let a thread have that, and `what` was not run.
+// Runs `what` in a thread for which socket(AF_INET6) fails as on a kernel without IPv6; threads that it starts inherit
+// this. Returns false, without running `what`, if the kernel does not allow such a filter.
 inline bool RunWithoutIpv6(const std::function<void()>& what) {
   bool had = false;
   std::thread([&] {

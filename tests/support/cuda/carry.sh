@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Puts all that needs a GPU into a folder that runs on a machine with nothing but CUDA's driver and glibc 2.36 or later.
+# Copies everything that needs a GPU into a folder that runs on a machine with only CUDA's driver and glibc 2.36 or
+# later.
 #
 #   tests/support/cuda/carry.sh BUILD FOLDER
 #
-# BUILD is a release tree with its GPU programs built. FOLDER/run.sh then runs, wherever the folder is, the tests, by
-# themselves and under compute-sanitizer where that is found, the golden files, those of torch's operators where PYTHON
-# (python3) has torch, and the benchmark; its figures lie in FOLDER/results.
+# BUILD is a release tree with its GPU programs built. FOLDER/run.sh, which works from any place, then runs the tests,
+# alone and under compute-sanitizer if available, the golden files, the tests of torch's operators if PYTHON (python3)
+# has torch, and the benchmark, whose figures are written to FOLDER/results.
 set -euo pipefail
 build=$1 folder=$2
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
-# Those that CTest runs on a GPU, each a program alone, and whether it also runs them under compute-sanitizer.
+# The programs that CTest runs on a GPU, and whether it also runs them under compute-sanitizer.
 listed=$(ctest --test-dir "$build" -L '^cuda$' --show-only=json-v1 2>/dev/null | python3 -c '
 import json, sys
 found = {test["name"]: test for test in json.load(sys.stdin)["tests"]}
@@ -32,13 +33,13 @@ cp "$source/tests/support/cuda/sanitize.sh" "$folder/tests/support/cuda"
 cp -r "$source/tests/golden/data" "$folder/tests/golden"
 cp -r "$source"/trainer_plugin/python/{src,tests} "$folder/python"
 cp "$build"/lib/librouting_replay{,_trainer_cuda}.so "$folder/lib"
-# Those of the C and C++ runtimes belong to the machine.
+# The libraries of the C and C++ runtimes come from the target machine.
 for program in "$folder"/bin/*; do LD_LIBRARY_PATH=$build/lib ldd "$program"; done | awk '$2 == "=>" { print $3 }' | sort -u |
   grep -vE '/(libc|libm|libgcc_s|libstdc\+\+|libpthread|libdl|librt)\.so' | xargs cp -t "$folder/lib"
 
 cat >"$folder/run.sh" <<'RUN'
 #!/usr/bin/env bash
-# Every test and every figure that needs a GPU. Exit status 1 if one fails; what is skipped says why.
+# Runs every test and every figure that needs a GPU. Exit status 1 if one fails; skipped ones print the reason.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 export LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}

@@ -1,12 +1,13 @@
 #!/bin/sh
-# No kernel keeps anything in local memory: fails, naming it, for one that has a stack or local memory in the code of any
-# architecture.
+# Checks that no kernel uses local memory: fails, naming the kernel, if its code for any architecture has a stack or
+# local memory.
 #
 #   tests/support/cuda/check_spills.sh LIBRARY KERNELS ARCHITECTURE…
 #
-# LIBRARY holds machine code of each ARCHITECTURE (80, 90, …), and at least KERNELS kernels for each. cuobjdump is found
-# on the PATH, in CUDA's folder, or by CUOBJDUMP. It comes with the CUDA toolkit; alone it is the package
-# cuda-cuobjdump-X-Y of NVIDIA's repository, or nvidia-cuda-cuobjdump of PyPI. Without it: exit status 77 and the reason.
+# LIBRARY must hold machine code of each ARCHITECTURE (80, 90, …), and at least KERNELS kernels for each. cuobjdump is
+# taken from CUOBJDUMP, the PATH or CUDA's folder. It is part of the CUDA toolkit, and also of the package
+# cuda-cuobjdump-X-Y of NVIDIA's repository and nvidia-cuda-cuobjdump of PyPI. Exit status 77, with the reason, without
+# it.
 set -eu
 library=$1
 kernels=$2

@@ -1,4 +1,4 @@
-// Arrays in device memory, for tests and benchmarks. CUDA's errors end the process, with CUDA's words.
+// Arrays in device memory, for tests and benchmarks. A CUDA error ends the process with CUDA's message.
 #ifndef TESTS_SUPPORT_CUDA_DEVICE_ARRAY_H_
 #define TESTS_SUPPORT_CUDA_DEVICE_ARRAY_H_
 
@@ -41,12 +41,12 @@ class DeviceArray {
   T* data() const { return data_; }
   size_t size() const { return size_; }
 
-  // Copies to its beginning, before it returns.
+  // Copies `values` to the beginning of the array before it returns.
   void Upload(absl::Span<const T> values) {
     if (values.empty()) return;
     CheckCuda(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), "upload");
   }
-  // Copies everything, after the earlier work on the default stream.
+  // Copies the whole array to the host, after earlier work on the default stream.
   void Download(absl::Span<T> values) const {
     if (values.empty()) return;
     CheckCuda(cudaMemcpy(values.data(), data_, values.size() * sizeof(T), cudaMemcpyDeviceToHost), "download");
@@ -65,7 +65,7 @@ class DeviceArray {
   size_t size_ = 0;
 };
 
-// A counter struct in device memory, zero at first.
+// A counter struct in device memory, initially zero.
 template <typename Counters>
 class DeviceCounters {
  public:

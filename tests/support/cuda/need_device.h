@@ -1,4 +1,4 @@
-// Skips a program where it has no GPU.
+// Skips a program on a machine without a GPU.
 #ifndef TESTS_SUPPORT_CUDA_NEED_DEVICE_H_
 #define TESTS_SUPPORT_CUDA_NEED_DEVICE_H_
 

@@ -1,4 +1,5 @@
-// Router replay on the GPU with the CPU's interface: tensors go to the device, one launch each, and come back.
+// Router replay on the GPU with the CPU's interface: copies tensors to the device, launches once, and copies the
+// results back.
 #ifndef TESTS_SUPPORT_CUDA_ROUTER_ON_DEVICE_H_
 #define TESTS_SUPPORT_CUDA_ROUTER_ON_DEVICE_H_
 
@@ -26,7 +27,7 @@ inline void AddTo(trainer::RouterCounters& sum, const trainer::RouterCounters& c
   sum.zero_probabilities += counters.zero_probabilities;
 }
 
-// Like RouterReplayForward. Outputs are filled with 0xCD before, to show what is not written.
+// Like RouterReplayForward. Outputs are filled with 0xCD first, to reveal elements that are not written.
 template <typename D>
 absl::Status ForwardOnDevice(const trainer::RouterConfig& config, const trainer::RouterForwardInput<D>& input,
                              const trainer::RouterForwardOutput<D>& output, trainer::RouterCounters& counters) {

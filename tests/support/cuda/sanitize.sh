@@ -1,16 +1,16 @@
 #!/bin/sh
-# Runs a test program under compute-sanitizer; exit status 77 and the reason where that cannot be done.
+# Runs a test program under compute-sanitizer. Exit status 77, with the reason, if that is not possible.
 #
 #   tests/support/cuda/sanitize.sh memcheck|racecheck|initcheck|synccheck PROGRAM [arguments]
 #
-# compute-sanitizer is found on the PATH, in CUDA's folder, or by COMPUTE_SANITIZER. It comes with the CUDA toolkit; alone
-# it is the package cuda-sanitizer-X-Y of NVIDIA's repository, or nvidia-cuda-sanitizer-api of PyPI.
+# compute-sanitizer is taken from COMPUTE_SANITIZER, the PATH or CUDA's folder. It is part of the CUDA toolkit, and also
+# of the package cuda-sanitizer-X-Y of NVIDIA's repository and nvidia-cuda-sanitizer-api of PyPI.
 set -eu
 tool=$1
 program=$2
 shift 2
 
-# Without a GPU the program itself says so, and ends with 77.
+# Without a GPU the program itself prints the reason and exits with 77.
 "$program" --gtest_filter=-'*' "$@" || exit $?
 
 sanitizer=${COMPUTE_SANITIZER:-$(PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer || true)}

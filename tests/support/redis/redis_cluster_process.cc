@@ -164,7 +164,7 @@ absl::Status RedisClusterProcess::MoveSlot(int slot, int to) {
   if (status.ok()) status = AwaitEpochs();
   if (status.ok()) status = AskAll(to, {assign});
   if (status.ok()) status = AskAll(*from, {assign});
-  // The others need not hear of it by and by.
+  // Tells the other nodes at once instead of waiting for the gossip.
   for (int i = 0; i < kNodes && status.ok(); ++i) {
     if (i != to && i != *from) AskAll(i, {assign}).IgnoreError();  // Replicas reject it.
   }
@@ -194,7 +194,7 @@ absl::Status RedisClusterProcess::AwaitEpochs() {
     std::set<std::string> epochs;
     for (const auto& node : nodes_) {
       const auto reply = node->Ask(RedisCommand({"CLUSTER", "INFO"}));
-      if (!reply.ok()) continue;  // The dead have no say.
+      if (!reply.ok()) continue;  // A dead node does not count.
       for (const absl::string_view line : absl::StrSplit(reply->text, "\r\n")) {
         if (absl::StartsWith(line, "cluster_current_epoch:")) epochs.emplace(line);
       }

@@ -12,7 +12,7 @@
 
 namespace routing_replay::testing {
 
-// Not thread-safe, but for what it says.
+// Not thread-safe, except where noted.
 class RedisClusterProcess {
  public:
   static constexpr int kMasters = 3;
@@ -23,20 +23,20 @@ class RedisClusterProcess {
 
   // All nodes as seeds.
   RedisEndpoint endpoint() const;
-  // Nodes 0-2 begin as masters, node 3 + i as the replica of node i.
+  // Initially nodes 0-2 are masters, and node 3 + i is the replica of node i.
   RedisProcess& node(int index) { return *nodes_[static_cast<size_t>(index)]; }
-  // Which node is the master of `slot` now; NOT_FOUND.
+  // The present master of `slot`, or NOT_FOUND.
   absl::StatusOr<int> MasterOf(int slot);
-  // Moves a slot and its keys from its master to another one by the steps of a live resharding. Thread-safe against
-  // clients, not against other calls of this.
+  // Moves a slot and its keys from its master to another one by the steps of a live resharding. Clients may use the
+  // cluster meanwhile, but only one thread may call MoveSlot.
   absl::Status MoveSlot(int slot, int to);
-  // Waits until the living nodes agree that all is well and that `slot` is not at node `dead` any longer.
+  // Waits until the living nodes agree that the cluster is healthy and that `slot` is no longer on node `dead`.
   absl::Status AwaitFailover(int slot, int dead);
-  // The other one of the pair of master and replica that `node` is of.
+  // The master or replica of the same pair as `node`.
   static int PartnerOf(int node) { return (node + kMasters) % kNodes; }
-  // Starts what was killed again and waits until every master has a replica that has caught up, and all know it.
+  // Restarts killed nodes and waits until every master has a replica that has caught up, and all nodes know it.
   absl::Status Heal();
-  // "redis://" and all nodes.
+  // "redis://" followed by all nodes.
   std::string url() const;
 
  private:
@@ -46,13 +46,13 @@ class RedisClusterProcess {
   absl::StatusOr<std::string> IdOf(int node);
   bool InfoHas(int node, const RedisCommand& command, const std::string& text);
   absl::Status MigrateKeys(int slot, int from, int to);
-  // Whether every node has heard of everybody's present role, which it does by and by.
+  // Whether gossip has told every node the present roles.
   bool AllKnowRoles();
-  // Whether `node` itself says that it is the master of `slot`.
+  // Whether `node` considers itself the master of `slot`.
   bool Owns(int node, int slot);
-  // Waits until the living nodes have heard of each other's last change of slots. A node that takes over a slot without
-  // knowing the epoch of the slot's master may choose the same or an older one; a message of that master then on the
-  // way takes the slot back, the master gives it away, and each of the two names the other for ever.
+  // Waits until the living nodes agree on the epoch. Otherwise a node that takes over a slot may choose the same epoch
+  // as the slot's master or an older one. A gossip message of that master then takes the slot back although the master
+  // gives it away, and each of the two names the other for ever.
   absl::Status AwaitEpochs();
 
   std::vector<std::unique_ptr<RedisProcess>> nodes_;

@@ -17,7 +17,7 @@ namespace routing_replay::testing {
 namespace {
 
 constexpr char kServer[] = "/usr/bin/redis-server";
-// The same program in another package, redis-tools: it goes by the name that it is called by.
+// The same program in the package redis-tools; it acts as a server if its argv[0] says so.
 constexpr char kOtherName[] = "/usr/bin/redis-check-rdb";
 constexpr char kSetPriv[] = "/usr/bin/setpriv";
 constexpr int kStartAttempts = 5;
@@ -25,7 +25,7 @@ constexpr std::chrono::seconds kStartTimeout(10);
 constexpr std::chrono::seconds kAskTimeout(2);
 constexpr std::chrono::milliseconds kPoll(10);
 
-// A socket on a free port, which is its own as long as the socket is open.
+// A socket bound to a free port, which stays reserved while the socket is open.
 struct BoundSocket {
   BoundSocket() : fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
@@ -59,7 +59,7 @@ RedisProcess::RedisProcess(RedisPorts ports, std::vector<std::string> settings, 
 absl::StatusOr<std::unique_ptr<RedisProcess>> RedisProcess::Start(const std::vector<std::string>& settings,
                                                                   RedisEndpoint endpoint, const std::string& host) {
   absl::Status status;
-  // Another process may take a port between our looking and the server's.
+  // Another process may take the port before the server binds it.
   for (int attempt = 0; attempt < kStartAttempts; ++attempt) {
     const auto ports = FreeRedisPorts();
     if (!ports.ok()) return ports.status();

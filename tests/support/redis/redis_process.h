@@ -1,4 +1,4 @@
-// Real redis-server processes on the loopback interface, with their data in directories of their own.
+// Real redis-server processes on the loopback interface, each with its own data directory.
 #ifndef TESTS_SUPPORT_REDIS_REDIS_PROCESS_H_
 #define TESTS_SUPPORT_REDIS_REDIS_PROCESS_H_
 
@@ -15,7 +15,7 @@ namespace routing_replay::testing {
 
 using namespace server;  // NOLINT(google-build-using-namespace)
 
-// Empty, or why tests that need a redis-server cannot run here.
+// Empty, or the reason why tests that need a redis-server cannot run here.
 std::string NoRedisReason();
 
 // Two free ports: for clients and for the cluster's own traffic.
@@ -25,17 +25,18 @@ struct RedisPorts {
 };
 absl::StatusOr<RedisPorts> FreeRedisPorts();
 
-// A server of its own, killed with this object, or with the thread that started it: the test's main thread. Nothing is
+// A server that is killed with this object, or with the thread that started it (the test's main thread). Nothing is
 // saved to disk. Not thread-safe.
 class RedisProcess {
  public:
-  // `settings`: further words of redis-server's command line. `endpoint`: how to log in; its seed is made of `host`,
-  // which must be this one. Returns when the server answers.
+  // `settings`: further arguments of redis-server. `endpoint`: the login; its seed is replaced by `host`, which must be
+  // this machine. Returns when the server answers.
   static absl::StatusOr<std::unique_ptr<RedisProcess>> Start(const std::vector<std::string>& settings = {},
                                                              RedisEndpoint endpoint = {},
                                                              const std::string& host = "127.0.0.1");
 
-  // A replica of this one, which is no part of a cluster and wants no login. Returns when it has what this one has.
+  // A replica of this server, which must not be part of a cluster nor require a login. Returns when the replica has
+  // caught up.
   absl::StatusOr<std::unique_ptr<RedisProcess>> StartReplica() const;
 
   const RedisEndpoint& endpoint() const { return endpoint_; }
@@ -47,11 +48,11 @@ class RedisProcess {
   void Signal(int signal) const { process_->Signal(signal); }
   // As Process::Pause. Not after Kill.
   void Pause() const { process_->Pause(); }
-  // As a crash would.
+  // Kills it like a crash.
   void Kill() { process_.reset(); }
-  // Starts it again at the same place, with what its directory holds.
+  // Starts it again with the same ports and directory.
   absl::Status Restart();
-  // One command over a connection of its own.
+  // Sends one command over a new connection.
   absl::StatusOr<RedisReply> Ask(const RedisCommand& command) const;
 
  private:

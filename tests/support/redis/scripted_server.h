@@ -1,4 +1,4 @@
-// A stand-in for a Redis server that answers what a test tells it, right or wrong.
+// A stand-in for a Redis server that gives the answers that a test defines, valid or not.
 #ifndef TESTS_SUPPORT_REDIS_SCRIPTED_SERVER_H_
 #define TESTS_SUPPORT_REDIS_SCRIPTED_SERVER_H_
 
@@ -21,10 +21,10 @@ class ScriptedServer {
  public:
   using Command = std::vector<std::string>;
   struct Answer {
-    std::string bytes;   // Sent as they are.
-    bool close = false;  // Then hang up.
+    std::string bytes;   // Sent unchanged.
+    bool close = false;  // Whether to close the connection afterwards.
   };
-  // Called for each command, on the thread of its connection.
+  // Called for each command on the thread of its connection.
   using Handler = std::function<Answer(const Command&)>;
 
   explicit ScriptedServer(Handler handler);
@@ -32,7 +32,7 @@ class ScriptedServer {
 
   RedisAddress address() const { return {"127.0.0.1", port_}; }
   RedisEndpoint endpoint() const { return {.seeds = {address()}}; }
-  // All commands so far, in the order of their coming.
+  // All commands so far, in the order of arrival.
   std::vector<Command> commands() const;
   int connections() const;
   void SetHandler(Handler handler);
@@ -52,12 +52,12 @@ class ScriptedServer {
   std::thread accepting_;
 };
 
-// What a server that is no cluster, or a cluster of these servers with equal parts, says to HELLO and CLUSTER SLOTS;
-// everything else goes to `handler`.
+// Handlers that answer HELLO and CLUSTER SLOTS like a single server, or like a cluster of these servers with equal
+// shares of slots, and pass all other commands to `handler`.
 ScriptedServer::Handler SingleServer(ScriptedServer::Handler handler);
 ScriptedServer::Handler ClusterOf(std::vector<RedisAddress> masters, ScriptedServer::Handler handler);
 
-// RESP of a bulk string.
+// A bulk string in RESP.
 std::string Bulk(const std::string& text);
 
 }  // namespace routing_replay::testing
