@@ -65,7 +65,7 @@ TEST_F(AppendReadTest, AnySliceIsTheSliceOfTheOriginal) {
   }
 }
 
-// The rows of `range` in a random one of the forms that engines use, perhaps compressed.
+// The rows of `range` in a randomly chosen form that engines use, possibly compressed.
 quickstart::EnginePayload RandomPayload(std::mt19937_64& random, const Geometry& geometry, const RandomRoutes& routes,
                                         RowRange range) {
   const std::vector<int32_t> ids = routes.Tensor(range);
@@ -85,8 +85,8 @@ quickstart::EnginePayload RandomPayload(std::mt19937_64& random, const Geometry&
   return payload;
 }
 
-// Any split into appends, any encoding, any append sent again later, through the appender in both forms, gives the same
-// sample. The weights change every 300 rows.
+// Every split into appends, every encoding and any repeated appends, through both forms of the appender, must give the
+// same sample. The weights change every 300 rows.
 TEST_F(AppendReadTest, AnySplitEncodingAndRetryGivesTheSameSample) {
   const Geometry geometry = Geometry::Uniform(4, 128, 8);
   const auto run = OpenRun("split", geometry);
@@ -131,7 +131,8 @@ TEST_F(AppendReadTest, AnySplitEncodingAndRetryGivesTheSameSample) {
   }
 }
 
-// Small appends are sent by their callers, long ones by the appender's thread: rows of a sample keep their order.
+// Callers send small appends themselves, and the appender's thread sends long ones: rows of a sample must keep their
+// order.
 TEST_F(AppendReadTest, ManyThreadsShareAnAppender) {
   const Geometry geometry = Geometry::Uniform(40, 128, 8);
   constexpr int64_t kRows = 3000, kThreads = 4;
@@ -232,8 +233,7 @@ TEST_F(AppendReadTest, WaitingReadGetsRowsThatComeLater) {
   const RandomRoutes routes = MakeRandomRoutes(geometry, 50, 1);
   ASSERT_OK(PutRows(*run, routes, {0, 20}, {.sample = "a"}));
   ASSERT_OK(PutRows(*run, routes, {0, 50}, {.sample = "ready", .seal_num_tokens = 51}));
-  // The rest of "a" is put once the read has delivered "ready", which comes after "a": the read waits for "a" at that
-  // time.
+  // The rest of "a" is put after the read has delivered "ready". The read waits for "a" at that time.
   class PutWhenReady final : public ReadSink {
    public:
     explicit PutWhenReady(std::function<void()> put) : put_(std::move(put)) {}
@@ -262,7 +262,7 @@ TEST_F(AppendReadTest, WaitingReadGetsRowsThatComeLater) {
   EXPECT_EQ(read[0].layers[1], routes.layers[1]);
 }
 
-// "late" is begun only after the answer for "ready", which comes when the read has looked for "late".
+// "late" is begun only after the read has delivered "ready", which it does after it has looked for "late".
 TEST_F(AppendReadTest, AWaitingReadWaitsForASampleThatNobodyHasBegun) {
   const Geometry geometry = Geometry::Uniform(2, 16, 2);
   const auto run = OpenRun("begin", geometry);
@@ -321,7 +321,7 @@ TEST_F(AppendReadTest, ForkReadsAsItsParentAndGoesItsOwnWay) {
   ExpectRows(*run, "c", child, {{0, 800}});
 }
 
-// The server says what it takes in one message, and the appender keeps below.
+// The server states its limit for a message, and the appender must stay below it.
 TEST_F(AppendReadTest, ALongAppendGoesThroughSmallMessages) {
   StartServer({.max_message_bytes = 256 << 10});
   const auto run = OpenRun("small", Geometry::Uniform(40, 128, 8));

@@ -1,4 +1,4 @@
-// A rollout worker for the tests that kill one: appends a sample in small steps, resuming behind what is committed.
+// A rollout worker that tests kill: appends a sample in small steps, and resumes after the committed rows.
 //
 // usage: append_worker ENDPOINT RUN SAMPLE ROWS SEED
 #include <cstdlib>

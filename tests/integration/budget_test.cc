@@ -19,7 +19,7 @@ constexpr int kWriters = 2;
 constexpr int64_t kVariants = 8;
 constexpr std::chrono::milliseconds kReaderPause(5);
 
-// u8 [rows][48][8]. Made once per variant, because making ids would slow the writers down.
+// u8 [rows][48][8]. Cached per variant, because generating ids would slow the writers down.
 const std::vector<uint8_t>& SampleTensor(int64_t sample) {
   static const auto* const kTensors = [] {
     auto* tensors = new std::vector<std::vector<uint8_t>>(kVariants);
@@ -70,7 +70,7 @@ class Queue {
     samples_.push_back(sample);
     pushed_.NotifyOne();
   }
-  // Empty if none comes for a minute.
+  // Returns nothing if none comes for a minute.
   std::optional<int64_t> Pop() {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     MutexLock lock(mutex_);
@@ -120,7 +120,7 @@ TEST(BudgetTest, WritersFasterThanReaders) {
     });
   }
 
-  // The one reader checks and releases each sample in turn; it starts late, so that the budget fills up first.
+  // The only reader checks and releases one sample after the other. It starts late, so that the budget is full first.
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   int64_t wrong = 0;
   for (int64_t read = 0; read < samples; ++read) {

@@ -1,4 +1,5 @@
-// Runs to directories and back, against a server: what comes back is bit for bit what was there.
+// Exports runs to directories and imports them, against a server: the imported rows must be the exported ones, bit for
+// bit.
 #include "routing_replay/checkpoint.h"
 
 #include <atomic>
@@ -23,7 +24,7 @@ class CheckpointTest : public ServerTest {
   void SetUp() override { StartServer(); }
   ~CheckpointTest() override { std::filesystem::remove_all(directory_); }
 
-  // One sample of rows with gaps, several weights and a token check, out of several appends.
+  // One sample with gaps, several weight versions and a token check, made by several appends.
   void Fill(routing_replay::Run& run, const std::string& sample, int64_t tokens, uint64_t seed, int64_t group,
             const std::vector<RowRange>& unrecorded) {
     const RandomRoutes routes = MakeRandomRoutes(run.geometry(), tokens - 1, seed);
@@ -169,7 +170,7 @@ TEST_F(CheckpointTest, OnlyWhatChangedIsWritten) {
   for (const char* before : {"1", "2"}) std::filesystem::remove_all(directory_ / before);
   ASSERT_OK_AND_ASSIGN(const VerifyOutcome verified, VerifyExportedRun(directory_ / "3"));
   EXPECT_TRUE(verified.damaged.empty());
-  // Without a previous export it has only the run's samples.
+  // Without a previous export, it contains only the samples of the run.
   ASSERT_OK_AND_ASSIGN(const ExportOutcome alone, ExportRun(*run, directory_ / "4"));
   EXPECT_EQ(alone.written, kSealed);
   ASSERT_OK(ImportRun(*client_, directory_ / "4", {.run = "copy"}));
@@ -235,7 +236,7 @@ TEST_F(CheckpointTest, ImportedTwiceIsImportedOnce) {
   const RunHandle run = OpenRun("r", Geometry::Uniform(2, 64, 4));
   FillRun(*run);
   ASSERT_OK(ExportRun(*run, directory_));
-  // Imported into the run that was exported: nothing is read or appended.
+  // Import into the exported run itself: nothing is read or appended.
   ASSERT_OK_AND_ASSIGN(const ImportOutcome same, ImportRun(*client_, directory_));
   EXPECT_EQ(same.run, "r");
   EXPECT_EQ(same.appended, 0);
@@ -252,7 +253,7 @@ TEST_F(CheckpointTest, AnImportThatEndedGoesOn) {
   const RunHandle run = OpenRun("r", Geometry::Uniform(2, 64, 4));
   FillRun(*run);
   ASSERT_OK(ExportRun(*run, directory_));
-  // An earlier import ended early: some samples are complete, one is incomplete, one is not sealed.
+  // An earlier import was interrupted: some samples are complete, one is incomplete, one is not sealed.
   const RunHandle copy = OpenRun("copy", run->geometry());
   const RandomRoutes routes = MakeRandomRoutes(run->geometry(), 1499, 1);
   ASSERT_OK(PutRows(*copy, routes, {0, 90}, {.sample = "long", .group = 3, .weight_version = 1}));
@@ -358,7 +359,7 @@ TEST_F(CheckpointTest, TheTrainerReplaysFromTheDirectory) {
   ASSERT_OK_AND_ASSIGN(const SampleState state, run->Stat("s/1"));
   EXPECT_EQ(record.content_id, state.content_id);
   EXPECT_EQ(record.weights, state.weights);
-  // A sample that was imported into another run is served, too.
+  // A sample imported into another run is served, too.
   ASSERT_OK(ImportRun(*client_, directory_, {.run = "copy"}));
   ASSERT_OK_AND_ASSIGN(const auto read, (*client_->JoinRun("copy"))->ReadRows({.samples = {asked}}, kCallTimeout));
   EXPECT_EQ(read[0].record.status, SampleStatus::kOk) << read[0].record.message;

@@ -1,4 +1,4 @@
-"""Runs every example of client/README.md: Python, C++ and the session of rrctl.
+"""Runs every example of client/README.md: Python, C++ and the rrctl session.
 
 Usage: client_readme_test.py SERVER RRCTL CPP_EXAMPLES
 """
@@ -40,7 +40,7 @@ class ClientReadmeTest(unittest.TestCase):
             check=False,
             cwd=self.directory,
             env=environment,
-            stdin=subprocess.DEVNULL,  # On a terminal rrctl asks.
+            stdin=subprocess.DEVNULL,  # On a terminal rrctl asks for confirmation.
             capture_output=True,
             text=True,
             timeout=PATIENCE,
@@ -57,7 +57,7 @@ class ClientReadmeTest(unittest.TestCase):
         for block in blocks("python"):
             run = re.search(r'\.run\("([\w-]+)"', block)
             self.run_here(sys.executable, "-c", block, **around)
-            if run:  # Dropped, because other blocks may use the name.
+            if run:  # The run is dropped because other examples may use the name.
                 self.run_here(RRCTL, "rm", run.group(1), "--all")
 
     def test_cpp(self):
@@ -71,7 +71,7 @@ class ClientReadmeTest(unittest.TestCase):
         script = "\n".join(["set -euo pipefail", *blocks("sh")])
         self.assertGreaterEqual(len(blocks("sh")), 5)
         path = f"{Path(RRCTL).parent}:{Path(sys.executable).parent}:{self.environment['PATH']}"
-        # A sanitizer's runtime is for the library in Python; bash's own malloc crashes under it.
+        # The sanitizer's runtime is only for Python; bash's own malloc crashes under it.
         shown = self.run_here("bash", "-c", script, PATH=path, LD_PRELOAD="")
         self.assertIn('"verdict":"ok"', shown)
         self.assertIn("['step1/1']", shown)

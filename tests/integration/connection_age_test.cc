@@ -1,5 +1,5 @@
-// Servers that close old connections: no call of a client fails because of it, and clients find servers that were added
-// to the name that they use.
+// Servers that close old connections: no call of a client may fail because of it, and clients must find servers that
+// are added to the name that they use.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -28,7 +28,7 @@ using std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kAge(1000), kPause(20);
 constexpr std::chrono::seconds kPatience(60);
 
-// A name server on a free port of 127.0.0.1 that has the same addresses for every name.
+// A DNS server on a free port of 127.0.0.1 that returns the same addresses for every name.
 class NameServer {
  public:
   explicit NameServer(const std::string& address) : fd_(socket(AF_INET, SOCK_DGRAM, 0)), addresses_({address}) {
@@ -54,10 +54,10 @@ class NameServer {
   }
 
  private:
-  // RFC 1035: the answer repeats the question, and for a query of IPv4 addresses it has the addresses, with a TTL of 0.
+  // RFC 1035: the answer repeats the question; a query for IPv4 addresses gets the addresses with a TTL of 0.
   std::string Answer(const std::string& question) {
     constexpr size_t kHeader = 12;
-    const size_t end = question.find('\0', kHeader) + 5;  // After the name, its type and its class.
+    const size_t end = question.find('\0', kHeader) + 5;  // The type and the class follow the name.
     const bool v4 = question.substr(end - 4, 2) == std::string("\0\1", 2);
     MutexLock lock(mutex_);
     const char count = static_cast<char>(v4 ? addresses_.size() : 0);
@@ -114,8 +114,8 @@ class ConnectionAgeTest : public ServerTest {
   }
 };
 
-// An Append stream lasts longer than the greatest age: appends that are not acknowledged when it is closed are sent
-// again.
+// An Append stream outlives the maximum connection age. Appends that are not acknowledged when the server closes it are
+// sent again.
 TEST_F(ConnectionAgeTest, NoCallFailsByIt) {
   ServerConfig config = Aging();
   config.max_connection_age_grace = kAge;
@@ -135,7 +135,7 @@ TEST_F(ConnectionAgeTest, NoCallFailsByIt) {
     std::this_thread::sleep_for(kPause);
   }
   ASSERT_OK(appender->Flush(kPatience));
-  EXPECT_GE(AppendCalls(), 2);  // That ended: two connections were cut off.
+  EXPECT_GE(AppendCalls(), 2);  // Counts ended calls, so two connections were closed.
   ExpectRows(*run, "s", routes, {{0, rows}});
 }
 

@@ -64,7 +64,7 @@ class Acknowledged {
   std::vector<absl::Status> failures_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Appends whole samples, one after the other, until `stop`, or until an append finally fails.
+// Appends whole samples, one after the other, until `stop`, or until an append fails after its retries.
 void Work(const std::string& endpoint, int worker, milliseconds append_timeout, const std::atomic<bool>& stop,
           Acknowledged& acknowledged) {
   const auto client = Client::Connect({.endpoint = endpoint, .call_timeout = kCallTimeout});
@@ -105,7 +105,7 @@ void ExpectSlice(int rank, const std::string& sample, const SampleRows& read) {
   }
 }
 
-// Reads slices of sealed samples until `stop`. With `may_fail`, a failed read ends it.
+// Reads slices of sealed samples until `stop`. With `may_fail`, it stops at a failed read.
 void Read(const std::string& endpoint, int rank, const Acknowledged& acknowledged, const std::atomic<bool>& stop,
           const std::atomic<bool>& may_fail, std::atomic<int>& reads) {
   const auto client = Client::Connect({.endpoint = endpoint, .call_timeout = kCallTimeout});
@@ -138,7 +138,7 @@ void WaitUntil(const std::function<bool()>& condition) {
   }
 }
 
-// No other process is likely to take it before the server does.
+// Another process is unlikely to take the port before the server does.
 std::string FreeAddress() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
@@ -173,7 +173,7 @@ TEST(DrainTest, SigtermUnderLoadLosesNothingThatWasAcknowledged) {
   for (int i = 0; i < kRanks; ++i) {
     threads.emplace_back([&, i] { Read(server.endpoint, i, acknowledged, stop, ending, reads); });
   }
-  // A read that waits for rows that never come, and longer than the drain may take, must not hold up the end.
+  // A read that waits for rows that never come, and longer than a drain may take, must not delay the exit.
   threads.emplace_back([&] {
     const auto client = Client::Connect({.endpoint = server.endpoint, .call_timeout = kCallTimeout});
     const auto run = (*client)->OpenRun("drain", HandoffGeometry());
@@ -185,7 +185,7 @@ TEST(DrainTest, SigtermUnderLoadLosesNothingThatWasAcknowledged) {
   ending = true;
   const auto begin = std::chrono::steady_clock::now();
   server.process->Signal(SIGTERM);
-  // First the server reports that it is not ready, and serves as before.
+  // First the server reports that it is not ready, but still serves.
   WaitUntil([&] { return HttpGet(operations, "/readyz").code == 503; });
   EXPECT_EQ(HttpGet(operations, "/readyz").body, "draining\n");
   EXPECT_EQ(HttpGet(operations, "/healthz").code, 200);

@@ -1,4 +1,4 @@
-// A server in this process and clients of it.
+// A server in this process and its clients.
 #ifndef TESTS_INTEGRATION_FIXTURE_H_
 #define TESTS_INTEGRATION_FIXTURE_H_
 
@@ -48,7 +48,7 @@ class ServerTest : public ::testing::Test {
     return *std::move(run);
   }
 
-  // Of the server and of all clients that are made from here on.
+  // For the server and for all clients that are created later.
   void UseTls(ServerConfig& config) {
     const auto made = MakeTestCertificates(certificates_.path(), kLocalNames);
     ASSERT_OK(made);
@@ -59,7 +59,7 @@ class ServerTest : public ::testing::Test {
   }
 
   const ScratchDirectory certificates_;
-  std::string authority_;  // Of the server's certificate; empty: it has none.
+  std::string authority_;  // PEM of the server's CA certificate; empty: no TLS.
   std::unique_ptr<Server> server_;
   std::unique_ptr<Client> client_;
 };
@@ -71,7 +71,7 @@ inline TensorDescription Int32Tensor(const Geometry& geometry, int64_t rows) {
           .layer_basis = LayerBasis::kMoeLayers};
 }
 
-// Puts rows `range` of `routes` in one call.
+// Puts the rows `range` of `routes` in one call.
 inline absl::StatusOr<AppendOutcome> PutRows(Run& run, const RandomRoutes& routes, RowRange range,
                                              AppendOptions options) {
   options.row_start = range.begin;
@@ -79,7 +79,7 @@ inline absl::StatusOr<AppendOutcome> PutRows(Run& run, const RandomRoutes& route
   return run.Put(options, Int32Tensor(run.geometry(), range.size()), AsBytes(tensor));
 }
 
-// Reads a whole sample and expects it to be exactly `routes` where recorded.
+// Reads a whole sample and expects `routes` in all recorded rows.
 inline void ExpectRows(Run& run, const std::string& sample, const RandomRoutes& routes,
                        const std::vector<RowRange>& recorded) {
   auto read = run.ReadRows({.samples = {{.sample = sample}}}, kCallTimeout);

@@ -1,4 +1,4 @@
-// Processes are killed: a worker during an append, the server during a read; and appends of an old incarnation.
+// Kills a worker during an append and the server during a read, and sends appends of an earlier attempt.
 #include <signal.h>
 
 #include <filesystem>
@@ -24,7 +24,7 @@ TEST(KillTest, WorkerKilledAndStartedAgainEndsWithTheExactRows) {
   for (int life = 0; life < 60 && status != 0; ++life) {
     ASSERT_OK_AND_ASSIGN(const auto worker,
                          Process::Start({RR_APPEND_WORKER, server.endpoint, "kill", "s", absl::StrCat(kRows), "5"}));
-    // Each of the first workers is killed after some more committed rows: 12 of them commit a quarter of the sample.
+    // Each of the first workers is killed after committing some rows: 12 of them commit a quarter of the sample.
     committed += 40 + static_cast<int64_t>(random() % 400);
     auto ended = worker->Wait(std::chrono::milliseconds(1));
     const auto killed_by = std::chrono::steady_clock::now() + std::chrono::minutes(2);
@@ -64,16 +64,16 @@ TEST(KillTest, ReadersFailInTimeWhenTheServerDies) {
   EXPECT_TRUE(status.code() == absl::StatusCode::kUnavailable || status.code() == absl::StatusCode::kDeadlineExceeded)
       << status;
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(9));
-  // A read that starts now fails as well, within its deadline.
+  // A read that starts after the kill fails as well, within its deadline.
   status = run->ReadRows({.samples = {{.sample = "a"}}}, std::chrono::seconds(2)).status();
   EXPECT_TRUE(status.code() == absl::StatusCode::kUnavailable || status.code() == absl::StatusCode::kDeadlineExceeded)
       << status;
 }
 
 TEST(KillTest, AppenderGoesOnWithANewServer) {
-  // The memory store is empty afterwards: appends that were not acknowledged are stored completely, and a gap stays an
-  // error. The appender uses a link that leads to the new server only once the run is open there; before, the server
-  // would report that there is no such run.
+  // The new server's memory store is empty: appends that were not acknowledged must be stored completely, and a gap
+  // must stay an error. The link that the appender uses leads to the new server only after the run is open there;
+  // otherwise the server would report that the run does not exist.
   const ScratchDirectory scratch;
   const std::string& directory = scratch.path();
   const std::string link = directory + "/server";
@@ -117,7 +117,7 @@ TEST_F(LifeTest, AppendFromBeforeATruncateNeverLands) {
   ASSERT_OK_AND_ASSIGN(const SampleState truncated, run->Truncate("a", Producer::kRollout, 0, 0));
   EXPECT_EQ(truncated.revision, 1);
   ASSERT_OK(PutRows(*run, new_life, {0, 60}, {.sample = "a", .revision = 1}));
-  // Delayed appends of the old incarnation: the next rows, and all rows.
+  // Delayed appends of the earlier attempt: the next rows, and all rows.
   for (const RowRange range : {RowRange{60, 100}, RowRange{0, 100}}) {
     EXPECT_THAT(PutRows(*run, old_life, range, {.sample = "a"}),
                 Fails(absl::StatusCode::kFailedPrecondition, Reason::kOldRevision));

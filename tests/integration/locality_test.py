@@ -1,8 +1,9 @@
-"""A server beside each of three rollout workers, of which everybody is told one: bytes cross the network once.
+"""A server beside each of three rollout workers; every client is told one address. Bytes must cross the network only
+once.
 
     locality_test.py RRCTL        # or the name of a role, as the test starts them
 
-Addresses of the loopback interface stand for hosts. Workers and trainer are processes of their own.
+Addresses of the loopback interface stand for hosts. Workers and trainer are separate processes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RRCTL = sys.argv.pop(1)
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 RUN, SAMPLES, ROWS = "locality", 6, 40
 GEOMETRY = rr.Geometry(num_layers=4, num_experts=128, top_k=4)  # One byte per id.
-BYTES = SAMPLES * ROWS * 4 * 4  # Of one worker.
+BYTES = SAMPLES * ROWS * 4 * 4  # Bytes of one worker.
 
 
 def routes(host: str) -> list[np.ndarray]:
@@ -48,7 +49,7 @@ def work() -> None:
 
 
 def train(column: list[int]) -> None:
-    """A trainer's rank: fetches the samples of the column, and prints the ids."""
+    """A trainer rank: fetches the samples whose handles it gets, and prints the ids."""
     sequences = [{"tokens": ROWS + 1} for _ in column]
     ends = [(ROWS + 1) * i for i in range(len(column) + 1)]
     batch = {"format": "THD", "sequences": sequences, "cu_seqlens_padded": ends, "total_rows": ends[-1]}
@@ -94,10 +95,10 @@ class LocalityTest(unittest.TestCase):
         return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
 
     def test_bytes_cross_the_network_once(self) -> None:
-        # Into the server on the worker's own host, all of them and nothing else …
+        # A worker's bytes go only to the server on its own host, …
         self.assertEqual(self.received, [[BYTES, 0, 0], [BYTES, BYTES, 0], [BYTES, BYTES, BYTES]])
         self.assertEqual([handle >> 56 for handle in self.column], [1] * SAMPLES + [2] * SAMPLES + [3] * SAMPLES)
-        # … and from it to the rank that needs the rows. The rank knows only one of the servers, and not the first.
+        # … and from there to the rank that needs the rows. The rank is told the second server only.
         indices = self.process("train", self.members[1], json.dumps(self.column))
         self.assertEqual(self.moved("routing_replay_egress_bytes_total"), [BYTES] * 3)
         step = [rows for host in HOSTS for rows in routes(host)]
@@ -116,7 +117,7 @@ class LocalityTest(unittest.TestCase):
 
     def test_who_states_the_list_or_has_no_server_beside_it(self) -> None:
         for endpoint in ("shard:" + ",".join(self.members), self.members[2]):
-            with rr.Client(endpoint) as client:  # All three members are on this machine.
+            with rr.Client(endpoint) as client:  # The client runs on the host of all three members.
                 run = client.run(RUN, GEOMETRY)
                 self.assertEqual((run.place, run.places), ("", [f"{host}:" for host in HOSTS]))
                 self.assertEqual(len(run.list()), 3 * SAMPLES)

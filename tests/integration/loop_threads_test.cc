@@ -1,4 +1,4 @@
-// The loop threads of a server never wait for its store.
+// The loop threads of a server must never wait for its store.
 #include <dlfcn.h>
 #include <grpcpp/grpcpp.h>
 #include <pthread.h>
@@ -33,10 +33,10 @@ std::string ThreadName() {
   return name;
 }
 
-// Intercepts how threads of this process wait, and what they do with RocksDB's logs.
+// Intercepts waits of this process's threads, and their operations on RocksDB's logs.
 class Hooks {
  public:
-  // Never destroyed: threads of RocksDB outlive the tests.
+  // Never destroyed, because threads of RocksDB outlive the tests.
   static Hooks& Get() {
     static auto* hooks = new Hooks();
     return *hooks;
@@ -70,11 +70,11 @@ class Hooks {
     blocked_ = false;
     changed_.NotifyAll();
   }
-  // That many syncs since Block; the last one has not ended.
+  // Waits for so many syncs since Block; the last one is still blocked.
   void AwaitSyncs(int syncs) {
     Await([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return syncs_ >= syncs; });
   }
-  // That many appends are in RocksDB's queue, behind the one that writes.
+  // Waits for so many appends in RocksDB's queue, behind the one that writes.
   void AwaitQueue(int appends) {
     Await([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return waiting_ >= appends; });
   }
@@ -116,14 +116,15 @@ RR_HOOK int fsync(int fd) {
   return static_cast<int>(syscall(SYS_fsync, fd));
 }
 
-// A condition on the thread's own stack belongs to RocksDB's queue of writers; conditions that workers share are
+// RocksDB's queue of writers waits on conditions on the thread's own stack; conditions that workers share are
 // elsewhere.
 RR_HOOK int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex) {
   using Wait = int (*)(pthread_cond_t*, pthread_mutex_t*);
 #ifdef RR_THREAD_SANITIZER
-  static void* const versioned = nullptr;  // ThreadSanitizer's own function, which knows that the lock is released.
+  static void* const versioned = nullptr;  // Use ThreadSanitizer's function, which knows that the lock is released.
 #else
-  static void* const versioned = dlvsym(RTLD_NEXT, "pthread_cond_wait", "GLIBC_2.3.2");  // There is an older one.
+  static void* const versioned =
+      dlvsym(RTLD_NEXT, "pthread_cond_wait", "GLIBC_2.3.2");  // Without a version, dlsym may return an older one.
 #endif
   static const auto wait =
       reinterpret_cast<Wait>(versioned != nullptr ? versioned : dlsym(RTLD_NEXT, "pthread_cond_wait"));
@@ -153,7 +154,7 @@ class RocksLoopThreadsTest : public ServerTest {
     Hooks::Get().Open();
     run_.reset();
     client_.reset();
-    server_.reset();  // Before the directory is removed.
+    server_.reset();  // Must be destroyed before the directory is removed.
   }
 
   absl::Status Put(const std::string& sample) {
@@ -195,7 +196,7 @@ TEST_F(RocksLoopThreadsTest, ReadsAreAnsweredWhileASyncDoesNotEnd) {
   for (auto& put : puts) EXPECT_OK(put.get());
 }
 
-// All on one connection, and so on one loop.
+// One connection, and therefore one loop thread.
 TEST_F(RocksLoopThreadsTest, AStreamIsCreditedWhileAnotherWaitsForItsSync) {
   Hooks::Get().Block();
   const auto appender = run_->NewAppender({});
@@ -209,7 +210,7 @@ TEST_F(RocksLoopThreadsTest, AStreamIsCreditedWhileAnotherWaitsForItsSync) {
   EXPECT_OK(other->Flush(kCallTimeout));
 }
 
-// Records which loop threads ask for the time.
+// Records the loop threads that ask for the time.
 class LoopClock final : public Clock {
  public:
   Time Now() const override {
@@ -279,7 +280,7 @@ class RedisLoopThreadsTest : public ServerTest {
             .store = absl::StrCat("redis://127.0.0.1:", redis_->ports().client),
             .sweep_interval = std::chrono::hours(1)};  // A sweep would read records of runs, too.
   }
-  // Number of calls of a command, including those from scripts.
+  // Number of calls of a command, including calls from scripts.
   int64_t Calls(absl::string_view command) {
     const auto stats = redis_->Ask(RedisCommand({"INFO", "commandstats"}));
     EXPECT_OK(stats);
@@ -291,7 +292,7 @@ class RedisLoopThreadsTest : public ServerTest {
     EXPECT_TRUE(absl::SimpleAtoi(stats->text.substr(begin, stats->text.find(',', begin) - begin), &calls));
     return calls;
   }
-  // One row of u8 ids to the first server, whose clients were not asked to open the run.
+  // Appends one row of u8 ids to the first server, without opening the run there.
   grpc::Status PutRow(const std::string& sample, const std::vector<uint8_t>& ids, int layers, int64_t row_start = 0) {
     v1::AppendRequest request;
     request.set_run("run");
@@ -352,7 +353,7 @@ TEST_F(RedisLoopThreadsTest, AStatOfManySamplesIsAFewPipelines) {
     request.add_samples(absl::StrCat(i));
     request.add_samples(absl::StrCat("none", i));
   }
-  // A script checks what this server knows already.
+  // If the server has cached the sample, it calls a script instead of HGETALL.
   const int64_t looks = Calls("hgetall") + Calls("eval"), runs = Calls("getrange");
   grpc::ClientContext context;
   v1::StatResponse response;
@@ -372,14 +373,14 @@ TEST_F(RedisLoopThreadsTest, AnAppendToARunThatAnotherServerMadeAgainIsTakenForT
     ASSERT_OK((*run)->Drop());
     ASSERT_OK(other_client_->OpenRun("run", geometry));
   };
-  make_again(Geometry::Uniform(2, 300, 3));  // No append fits the run before, …
+  make_again(Geometry::Uniform(2, 300, 3));  // No append for the previous run fits this one.
   EXPECT_EQ(PutRow("a", {0, 1}, 1).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   grpc::Status put = PutRow("a", {0, 1, 2, 3, 4, 5}, 2);
   EXPECT_TRUE(put.ok()) << put.error_message();
-  make_again(Geometry::Uniform(2, 16, 3));  // … each append fits this run, …
+  make_again(Geometry::Uniform(2, 16, 3));  // Every append for the previous run fits this one.
   put = PutRow("a", {0, 1, 2, 3, 4, 15}, 2);
   EXPECT_TRUE(put.ok()) << put.error_message();
-  make_again(Geometry::Uniform(2, 8, 3));  // … and only some fit this run.
+  make_again(Geometry::Uniform(2, 8, 3));  // Only some appends for the previous run fit this one.
   EXPECT_EQ(PutRow("a", {0, 1, 2, 3, 4, 15}, 2).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   put = PutRow("a", {0, 1, 2, 3, 4, 7}, 2);
   EXPECT_TRUE(put.ok()) << put.error_message();

@@ -1,5 +1,5 @@
-// A server lost a run, which was made there again or not: an incomplete answer is never given as complete, and a
-// checkpoint never removes what only it still has.
+// A server has lost a run, which may have been created there again. An incomplete answer must never be returned as
+// complete, and a checkpoint must never remove samples that only it still has.
 #include <gmock/gmock.h>
 
 #include <utility>
@@ -33,7 +33,7 @@ class LostRunTest : public ::testing::TestWithParam<size_t> {
     }
   }
 
-  // Like a restart of a server with a memory store.
+  // Has the effect of restarting a server with a memory store.
   void Lose(size_t server) {
     ASSERT_OK_AND_ASSIGN(const auto part, ConnectTo(servers_.endpoints[server])->JoinRun("run"));
     ASSERT_OK_AND_ASSIGN(const ReleaseOutcome lost, part->Drop());
@@ -47,7 +47,7 @@ class LostRunTest : public ::testing::TestWithParam<size_t> {
   }
   size_t Exported() { return static_cast<size_t>(VerifyExportedRun(Path())->samples); }
 
-  // Calls on the whole run end with an error that names the server which lost it, if there are several.
+  // Calls on the whole run must fail with an error that names the server that lost it, if there are several servers.
   void ExpectLost(routing_replay::Run& run) {
     const bool several = GetParam() > 1;
     for (const absl::Status& status : {run.List().status(), VerifyRun(run).status(), ExportNext(run).status()}) {
@@ -78,17 +78,17 @@ TEST_P(LostRunTest, IsNeverTakenForTheWhole) {
   }
   EXPECT_EQ(Exported(), kSamples);
 
-  // Once the run is made there again, calls return what is there.
+  // Once the run is created there again, calls return the remaining samples.
   const auto client = ConnectTo(endpoint_);
   ASSERT_OK_AND_ASSIGN(const RunHandle again, client->OpenRun("run", ChaosGeometry()));
   for (const RunHandle& run : {run_, again}) {
     ASSERT_OK_AND_ASSIGN(const auto states, run->List());
     EXPECT_EQ(static_cast<int64_t>(states.size()), left_);
   }
-  // The samples of the previous checkpoint are lost neither by the next one, …
+  // The next checkpoint keeps the samples of the previous one, …
   ASSERT_OK_AND_ASSIGN(const ExportOutcome whole, ExportNext(*again));
   EXPECT_EQ(whole.samples, kSamples);
-  // … nor by the run.
+  // … and an import restores them in the run.
   ASSERT_OK_AND_ASSIGN(const ImportOutcome restored, ImportRun(*client, Path()));
   EXPECT_EQ(restored.appended, kSamples - left_);
 }
@@ -100,7 +100,7 @@ TEST_P(LostRunTest, WhatIsLostMeanwhileWasNotReleased) {
   };
   const absl::Status exported = ExportRun(*run_, Path(), {.on_progress = lose}).status();
   EXPECT_EQ(GetErrorDetail(exported).value_or(ErrorDetail()).reason, Reason::kNoRun) << exported;
-  EXPECT_FALSE(VerifyExportedRun(Path()).ok());  // There is no directory.
+  EXPECT_FALSE(VerifyExportedRun(Path()).ok());  // The failed export left no directory.
 
   ASSERT_OK_AND_ASSIGN(run_, client_->OpenRun("run", ChaosGeometry()));
   const RandomRoutes routes = MakeRandomRoutes(ChaosGeometry(), 30, 1);

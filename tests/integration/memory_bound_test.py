@@ -1,5 +1,5 @@
-"""Calls that cost their caller little and could cost the server much: memory stays under a bound that is far below what
-they would take unbounded, and others are served meanwhile.
+"""Calls that cost their caller little and could cost the server much: the server's memory must stay far below what they
+would take without limits, and other clients must be served meanwhile.
 
 Usage: memory_bound_test.py SERVER DESCRIPTORS [CLASS]
 """
@@ -31,7 +31,7 @@ MIB = 1 << 20
 PATIENCE = 120  # Seconds; a passing test needs far less.
 OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 LISTEN = ["--listen", "127.0.0.1:0", "--operations-listen", "127.0.0.1:0"]
-RANGES = 4096  # Of unrecorded rows, in a sample with many ranges.
+RANGES = 4096  # Ranges of unrecorded rows in a sample that has many.
 
 
 class MemoryBoundTest(unittest.TestCase):
@@ -51,7 +51,7 @@ class MemoryBoundTest(unittest.TestCase):
         self.wait_for(lambda: re.search(r"http://[\d.:]+", said.read_text()))
         self.operations = re.search(r"http://[\d.:]+", said.read_text())[0]
         self.channel = self.connect()
-        self.others = self.connect()  # A client that the attackers do not know of.
+        self.others = self.connect()  # A separate client that shares no run with the attackers.
         self.open_run("others")
         self.put("others", "one")
         self.start = self.resident()
@@ -90,7 +90,7 @@ class MemoryBoundTest(unittest.TestCase):
         self.call("OpenRun", request)
 
     def put(self, run: str, sample: str, row: int = 0, rows: int = 1, unrecorded=(), **fields) -> None:
-        """Rows whose recorded ones chose expert 1."""
+        """Rows whose recorded ids are all expert 1."""
         request = M.AppendRequest(run=run)
         append = request.append
         append.sample, append.row_start, append.rows = sample, row, rows
@@ -108,7 +108,7 @@ class MemoryBoundTest(unittest.TestCase):
         return self.call("Put", request)
 
     def put_ranges(self, run: str, sample: str, row: int = 0, ranges: int = RANGES) -> None:
-        """Every second row is unrecorded, from the first one on."""
+        """Ranges of unrecorded rows: every second row, starting with the first."""
         holes = [(row + 2 * i, row + 2 * i + 1) for i in range(ranges)]
         return self.put(run, sample, row, 2 * ranges, holes)
 
@@ -119,7 +119,7 @@ class MemoryBoundTest(unittest.TestCase):
         raise AssertionError("the server is gone")
 
     def highest(self) -> int:
-        """The highest resident memory so far."""
+        """The peak of resident memory so far."""
         for line in Path(f"/proc/{self.server.pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
@@ -146,7 +146,7 @@ class MemoryBoundTest(unittest.TestCase):
         self.assertEqual(b"".join(answer.payload for answer in answers), b"\1")
 
     def at_once(self, count: int, ask) -> list:
-        """The results of `count` calls of ask(): an answer, or the code of a rejection."""
+        """Results of `count` concurrent calls of ask(): an answer, or the code of a rejection."""
 
         def one(index):
             try:
@@ -251,7 +251,7 @@ class MemoryBoundTest(unittest.TestCase):
         calls = [read(M.ReadRequest(run="r", samples=[M.SampleRead(sample="a")])) for _ in range(120)]
         for call in calls:
             self.addCleanup(call.cancel)
-        # For each call that was not rejected, one answer is in flight.
+        # Each call that was not rejected has an answer in flight.
         self.wait_for(lambda: self.metric("routing_replay_reads_total") >= 120)
         self.others_are_served()
         self.check(before, 450)

@@ -12,7 +12,7 @@ SERVICE = f"/{PACKAGE}.RoutingReplay/"
 
 
 def _status() -> descriptor_pb2.FileDescriptorProto:
-    """google.rpc.Status, in which the details of failed calls travel; its package is not among our dependencies."""
+    """google.rpc.Status, which carries the details of failed calls; the client does not depend on its package."""
     file = descriptor_pb2.FileDescriptorProto(name="google/rpc/status.proto", package="google.rpc", syntax="proto3")
     file.dependency.append("google/protobuf/any.proto")
     kinds = descriptor_pb2.FieldDescriptorProto
@@ -57,7 +57,7 @@ class Messages:
         return self._class(self.methods()[method].output_type.full_name)
 
     def error_detail(self, details: bytes) -> Any:
-        """The ErrorDetail of a failed call's grpc-status-details-bin, or an empty one."""
+        """The ErrorDetail in a failed call's grpc-status-details-bin, or an empty one."""
         status = self._class("google.rpc.Status").FromString(details)
         return self.ErrorDetail.FromString(status.details[0].value if status.details else b"")
 

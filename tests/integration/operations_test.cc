@@ -1,4 +1,4 @@
-// The operations port of a server that is in use.
+// The operations port of a server in use.
 #include <grpcpp/create_channel.h>
 
 #include <fstream>
@@ -23,7 +23,7 @@ namespace routing_replay::testing {
 using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
-// Names that dashboards, alerts and other people's tests rely on.
+// Names that dashboards, alerts and other projects' tests rely on.
 const char* const kAlways[] = {"appends_total",
                                "append_rows_total",
                                "append_size_bytes_bucket",
@@ -94,7 +94,7 @@ TEST_F(OperationsTest, MetricsTellWhatWentOn) {
   }
   EXPECT_EQ(metrics.find("a-sample"), std::string::npos);
   EXPECT_EQ(metrics.find("\"run\""), std::string::npos);
-  // Clients only get counters, not gauges.
+  // Clients get only counters, not gauges.
   ASSERT_OK_AND_ASSIGN(const ServerSummary summary, client_->GetServerInfo());
   const std::map<std::string, int64_t> counters(summary.counters.begin(), summary.counters.end());
   EXPECT_EQ(counters.at("routing_replay_rpcs_total{code=\"NOT_FOUND\",method=\"OpenRun\"}"), 1);
@@ -159,12 +159,12 @@ TEST_F(OperationsTest, TokensAreAskedForWhereRunsAreNamed) {
     EXPECT_EQ(Get(path).code, 401) << path;
     EXPECT_EQ(Get(path, "Authorization: Bearer reader\r\n").code, 200) << path;
     EXPECT_EQ(Get(path, "Authorization: Bearer boss\r\n").code, 200) << path;
-    // An administrator of one tenant does not see the runs of others.
+    // An administrator of one tenant must not see the runs of others.
     EXPECT_NE(Get(path, "Authorization: Bearer tenant\r\n").code, 200) << path;
   }
 }
 
-// Open access causes a warning, because the setting may have been lost.
+// Open access causes a warning, because the setting may have been forgotten.
 TEST_F(OperationsTest, OpenAccessIsToldOf) {
   ServerConfig config;
   config.listen = {"0.0.0.0:0"};
@@ -176,12 +176,12 @@ TEST_F(OperationsTest, OpenAccessIsToldOf) {
   EXPECT_THAT(server_->warnings(), ::testing::IsEmpty());
 }
 
-// Everything that is logged during its life.
+// Collects the whole log during its lifetime.
 class CapturedLog {
  public:
   CapturedLog() { StartLogging(LogFormat::kJson, &out_); }
   ~CapturedLog() { StartLogging(LogFormat::kText); }
-  // Call this only when no thread logs.
+  // Requires that no thread is logging.
   std::vector<nlohmann::json> Lines() const {
     std::vector<nlohmann::json> lines;
     for (const auto& line : absl::StrSplit(out_.str(), '\n', absl::SkipEmpty())) {

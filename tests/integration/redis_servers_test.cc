@@ -1,5 +1,5 @@
-// Two servers over one Redis Cluster of six: four writers and eight readers go on while each server is killed and
-// started again somewhere else, and slots move between the masters.
+// Two servers over a Redis Cluster of six nodes. Four writers and eight readers continue while each server is killed
+// and restarted at another address, and slots move between the masters.
 #include <signal.h>
 #include <stdlib.h>
 
@@ -34,7 +34,7 @@ constexpr int64_t kRows = 3000, kStep = 150;
 std::string NameOf(int writer, int sample) { return absl::StrCat("w", writer, "/", sample); }
 uint64_t SeedOf(const std::string& sample) { return std::hash<std::string>()(sample); }
 
-// The two servers, and the file that says where they are.
+// The two servers, and the file with their addresses.
 class Servers {
  public:
   Servers(std::string file, const std::string& store) : file_(std::move(file)), flags_({"--store", store}) {
@@ -63,7 +63,7 @@ class Servers {
   ServerProcess servers_[2];
 };
 
-// Names of samples that are sealed.
+// Names of sealed samples.
 class Sealed {
  public:
   void Add(const std::string& sample) {
@@ -154,7 +154,7 @@ void ReadUntil(const std::string& endpoint, uint64_t seed, const Sealed& sealed,
   }
 }
 
-// Slots that hold keys move to the next master, live.
+// Moves slots that hold keys to the next master while they are in use.
 int Reshard(RedisClusterProcess& cluster, const std::atomic<bool>& stop) {
   int moved = 0;
   for (int from = 0; !stop; from = (from + 1) % RedisClusterProcess::kMasters) {

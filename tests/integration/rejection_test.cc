@@ -1,4 +1,5 @@
-// Every rejection of the ingest checks over a real stream: code, reason, where, nothing stored, and the stream goes on.
+// Every rejection of the ingest checks over a real stream: checks the code, the reason and the place in the error, that
+// nothing is stored, and that the stream continues.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
@@ -124,7 +125,7 @@ TEST_F(RejectionTest, OnTheAppendStream) {
     EXPECT_EQ(after.content_id, before.content_id);
     EXPECT_EQ(after.committed_rows, 3);
     EXPECT_EQ(after.stored_bytes, before.stored_bytes);
-    // The next sample on the same stream.
+    // The stream accepts the next sample.
     const std::string next = absl::StrCat("next", good++);
     ASSERT_OK(appender->Append({.sample = next, .seal_num_tokens = kRows + 1}, Int32(), Bytes(Good())));
     ASSERT_OK(appender->Flush(kCallTimeout));

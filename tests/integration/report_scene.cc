@@ -1,10 +1,10 @@
-// Fills a run of a server with routes as models make them, for a look at it:
+// Fills a run of a server with realistic routes, to look at its pages:
 //
 //   report_scene ENDPOINT RUN [SAMPLES [ROWS [LABEL]]]
 //
-// LABEL: of the weights of one more sample. Qwen3-30B-A3B's shape; 24 groups; a weight version per two groups, and some
-// samples that go over an update; gaps in some samples; a trainer that chose otherwise here and there, more so in later
-// layers.
+// LABEL: weight label of one additional sample. Qwen3-30B-A3B's shape; 24 groups; a weight version per two groups, and
+// some samples that span an update; gaps in some samples; and a trainer whose choices differ in some rows, more often
+// in later layers.
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -18,8 +18,8 @@ namespace {
 
 constexpr int64_t kGroups = 24;
 
-// What a trainer's router would have said: in one choice of `one_in` an expert is another one, in one of three times as
-// many the order is.
+// The choices of a trainer's router: one of `one_in` choices has another expert, and three times as many have another
+// order.
 Routes AsTheTrainerHasIt(Routes routes, std::mt19937_64& random) {
   for (int64_t row = 0; row < routes.rows; ++row) {
     for (int32_t layer = 0; layer < routes.layers; ++layer) {

@@ -1,5 +1,5 @@
-"""Makes `rrctl report` of a run with realistic routes, compares its figures with `rrctl stat`, `ls` and `get`, and
-opens it in a headless Chromium.
+"""Runs `rrctl report` on a run with realistic routes, compares its figures with `rrctl stat`, `ls` and `get`, and opens
+it in a headless Chromium.
 
 Usage: report_test.py SERVER RRCTL REPORT_SCENE [CLASS]
 
@@ -79,7 +79,7 @@ class FiguresTest(ReportTest):
         self.assertEqual({m["sample"]: m["unrecorded_rows"] for m in self.data["missing"]}, missing)
 
     def test_load_and_stickiness_are_those_of_get(self):
-        """Of samples that are read whole, by the rows that `rrctl get` shows."""
+        """Compares the report on samples that are read as a whole with the rows that `rrctl get` prints."""
         page = self.directory / "whole.html"
         self.rrctl("report", "grpo-42", "-o", page, "--samples", "1000")
         pairs = shared = rows = 0
@@ -130,7 +130,7 @@ class FiguresTest(ReportTest):
         for key, total in totals.items():
             self.assertEqual(sum(layer[key] for layer in data["mismatch"]["layers"]), total, key)
         self.assertGreater(totals["other_experts"], 0)
-        # Each row once, so that versions and groups cover the run.
+        # Each row counts once, so versions and groups together have all rows of the run.
         rows = sum(version["rows"] for version in data["weight_versions"])
         self.assertEqual(rows, data["load"][0]["rows"])
 
@@ -193,7 +193,7 @@ class BrowserTest(ReportTest):
                 with self.subTest(width=width, dark=dark):
                     page = self.open(self.page, width=width, dark=dark)
                     self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), width)
-                    # Nothing is drawn out of its card, and no picture is without a place.
+                    # Nothing overflows its card, and every picture has room.
                     plots = "[...document.querySelectorAll('.plot')].map(p => [p.clientWidth, p.clientHeight])"
                     for size in page.evaluate(plots):
                         self.assertGreaterEqual(size, [150, 80])

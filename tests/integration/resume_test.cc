@@ -1,4 +1,4 @@
-// Training that goes on from a checkpoint: what it left behind, and what it finds again.
+// Training that resumes from a checkpoint: which samples are dropped, and which are restored.
 #include <filesystem>
 #include <random>
 
@@ -49,7 +49,7 @@ TEST_F(ResumeTest, WhatAnEarlierLifeLeftIsDropped) {
   EXPECT_THAT(Samples(Producer::kTrainer), ElementsAre("s2"));
   ASSERT_OK_AND_ASSIGN(const RunHandle again, client_->OpenRun("r", run_->geometry(), {}, 3));
   EXPECT_EQ(again->dropped().samples, 0);
-  // A run that is made now has nothing to drop.
+  // A newly created run has nothing to drop.
   ASSERT_OK_AND_ASSIGN(const RunHandle made, client_->OpenRun("new", run_->geometry(), {}, 0));
   EXPECT_EQ(made->dropped().samples, 0);
 }
@@ -61,7 +61,7 @@ TEST_F(ResumeTest, ARejectedOpenDropsNothing) {
   EXPECT_THAT(Samples(), ElementsAre("s"));
 }
 
-// What a checkpoint is: an export, then a release.
+// A checkpoint is an export followed by a release.
 TEST_F(ResumeTest, WhatWasReleasedStaysInTheDirectory) {
   for (int64_t group = 0; group < 4; ++group) Fill(absl::StrCat("s", group), group);
   ASSERT_OK_AND_ASSIGN(const ExportOutcome first, ExportRun(*run_, directory_ / "1", {.groups = {{0, 2}}}));
@@ -87,7 +87,7 @@ TEST_F(ResumeTest, ASampleOfAnotherGroupWasNotReleased) {
   ASSERT_OK_AND_ASSIGN(const ExportOutcome all, ExportRun(*run_, directory_ / "3", {.previous = directory_ / "1"}));
   EXPECT_EQ(all.samples, 1);
   EXPECT_EQ(all.written, 0);
-  // It comes back in its new group, and an import sets that, too.
+  // If the sample is created again, it has its new group until an import restores the exported one.
   ASSERT_OK(PutRows(*run_, MakeRandomRoutes(run_->geometry(), 20, 0), {0, 20}, {.sample = "s0", .group = 3}));
   ASSERT_OK(ImportRun(*client_, directory_ / "3"));
   ASSERT_OK_AND_ASSIGN(const SampleState state, run_->Stat("s0"));

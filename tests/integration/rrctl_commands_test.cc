@@ -1,4 +1,4 @@
-// The commands of rrctl that need a server, without the process around them: portions of a read, and groups.
+// The rrctl commands that need a server, tested as functions: portions of a read, and groups.
 #include <filesystem>
 #include <random>
 
@@ -14,7 +14,7 @@ using namespace client;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-// What a get of `routes` shows, with `unrecorded` rows.
+// The expected output of `get` for `routes` with `unrecorded` rows.
 Document ExpectedRows(const Geometry& geometry, const RandomRoutes& routes, const std::vector<int32_t>& ordinals,
                       RowRange range, RowRange unrecorded) {
   Document rows = Document::array();

@@ -1,4 +1,4 @@
-"""What rrctl says where something is wrong, and that it then leaves everything as it was.
+"""The errors that rrctl prints for mistakes of its user; a command that fails must change nothing.
 
 Usage: rrctl_mistakes_test.py SERVER RRCTL
 """

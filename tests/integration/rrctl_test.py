@@ -1,4 +1,4 @@
-"""Drives the built rrctl as people and scripts do: on a terminal and through pipes.
+"""Runs the built rrctl as people and scripts do: on a terminal and through pipes.
 
 Usage: rrctl_test.py SERVER RRCTL
 """
@@ -28,7 +28,7 @@ PATIENCE = 60  # Seconds; a passing test needs far less.
 
 
 def npy(rows, layers, k, ids):
-    """An int32 .npy file of [rows, layers, k]; ids in C order."""
+    """An .npy file of int32 ids [rows, layers, k] in C order."""
     header = f"{{'descr': '<i4', 'fortran_order': False, 'shape': ({rows}, {layers}, {k}), }}"
     header += " " * (-(len(header) + 11) % 64) + "\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + struct.pack(f"<{len(ids)}i", *ids)
@@ -46,7 +46,7 @@ reserved = []
 
 
 def reserve_address():
-    """A port that no other program is given while this one runs, also once the server on it was killed."""
+    """A free port that stays reserved while this program runs, even after the server on it was killed."""
     reserved.append(socket.socket())
     for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
         reserved[-1].setsockopt(socket.SOL_SOCKET, option, 1)
@@ -92,13 +92,13 @@ class Terminal:
         ready, _, _ = select.select([self.master], [], [], max(0, deadline - time.monotonic()))
         try:
             data = os.read(self.master, 65536) if ready else b""
-        except OSError:  # The other side is closed.
+        except OSError:  # The process has closed the terminal.
             data = b""
         self.text += data.decode().replace("\r\n", "\n")
         return bool(data)
 
     def end(self):
-        """What was shown until the process ended, and its exit code."""
+        """Waits for the process to end. Returns its output and exit code."""
         while self.read(time.monotonic() + PATIENCE):
             pass
         os.close(self.master)
@@ -234,7 +234,7 @@ class CommandsTest(RrctlTest):
     def test_a_reader_that_goes_away_is_no_failure(self):
         self.drop_at_end("gone")
         self.json("put", "gone", "s", "-", "--experts", "128", stdin=rows_file(3000, 8, 8))
-        for ignored in (False, True):  # Whether whoever starts it ignores SIGPIPE.
+        for ignored in (False, True):  # Whether the caller of rrctl ignores SIGPIPE.
             process = subprocess.Popen(
                 [RRCTL, "get", "gone", "s"],
                 stdout=subprocess.PIPE,
@@ -247,7 +247,7 @@ class CommandsTest(RrctlTest):
             with process.stderr:
                 self.assertEqual(process.stderr.read(), b"")
             self.assertEqual(process.wait(PATIENCE), -signal.SIGPIPE)
-        with open("/dev/full", "w") as full:  # What is a failure stays one.
+        with open("/dev/full", "w") as full:  # Other errors of writing are failures.
             done = subprocess.run([RRCTL, "ls"], stdout=full, stderr=subprocess.PIPE, check=False)
         self.assertEqual(done.returncode, 1)
         self.assertIn(b"cannot write to standard output", done.stderr)
@@ -321,7 +321,7 @@ class LayoutTest(RrctlTest):
         for sample, (name, rows) in enumerate([("a", 12), ("b", 15)]):
             flat = [i for row in range(rows) for layer in range(4) for i in ids(sample, row, layer)]
             self.run_rrctl("put", "layouts", name, "-", "--experts", "128", stdin=npy(rows, 4, 2, flat))
-        # What context rank 1 got: its rows as if they were contiguous, and the layers of the first stage.
+        # The ids of context rank 1, as if its rows were contiguous, for the layers of the first stage.
         flat = [i for row in range(8) for layer in (0, 1) for i in ids(1, row, layer)]
         with tempfile.NamedTemporaryFile(suffix=".npy") as file:
             Path(file.name).write_bytes(npy(8, 2, 2, flat))

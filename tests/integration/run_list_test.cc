@@ -11,7 +11,7 @@ namespace {
 
 class RunListTest : public ServerTest {
  protected:
-  // As large as a geometry gets.
+  // A geometry of the largest permitted size.
   static Geometry LargeGeometry() {
     Geometry::Options options{.num_layers = kMaxLayers};
     for (int32_t i = 0; i < kMaxMoeLayers; ++i) {
@@ -25,7 +25,7 @@ class RunListTest : public ServerTest {
     StartServer();
     const Geometry geometry = LargeGeometry();
     for (int i = 0; i < runs; ++i) names_.push_back(OpenRun(absl::StrCat("run/", 10000 + i), geometry)->name());
-    // Without settings of ours: it takes messages of 4 MiB.
+    // A client without our settings, which accepts messages of up to 4 MiB.
     stub_ = v1::RoutingReplay::NewStub(grpc::CreateChannel(server_->advertised(), grpc::InsecureChannelCredentials()));
   }
   v1::ListRunsResponse Page(const v1::ListRunsRequest& request) {

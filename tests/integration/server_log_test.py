@@ -1,4 +1,4 @@
-"""Every line that the server writes is JSON, whatever goes wrong, and it ends when it is asked to.
+"""Every line that the server writes must be JSON, whatever happens, and the server must exit when asked.
 
 Usage: server_log_test.py SERVER
 """
@@ -42,7 +42,7 @@ class ServerLogTest(unittest.TestCase):
         return [json.loads(line)["event"] for line in server.stderr.read().splitlines()]
 
     def test_it_waits_for_redis_and_says_so(self):
-        # Two at once: a look at Redis, at the beginning and when it is asked to end, takes 5 s.
+        # Tests both servers at once because each attempt to reach Redis, also during shutdown, takes 5 s.
         later, asked_to_end = free_port(), free_port()
         operations = f"127.0.0.1:{free_port()}"
         goes_on = self.start("--store", f"redis://127.0.0.1:{later}")
@@ -57,7 +57,7 @@ class ServerLogTest(unittest.TestCase):
                 self.assertIn(f"\n{line}", metrics)
         ends.send_signal(signal.SIGTERM)
         with self.subTest("and goes on when it comes"):
-            redis = shutil.which("redis-server") or shutil.which("redis-check-rdb")  # One program under two names.
+            redis = shutil.which("redis-server") or shutil.which("redis-check-rdb")  # The same program under two names.
             if redis is None:
                 self.skipTest("there is no redis-server (Debian: redis-tools)")
             command = ["redis-server", "--port", str(later), "--save", "", "--dir", self.directory]
@@ -94,7 +94,7 @@ class ServerLogTest(unittest.TestCase):
             self.assertIsNone(server.poll())
             time.sleep(0.01)
         host, _, port = endpoint.read_text().strip().rpartition(":")
-        for _ in range(20):  # As a scan of ports does.
+        for _ in range(20):  # Connects like a port scan.
             with socket.create_connection((host, int(port))) as stranger:
                 stranger.sendall(b"hello\n")
                 while stranger.recv(1024):
@@ -113,7 +113,7 @@ class ServerLogTest(unittest.TestCase):
         while not endpoint.exists():
             self.assertIsNone(server.poll())
             time.sleep(0.01)
-        # Each makes a line of 100 bytes at least: five times what the pipe takes.
+        # Each request logs at least 100 bytes, together five times what the pipe holds.
         for level in ("info", "warning") * 100:
             body, headers = json.dumps({"level": level}).encode(), {"Content-Type": "application/json"}
             urlopen(Request(f"http://{operations}/api/v1/log-level", body, headers), timeout=60).read()

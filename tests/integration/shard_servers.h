@@ -1,4 +1,4 @@
-// Servers of a sharded run, and clients of them.
+// The servers of a sharded run, and their clients.
 #ifndef TESTS_INTEGRATION_SHARD_SERVERS_H_
 #define TESTS_INTEGRATION_SHARD_SERVERS_H_
 

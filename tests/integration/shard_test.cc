@@ -1,4 +1,5 @@
-// Memory servers that know nothing of each other, as one: the same as a single server, and what is left when one dies.
+// Several independent memory servers used as one: answers must equal those of a single server, and when one dies, the
+// samples on the others must remain.
 #include <signal.h>
 
 #include <algorithm>
@@ -21,7 +22,7 @@ namespace {
 
 constexpr std::chrono::seconds kLong(60);
 
-// What does not differ between servers.
+// The parts of a state that do not depend on the server.
 std::string Comparable(const SampleState& s) {
   std::string text = absl::StrCat(s.sample, " ", BareHandle(s.handle), " group ", s.group, " rows ", s.committed_rows,
                                   " revision ", s.revision, " tokens ", s.num_tokens.value_or(-1), " unrecorded ");
@@ -43,7 +44,7 @@ std::vector<std::string> Comparable(const std::vector<SampleState>& states) {
   return texts;
 }
 
-// The same calls of a run on one server and of a run on several, whose answers must be the same.
+// Makes the same calls on a run on one server and on a run on several; the answers must be the same.
 class SameTest : public ::testing::TestWithParam<uint64_t> {
  protected:
   SameTest() {
@@ -55,7 +56,7 @@ class SameTest : public ::testing::TestWithParam<uint64_t> {
 
   std::string AnySample() { return names_.empty() ? "nobody" : names_[random_() % names_.size()]; }
 
-  // One append through both, by Put or the appender.
+  // Makes one append to both runs, by Put or the appender.
   void Append(AppendOptions options, int64_t rows, bool put) {
     options.row_start = options.row_start + options.prefix_rows;
     options.group = static_cast<int64_t>(random_() % 4);
@@ -174,7 +175,7 @@ TEST_P(SameTest, AsOneServer) {
   for (int round = 0; round < 6; ++round) {
     for (int i = 0; i < 15; ++i) Write();
     ExpectSameAnswers(*sharded_);
-    // Another client, which made none of the samples.
+    // A client that created none of the samples.
     const auto client = ConnectTo(several_.endpoint());
     ASSERT_OK_AND_ASSIGN(const auto run, client->JoinRun("same"));
     ExpectSameAnswers(*run);
@@ -239,7 +240,7 @@ TEST(ShardTest, AForkSharesTheBytesOfItsParent) {
   ASSERT_OK_AND_ASSIGN(const ServerSummary after, client->GetServerInfo());
   EXPECT_EQ(after.samples, 21);
   EXPECT_LT(after.stored_bytes - before.stored_bytes, before.stored_bytes);
-  // Elsewhere there are no rows to share.
+  // On another server there are no rows to share.
   int i = 0;
   const ShardMembers members = *ShardMembers::Parse(servers.endpoint());
   while (members.PlaceOf(absl::StrCat("fork", i)) == members.PlaceOf("parent")) ++i;
@@ -251,7 +252,7 @@ TEST(ShardTest, AForkSharesTheBytesOfItsParent) {
     EXPECT_THAT(std::string(rejected.message()), ::testing::HasSubstr("begin the fork's id with \"parent:\""));
   }
   EXPECT_EQ(rejecting->metrics().rejected_appends, 1);
-  // Another client goes on with a fork that it only knows by its name.
+  // Another client continues a fork that it knows only by name.
   const auto other = ConnectTo(servers.endpoint());
   ASSERT_OK_AND_ASSIGN(const auto joined, other->JoinRun("fork"));
   const auto appender = joined->NewAppender();
@@ -293,7 +294,7 @@ TEST(ShardTest, AStepGoesOnWithoutTheServerThatIsKilled) {
   const std::string endpoint = absl::StrCat("shard:", absl::StrJoin(endpoints, ","));
   const auto client = ConnectTo(endpoint);
   ASSERT_OK_AND_ASSIGN(const auto run, client->OpenRun("step", ChaosGeometry()));
-  std::vector<RandomRoutes> routes;  // Of sample i: i % 8.
+  std::vector<RandomRoutes> routes;  // The rows of sample i are routes[i % 8].
   for (int i = 0; i < 8; ++i) routes.push_back(MakeRandomRoutes(ChaosGeometry(), kRows, i));
   ReadRequest request;
   {
@@ -306,7 +307,7 @@ TEST(ShardTest, AStepGoesOnWithoutTheServerThatIsKilled) {
     }
     ASSERT_OK(appender->Flush(kLong));
   }
-  // Where each one is, from the servers themselves.
+  // Asks each server for its own samples.
   std::vector<std::set<std::string>> held(kServers);
   for (size_t i = 0; i < kServers; ++i) {
     const auto alone = ConnectTo(endpoints[i]);
@@ -317,7 +318,7 @@ TEST(ShardTest, AStepGoesOnWithoutTheServerThatIsKilled) {
   }
   const std::set<std::string>& dead = held[3];
 
-  // Kills the server when so many records have come.
+  // Kills the server when the record of sample `at` has come.
   class KillingSink final : public ReadSink {
    public:
     KillingSink(Process& victim, int32_t at) : victim_(victim), at_(at) {}
@@ -337,7 +338,7 @@ TEST(ShardTest, AStepGoesOnWithoutTheServerThatIsKilled) {
     const int32_t at_;
   };
   request.max_message_bytes = 64 << 10;
-  // Every sample several times: more than a server can have on its way when it is killed.
+  // Requests every sample several times, which is more than the server can have sent when it is killed.
   constexpr int kTimes = 5;
   ReadRequest step = request;
   for (int i = 1; i < kTimes; ++i) {
@@ -354,7 +355,7 @@ TEST(ShardTest, AStepGoesOnWithoutTheServerThatIsKilled) {
   }
   EXPECT_GT(unavailable, 0);
 
-  // Who comes now: the others' samples are exact; and rows for the others go in.
+  // A new client: samples of the other servers are exact, and they accept new rows.
   const auto late = ConnectTo(endpoint);
   ASSERT_OK_AND_ASSIGN(const auto joined, late->JoinRun("step"));
   for (const RunHandle& reader : {run, joined}) {

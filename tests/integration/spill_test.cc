@@ -1,4 +1,4 @@
-// A server that holds more than its memory budget: cold samples in a directory.
+// A server that holds more than its memory budget, with cold samples in a directory.
 #include <fstream>
 #include <map>
 
@@ -52,7 +52,7 @@ TEST_F(SpillTest, HoldsMoreThanItsMemoryBudget) {
   EXPECT_EQ(info->stored_bytes, 0);
 }
 
-// Whatever a damaged disk gives, a sample is exact or LOST.
+// Whatever a damaged disk returns, a sample must be exact or LOST.
 TEST_F(SpillTest, WhatIsDamagedIsLostAndNothingElseIs) {
   Fill();
   for (const auto& entry : std::filesystem::directory_iterator(directory_.path())) {

@@ -1,5 +1,5 @@
-"""Opens /statusz of a server with some runs in a headless Chromium, narrow and wide, light and dark, and compares what
-it shows with /metrics.
+"""Opens /statusz of a server with some runs in a headless Chromium, narrow and wide, light and dark, and compares the
+page with /metrics.
 
 Usage: statusz_test.py SERVER RRCTL REPORT_SCENE
 
@@ -23,7 +23,7 @@ from browser import Browser, find_browser
 
 SERVER, RRCTL, SCENE = sys.argv[1:4]
 PATIENCE = 120  # Seconds; a passing test needs far less.
-# Figures that stand still once nobody talks to the server; memory of the process does not.
+# Figures that change even if no client is active; all others can be compared.
 MOVING = {"process_resident_memory_bytes", "routing_replay_oldest_sample_idle_seconds"}
 
 

@@ -1,4 +1,4 @@
-// A client that has nothing but the generated classes puts and reads a sample.
+// A client with only the generated classes puts and reads a sample.
 #include <grpcpp/grpcpp.h>
 
 #include "routing_replay/v1/routing_replay.grpc.pb.h"
@@ -131,14 +131,14 @@ TEST_F(StockClientTest, AppendStreamWithCredit) {
   ASSERT_TRUE(stream->Write(append));
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_EQ(response.ack().error().code(), 0) << response.ack().error().message();
-  // A long one is rejected in the ack without, and the stream goes on.
+  // Without credit, a long payload is rejected in its ack, and the stream continues.
   const std::string short_one = append.payload();
   append.set_payload(std::string(40'000, '\1'));
   ASSERT_TRUE(stream->Write(append));
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_EQ(response.ack().error().code(), grpc::RESOURCE_EXHAUSTED);
   EXPECT_EQ(response.ack().error().detail().reason(), v1::ErrorDetail::OVER_BUDGET);
-  // A header that makes no sense is rejected in its ack, too.
+  // An invalid header is rejected in its ack, too.
   append.set_payload(short_one);
   append.mutable_append()->set_append_id(18);
   append.mutable_append()->set_weight_version(-5);

@@ -1,4 +1,4 @@
-"""A Python client that has nothing but protobuf and grpcio puts and reads a sample.
+"""A Python client with only protobuf and grpcio puts and reads a sample.
 
 Usage: stock_client_test.py SERVER PROTO_DIR
 """
@@ -28,7 +28,7 @@ def expert(row, layer, slot):
 
 
 def generate(proto_dir, out):
-    """Makes the message classes as any stranger would."""
+    """Generates the message classes with protoc, as any other user would."""
     protos = sorted(str(p) for p in Path(proto_dir, "routing_replay/v1").glob("*.proto"))
     subprocess.run(["protoc", f"-I{proto_dir}", f"--python_out={out}", *protos], check=True)
     sys.path.insert(0, out)

@@ -1,4 +1,4 @@
-// Rows belong to tokens: rows of another trajectory never land under a used id.
+// Rows belong to tokens: rows of another trajectory must never be stored under a used id.
 #include "tests/integration/fixture.h"
 
 namespace routing_replay::testing {
@@ -33,7 +33,7 @@ TEST_F(TokenCheckTest, TwoWorkersWithOneId) {
 }
 
 TEST_F(TokenCheckTest, RegeneratedWithoutRestart) {
-  // The same prompt, another answer from row 300 on, and shorter.
+  // The same prompt, but another and shorter answer from row 300 on.
   std::vector<uint32_t> tokens = MakeTokens(501, 3);
   std::copy_n(tokens_.begin(), 300, tokens.begin());
   const RandomRoutes other = MakeRandomRoutes(geometry_, 500, 3);
@@ -53,7 +53,7 @@ TEST_F(TokenCheckTest, RestartIsTheWayToRegenerate) {
 }
 
 TEST_F(TokenCheckTest, RowsShiftedByOne) {
-  // Row i of the copy is row i + 1 of the original: tokens and routes moved together.
+  // Row i of the copy is row i + 1 of the original: tokens and routes are both shifted.
   RandomRoutes shifted{.rows = 599};
   for (const auto& layer : routes_.layers) shifted.layers.emplace_back(layer.begin() + 8, layer.end());
   const std::vector<uint32_t> tokens(tokens_.begin() + 1, tokens_.end());

@@ -1,9 +1,9 @@
-"""A training that is killed between two checkpoints and resumed replays the same rows, bit for bit.
+"""A training run that is killed between two checkpoints and resumed must replay the same rows, bit for bit.
 
     training_resume_test.py
 
-The trainer is a process of its own: it reads the rows of each step, and every few steps writes a checkpoint and then
-releases what it holds. It is killed with SIGKILL in each of its phases.
+The trainer is a process of its own. It reads the rows of each step; every few steps it writes a checkpoint and then
+releases the samples that it contains. The test kills it with SIGKILL in each of its phases.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def names(step: int) -> list[str]:
 
 
 def roll_out(run: rr.Run, steps: range, life: int = 0) -> list[str]:
-    """The samples of the steps, and the digest of each step."""
+    """Appends the samples of the steps. Returns a digest of the rows of each step."""
     digests = []
     for step in steps:
         rng = np.random.default_rng([life, step])
@@ -56,7 +56,7 @@ def roll_out(run: rr.Run, steps: range, life: int = 0) -> list[str]:
 
 
 class Training:
-    """What a training keeps on disk: its own checkpoint, what each step replayed, and the run's checkpoint."""
+    """The files of a training run: its own checkpoint, the digests of replayed steps, and the run's checkpoint."""
 
     def __init__(self, directory: Path) -> None:
         self.replayed = directory / "replayed"
@@ -68,7 +68,7 @@ class Training:
         return json.loads(self.state.read_text()) if self.state.exists() else 0
 
     def last_samples(self) -> Path | None:
-        """The newest of the run's checkpoints."""
+        """The newest checkpoint of the run."""
         whole = [path for path in self.samples.glob("*") if path.name.isdecimal()]
         return max(whole, key=lambda path: int(path.name), default=None)
 
@@ -79,7 +79,7 @@ class Training:
         return [(int(step), digest) for step, digest in lines]
 
     def enter(self, step: int, phase: str) -> None:
-        """Records the phase, and pauses, so that the trainer can be killed in it."""
+        """Records the phase, and pauses so that the trainer can be killed in it."""
         written = self.phase.with_suffix(".new")
         written.write_text(f"{step} {phase}")
         written.replace(self.phase)
@@ -98,7 +98,8 @@ class Training:
                 print(step, digest.hexdigest(), file=log, flush=True)
                 self.enter(step, "replayed")
                 if (step + 1) % STEPS_PER_CHECKPOINT == 0:
-                    # First the training's own checkpoint: it never asks again for samples that are released after it.
+                    # The training run's own checkpoint comes first: after it, released samples are never requested
+                    # again.
                     written = self.state.with_suffix(".new")
                     written.write_text(json.dumps(step + 1))
                     written.replace(self.state)
@@ -115,7 +116,7 @@ class Training:
                     self.enter(step, "released")
 
     def run_until(self, endpoint: str, phase: str, step: int) -> bool:
-        """Kills the trainer in this phase, in the first step from `step` on that has it. Returns False if the trainer
+        """Kills the trainer in this phase of the first step from `step` on that has it. Returns False if the trainer
         ended before."""
         self.phase.unlink(missing_ok=True)
         trainer = PROCESSES.Process(target=self.train, args=(endpoint,))
@@ -181,7 +182,7 @@ class TrainingResumeTest(unittest.TestCase):
         run = client.run(RUN, GEOMETRY, resume_at=next_step)
         self.assertEqual(run.dropped.samples, 0)
         self.assertEqual(self.digests_of(run, range(next_step)), digests)
-        # The steps since the checkpoint were lost with the server, and are generated again.
+        # Steps since the checkpoint were lost with the server, and are generated again.
         self.assertEqual([rows.status for rows in run.read(names(next_step))], ["NOT_FOUND"] * SAMPLES)
         self.assertEqual(roll_out(run, range(next_step, STEPS)), expected[next_step:])
         self.assertTrue(self.training.run_to_end(self.server.endpoint))

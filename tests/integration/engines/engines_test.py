@@ -1,4 +1,4 @@
-"""A rollout as a user writes it, against servers that answer as vLLM and SGLang do: every row arrives."""
+"""The rollout script of a user, against servers that answer like vLLM and SGLang: every row must arrive."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class EnginesTest(unittest.TestCase):
         self.addCleanup(self.client.close)
 
     def enterContext_(self, context: Any) -> Any:
-        """unittest has its own from Python 3.11 on."""
+        """unittest.TestCase has enterContext only from Python 3.11 on."""
         value = context.__enter__()
         self.addCleanup(context.__exit__, None, None, None)
         return value
 
     def check(self, run: rr.Run, sample: str, tokens: list[int]) -> rr.SampleState:
-        """The sample holds the routes of these tokens, and is bound to them."""
+        """Checks that the sample holds the routes of these tokens and has their token check."""
         rows = run.read_one(sample)
         self.assertEqual(rows.status, "OK", rows.message)
         np.testing.assert_array_equal(rows.rows, routes_of(tokens)[:, MOE_LAYERS])

@@ -1,4 +1,4 @@
-"""Servers that answer as vLLM and SGLang do, with a model whose routes can be calculated: no engine, no GPU.
+"""Servers that answer like vLLM and SGLang, with a model whose routes can be computed: no engine, no GPU.
 
 The fields and their forms are those of vLLM 0.33 and SGLang 0.5.23.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-# A config.json of Hugging Face. Layer 0 is dense: engines report zeros for it.
+# A Hugging Face config.json. Layer 0 is dense: engines report zeros for it.
 CONFIG = {
     "model_type": "qwen3_moe",
     "architectures": ["Qwen3MoeForCausalLM"],
@@ -38,7 +38,7 @@ def answer_of(prompt: list[int], choice: int, count: int) -> list[int]:
 
 
 def routes_of(tokens: list[int]) -> np.ndarray:
-    """ids [len(tokens) - 1, LAYERS, TOP_K] int32: what each position chose, given the tokens up to it."""
+    """ids [len(tokens) - 1, LAYERS, TOP_K] int32: the experts of each position, which depend on the tokens up to it."""
     rows = np.zeros((max(0, len(tokens) - 1), LAYERS, TOP_K), np.int32)
     for position in range(len(rows)):
         seed = zlib.crc32(np.asarray(tokens[: position + 1], np.uint32).tobytes())
@@ -51,7 +51,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: Any) -> None:
-        """Silent."""
+        """Writes no log."""
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -75,7 +75,7 @@ def _event(answer: dict[str, Any]) -> bytes:
 
 
 class FakeEngine(ThreadingHTTPServer):
-    """Listens on a free port of the loopback interface while it is a context; `url` is where."""
+    """A context that listens on a free port of the loopback interface; `url` is its address."""
 
     daemon_threads = True
 
@@ -92,12 +92,12 @@ class FakeEngine(ThreadingHTTPServer):
         self.server_close()
 
     def answers(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The answer as it grows; the last one is all of it, but for streams of deltas."""
+        """The growing answer. Each item contains all of it so far, except in streams of deltas."""
         raise NotImplementedError
 
 
 class FakeVllm(FakeEngine):
-    """`/v1/completions` with token ids as prompt, and the token-in token-out route."""
+    """`/v1/completions` with token ids as the prompt, and the route that takes and returns tokens."""
 
     def answers(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         if path == "/inference/v1/generate":
@@ -142,7 +142,7 @@ class FakeVllm(FakeEngine):
 
 
 class FakeSglang(FakeEngine):
-    """`/generate` with input_ids; a stream carries the whole answer so far in each event."""
+    """`/generate` with input_ids. In a stream, each event carries the whole answer so far."""
 
     def answers(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         prompt, start = body["input_ids"], body.get("routed_experts_start_len", 0)

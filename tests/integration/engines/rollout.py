@@ -1,4 +1,4 @@
-"""A rollout worker: answers from servers of vLLM and SGLang, their routed experts to routing-replay."""
+"""A rollout worker: sends the routed experts in the answers of vLLM and SGLang servers to routing-replay."""
 
 import json
 import os
