@@ -102,14 +102,14 @@ class SglangTest(PeerTest):
         self.scope |= {"get_serving": lambda: SimpleNamespace(enable_cache_report=False)}
 
     def output(self, **meta: Any) -> dict[str, Any]:
-        """Like the outputs of generate_request."""
+        """Has the same form as the outputs of generate_request."""
         counts = {"prompt_tokens": len(PROMPT), "completion_tokens": len(ANSWER), "cached_tokens": 0}
         meta = {"id": "q", "finish_reason": {"type": "length", "length": 3}, "weight_version": "7", **counts, **meta}
         meta["routed_experts"] = sglang_text(ROUTES)
         return {"text": "…", "output_ids": ANSWER, "prompt_token_ids": PROMPT, "meta_info": meta}
 
     def answers(self, outputs: list[dict[str, Any]], **asked: Any) -> Iterator[dict[str, Any]]:
-        """What the OpenAI routes of the server send for these outputs."""
+        """What the server's OpenAI routes return for these outputs."""
         options = {"model": "m", "return_routed_experts": True, "n": len(outputs), **asked}
         chat = self.protocol.ChatCompletionRequest(messages=[{"role": "user", "content": "?"}], **options)
         folder = SGLANG / "srt/entrypoints/openai"
@@ -182,7 +182,7 @@ class SglangTest(PeerTest):
                 self.assertEqual(sglang.rows(answer, GEOMETRY).missing_rows, missing)
 
     def test_rows_are_read_where_an_answer_has_ended(self) -> None:
-        """Only the last event of a stream has rows, and these are of the last computation."""
+        """Only the last event of a stream has rows, which are those of the last computation."""
         tree = ast.parse((SGLANG / "srt/managers/scheduler_components/batch_result_processor.py").read_text())
         reads = lambda part: {node for node in ast.walk(part) if is_reading(node)}  # noqa: E731
         ended = [node for node in ast.walk(tree) if isinstance(node, ast.If) and is_end(node)]
@@ -208,7 +208,7 @@ def is_end(node: ast.If) -> bool:
 
 
 class Face:
-    """The parts of a server that building an answer needs, without parsers and templates."""
+    """The parts of a server that are needed to build an answer, without parsers and templates."""
 
     chat_encoding_spec = reasoning_parser = None
 
@@ -227,7 +227,7 @@ def sglang_text(rows: np.ndarray) -> str:
 
 
 class Core:
-    """Like vLLM's LLMEngine, but answers at once."""
+    """Acts like vLLM's LLMEngine, but answers at once."""
 
     def __init__(self, outputs: SimpleNamespace) -> None:
         self._outputs = outputs
@@ -371,7 +371,7 @@ def is_encoding(node: ast.AST) -> bool:
 
 
 def called(part: ast.AST) -> set[str]:
-    """Names of the methods that a method calls on its own object."""
+    """The names of the methods that a method calls on its own object."""
     return {
         node.func.attr
         for node in ast.walk(part)

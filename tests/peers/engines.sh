@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# The adapters and attachments beside the engines' own classes and functions, out of the wheels of SGLang and vLLM, which
-# are unpacked and not installed: no GPU, no torch.
+# Runs the adapters and attachments with the engines' own classes and functions, which are taken from the wheels of
+# SGLang and vLLM. The wheels are unpacked, not installed: no GPU, no torch.
 #
 #   tests/peers/engines.sh [--python PYTHON] [--build DIR]
 #
-#   --python PYTHON  an interpreter that has numpy, openai, pydantic and msgspec (default: one of a
-#                    virtual environment of its own under build/peers, which is made once). Where neither Python nor
-#                    packages are to be had there is nothing to do: exit status 77
-#   --build DIR      a built release tree (default: build/release, built where needed)
+#   --python PYTHON  an interpreter that has numpy, openai, pydantic and msgspec (default: a virtual environment under
+#                    build/peers, which is created once). Exit status 77 if neither Python nor packages are available
+#   --build DIR      a release build (default: build/release, built if needed)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh
@@ -22,7 +21,7 @@ unpack='import sys, zipfile
 wheel = zipfile.ZipFile(sys.argv[1])
 wheel.extractall(sys.argv[2], [name for name in wheel.namelist() if name.endswith(".py")])'
 
-# unpacked REQUIREMENT: the folder with the Python of its wheel, made once.
+# unpacked REQUIREMENT: prints the folder with the Python code of its wheel, which it unpacks once.
 unpacked() {
   local folder=$PWD/build/peers/$1
   if [ ! -e "$folder/complete" ]; then

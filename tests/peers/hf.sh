@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
-# The Hugging Face face over transformers' own models, and the README's recipe with a server, on the CPU: one of the
-# oldest versions that is known, one of the last 4.x, the first of 5 and the newest known.
+# Runs the Hugging Face interface with transformers' own models, and the README's recipe with a server, on the CPU, with
+# one of the oldest supported versions, one of the last 4.x, the first 5.x and the newest supported one.
 #
 #   tests/peers/hf.sh [--python PYTHON] [--build DIR]
 #
-#   --python PYTHON  an interpreter that has torch and transformers (default: the environment's RR_TRANSFORMERS_PYTHON,
-#                    else those of virtual environments of their own under build/peers, which are made once, share one
-#                    torch and take several GB). Where neither Python nor packages are to be had there is nothing to do:
-#                    exit status 77
-#   --build DIR      a built release tree (default: build/release, built where needed)
+#   --python PYTHON  an interpreter that has torch and transformers (default: RR_TRANSFORMERS_PYTHON, otherwise virtual
+#                    environments under build/peers, which are created once, share one torch and take several GB).
+#                    Exit status 77 if neither Python nor packages are available
+#   --build DIR      a release build (default: build/release, built if needed)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh
@@ -18,7 +17,7 @@ versions='4.51.3 4.57.6 5.0.0 5.23.0'
 python=${RR_TRANSFORMERS_PYTHON:-} build=
 peer_options "--python --build" "$@"
 
-# environments: names the interpreters of one per version.
+# environments: prints the interpreters, one per version.
 environments() {
   local version
   peer_torch >/dev/null || return 1
@@ -27,7 +26,7 @@ environments() {
   done
 }
 
-# with_peft: names that of the newest with PEFT.
+# with_peft: prints the interpreter of the newest version with PEFT.
 with_peft() { peer_environment peft "torch,transformers-${versions##* }" peft; }
 
 peft=
@@ -41,7 +40,7 @@ peer_paths "$build"
 status=0 standins=yes
 while IFS= read -r each; do
   echo "== $("$each" -c 'import torch, transformers; print("transformers", transformers.__version__, "torch", torch.__version__)')"
-  # The stand-ins are the same for all.
+  # All versions use the same stand-ins.
   [ -z "$standins" ] || "$each" trainer_plugin/python/tests/hf_standin_test.py || status=1
   standins=''
   "$each" tests/peers/hf/recipe_test.py && "$each" tests/peers/hf/families.py || status=1

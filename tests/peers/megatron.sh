@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Megatron-Core itself on the CPU: its GPTModel and MoELayer under its own schedules, in one process and on four and
-# eight ranks over gloo, with the README's recipe; the torch operators and the face beside its routers; and the golden
-# files that describe RouterReplay and TopKRouter. With an older version the operators and the face alone.
+# Runs Megatron-Core itself on the CPU: its GPTModel and MoELayer under its own schedules, in one process and on four
+# and eight ranks over gloo, with the README's recipe; the torch operators and the Megatron interface compared with its
+# routers; and the golden files that describe RouterReplay and TopKRouter. With an older version only the operators and
+# the interface.
 #
 #   tests/peers/megatron.sh [--build DIR]
 #
-#   --build DIR  a built release tree (default: build/release, built where needed)
+#   --build DIR  a release build (default: build/release, built if needed)
 #
-# Six minutes on two busy cores. The environments under build/peers are made once: torch (5.4 GB), and 0.1 GB for each
-# version. Exit status 77: no packages are to be had.
+# Six minutes on two busy cores. The environments under build/peers are created once: torch (5.4 GB), and 0.1 GB for
+# each version. Exit status 77 if packages cannot be installed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh
@@ -19,14 +20,14 @@ build=
 peer_options --build "$@"
 
 targets=(routing_replay_library routing-replay-server routing_replay_test_host golden_runner)
-# Kernels that an earlier build has left are loaded, so they must be of this tree.
+# Existing kernels of an earlier build would be loaded, so they must be built from this tree.
 [ ! -e build/release/lib/librouting_replay_trainer_cuda.so ] || targets+=(routing_replay_trainer_cuda_capi)
 build=$(peer_build "$build" "${targets[@]}")
 peer_paths "$build"
 export ROUTING_REPLAY_GOLDEN_DATA=$PWD/tests/golden/data
 status=0
 
-# run VERSION PYTHON WHAT CHANGED TEST...: files of tests, by their paths without _test.py, and a note of what they
+# run VERSION PYTHON WHAT CHANGED TEST...: runs test files, given by their paths without _test.py, and records what they
 # show.
 run() {
   local version=$1 python=$2 what=$3 changed=$4 test failed=''

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# miles itself on the CPU, with the Megatron of its package: its command line, its rollout and its trainer's step through
-# the service, by the README's lines, and its own R3 beside ours. The tests are those of slime (tests/peers/slime), which
-# it comes from.
+# Runs miles itself on the CPU, with the Megatron of its package: its command line, its rollout and its trainer's step
+# through the service, with the README's lines, and its own R3 compared with ours. The tests are those of slime
+# (tests/peers/slime), from which miles is derived.
 #
 #   tests/peers/miles.sh [--build DIR]
 #
-#   --build DIR  a built release tree (default: build/release, built where needed)
+#   --build DIR  a release build (default: build/release, built if needed)
 #
-# Six minutes. The environment build/peers/miles-0.0.2 is made once, and takes 0.1 GB beside those of slime. Exit status
-# 77: no packages are to be had.
+# Six minutes. The environment build/peers/miles-0.0.2 is created once, and takes 0.1 GB in addition to those of slime.
+# Exit status 77 if packages cannot be installed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh
@@ -17,7 +17,7 @@ version=0.0.2
 build=
 peer_options --build "$@"
 
-# alone PYTHON: what its package has, Megatron among it, and what that imports; the rest is slime's.
+# alone PYTHON: installs only miles' package, which includes Megatron, and what that imports; the rest is slime's.
 alone() {
   "$1" -m pip install --quiet --disable-pip-version-check --no-deps "miles-rl==$version" packaging six
 }

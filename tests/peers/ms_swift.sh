@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# ms-swift's own MegatronGRPOTrainer on the CPU by the README's recipe: its R3 beside ours, and its training step from
-# rollout to optimizer. One to three minutes.
+# Runs ms-swift's own MegatronGRPOTrainer on the CPU with the README's recipe: its R3 compared with ours, and its
+# training step from rollout to optimizer. One to three minutes.
 #
 #   tests/peers/ms_swift.sh [--build DIR]
 #
-#   --build DIR  a built release tree (default: build/release, built where needed)
+#   --build DIR  a release build (default: build/release, built if needed)
 #
-# The environment build/peers/ms-swift is made once, in a minute, and takes 0.6 GB beside those of torch and
-# megatron-core. Exit status 77: no packages are to be had.
+# The environment build/peers/ms-swift is created once, in a minute, and takes 0.6 GB in addition to those of torch and
+# megatron-core. Exit status 77 if packages cannot be installed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh
@@ -17,7 +17,7 @@ version=4.6.0
 build=
 peer_options --build "$@"
 
-# own PYTHON: what would bring more than it is imported for.
+# own PYTHON: installs these packages without their dependencies, which include more than the tests import.
 own() {
   "$1" -m pip install --quiet --disable-pip-version-check --no-deps \
     "ms-swift==$version" mcore-bridge==1.6.5 trl==0.29.1
@@ -33,7 +33,7 @@ python=$(environment) || { echo "skipped: no packages for ms-swift"; exit 77; }
 build=$(peer_build "$build" routing_replay_library routing-replay-server)
 peer_paths "$build"
 PYTHONPATH+=:$PWD/tests/peers/megatron:$PWD/tests/peers/ms_swift
-export TORCHDYNAMO_DISABLE=1 # What it compiles for a GPU runs as it is written.
+export TORCHDYNAMO_DISABLE=1 # Code that it compiles for a GPU runs uncompiled.
 export LOG_LEVEL=ERROR HF_HUB_OFFLINE=1
 status=0
 for test in differential step; do

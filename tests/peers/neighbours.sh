@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# The client at work in one process with others that carry gRPC, protobuf or Abseil of their own: grpcio, protobuf,
-# Arrow Flight, Ray and torch, imported before it and after it, with local and global symbols, and through a fork.
-# About six minutes.
+# Runs the client in one process with other libraries that contain gRPC, protobuf or Abseil: grpcio, protobuf, Arrow
+# Flight, Ray and torch, imported before it and after it, with local and global symbols, and through a fork. About six
+# minutes.
 #
 #   tests/peers/neighbours.sh [--build DIR]
 #
-#   --build DIR      a built release tree (default: build/release, built where needed)
+#   --build DIR      a release build (default: build/release, built if needed)
 #
-# Each environment build/peers/neighbours-* is made once, in seconds to a minute, and takes 0.1 to 0.5 GB. Exit status 77:
-# no packages are to be had.
+# Each environment build/peers/neighbours-* is created once, in seconds to a minute, and takes 0.1 to 0.5 GB. Exit
+# status 77 if packages cannot be installed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh
@@ -16,7 +16,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build=
 peer_options --build "$@"
 
-# What is tried together: NAME NEIGHBOURS PACKAGE…
+# Combinations to test: NAME NEIGHBOURS PACKAGE…
 cases='
 grpcio-new grpcio,protobuf grpcio protobuf
 grpcio-1.59 grpcio,protobuf grpcio==1.59.5 protobuf==4.25.8
@@ -25,7 +25,7 @@ protobuf-6 protobuf protobuf==6.33.0
 flight flight pyarrow
 ray ray ray
 '
-bundled=lib/bundled/librouting_replay.so  # What a wheel has, once deploy/build_wheels.sh has made it.
+bundled=lib/bundled/librouting_replay.so  # The library of a wheel, if deploy/build_wheels.sh has built one.
 build=$(peer_build "$build" routing_replay_library routing-replay-server $([ ! -e build/release/$bundled ] || echo bundled))
 peer_paths "$build"
 [ ! -e "$build/$bundled" ] || export ROUTING_REPLAY_LIBRARY_DIR=$build/lib/bundled

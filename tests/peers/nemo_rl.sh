@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# NeMo-RL itself on the CPU, by the README's lines: its `run_grpo.py` up to the start of its workers, and its rollout and its
-# policy's passes of log-probabilities, reference and training through the service, and its own R3 beside ours. It has no
-# package: --nemo-rl names its source tree, of the commit that the tests are written for.
+# Runs NeMo-RL itself on the CPU with the README's lines: its `run_grpo.py` up to the start of its workers, its rollout
+# and its policy's passes for log-probabilities, reference and training through the service, and its own R3 compared
+# with ours. It has no package: --nemo-rl names its source tree at the commit for which the tests are written.
 #
 #   tests/peers/nemo_rl.sh --nemo-rl DIR [--build DIR]
 #
-#   --nemo-rl DIR  github.com/NVIDIA-NeMo/RL at 7ea279ab (default: the environment's RR_NEMO_RL)
-#   --build DIR    a built release tree (default: build/release, built where needed)
+#   --nemo-rl DIR  github.com/NVIDIA-NeMo/RL at 7ea279ab (default: RR_NEMO_RL)
+#   --build DIR    a release build (default: build/release, built if needed)
 #
-# Two minutes of CPU time. The environment build/peers/nemo-rl is made once, in one minute, and takes 0.45 GB beside torch
-# and megatron-core (tests/peers/megatron.sh). Exit status 77: no source tree, or no packages are to be had.
+# Two minutes of CPU time. The environment build/peers/nemo-rl is created once, in one minute, and takes 0.45 GB in
+# addition to torch and megatron-core (tests/peers/megatron.sh). Exit status 77 without a source tree, or if packages
+# cannot be installed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Runs SGLang itself on the CPU: its engine and its server, with adapters, trajectories, attachments, the plug-in and
-# the recipe. Each stored row is compared with the engine's, and with what transformers choose in fp32 with the same
+# the recipe. Each stored row is compared with the engine's, and with the choice of transformers in fp32 with the same
 # weights.
 #
 #   tests/peers/sglang.sh [--build DIR]
 #
-#   --build DIR      a built release tree (default: build/release, built where needed)
+#   --build DIR      a release build (default: build/release, built if needed)
 #
-# The environment build/peers/sglang is made once, in two minutes, and takes 0.5 GB in addition to that of vllm.sh, of
-# which it uses torch, transformers and Triton. The tests take eight minutes. Exit status 77: packages cannot be fetched.
+# The environment build/peers/sglang is created once, in two minutes, and takes 0.5 GB in addition to that of vllm.sh,
+# whose torch, transformers and Triton it uses. The tests take eight minutes. Exit status 77 if packages cannot be
+# installed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh

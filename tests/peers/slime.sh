@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# slime itself on the CPU, with its own Megatron: its command line, its rollout and its trainer's step through the service,
-# by the README's three lines, and its own R3 beside ours. It has no package: --slime and --megatron name source trees, of
-# the commits that the tests are written for.
+# Runs slime itself on the CPU with its own Megatron: its command line, its rollout and its trainer's step through the
+# service, with the README's three lines, and its own R3 compared with ours. It has no package: --slime and
+# --slime-megatron name source trees at the commits for which the tests are written.
 #
 #   tests/peers/slime.sh --slime DIR --slime-megatron DIR [--build DIR] [--wheels DIR]
 #
-#   --slime DIR           github.com/THUDM/slime at 624b824a (default: the environment's RR_SLIME)
-#   --slime-megatron DIR  github.com/NVIDIA/Megatron-LM at 1dcf0daf, that of slime's Dockerfile, without slime's patch,
-#                         which is applied to a copy (default: the environment's RR_SLIME_MEGATRON)
-#   --build DIR           a built release tree (default: build/release, built where needed)
-#   --wheels DIR          the packages as a user has them, from these wheels, and nothing of the tree
+#   --slime DIR           github.com/THUDM/slime at 624b824a (default: RR_SLIME)
+#   --slime-megatron DIR  github.com/NVIDIA/Megatron-LM at 1dcf0daf, the version of slime's Dockerfile, without slime's
+#                         patch, which is applied to a copy (default: RR_SLIME_MEGATRON)
+#   --build DIR           a release build (default: build/release, built if needed)
+#   --wheels DIR          uses only the packages of these wheels, as a user has them, and nothing of the tree
 #
-# Five minutes. The environments under build/peers are made once: slime, in three minutes, takes 0.5 GB beside torch;
-# slime-megatron 24 MB; parser, in one minute, 0.1 GB beside those of tests/peers/sglang.sh. Exit status 77: no source trees,
-# or no packages are to be had.
+# Five minutes. The environments under build/peers are created once: slime, in three minutes, takes 0.5 GB in addition
+# to torch; slime-megatron 24 MB; parser, in one minute, 0.1 GB in addition to those of tests/peers/sglang.sh. Exit
+# status 77 without source trees, or if packages cannot be installed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh
@@ -33,7 +33,7 @@ slime=$(realpath "$slime") slime_megatron=$(realpath "$slime_megatron")
 peer_sources "$slime" slime $sources 'slime at 624b824a'
 peer_sources "$slime_megatron" megatron $megatron_sources 'Megatron-LM at 1dcf0daf'
 
-# patched PYTHON: with its Megatron, as its Dockerfile makes that.
+# patched PYTHON: adds slime's Megatron with its patch, as slime's Dockerfile does.
 patched() {
   local site
   site=$(peer_site "$1")

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# verl's own training on the CPU with the README's three lines: its R3 beside ours, and `PPOTrainer.fit` with agent loops over
-# Ray, TransferQueue, workers and Megatron engines, with one rank and with two; and routes that stay in TransferQueue. About
-# five minutes.
+# Runs verl's own training on the CPU with the README's three lines: its R3 compared with ours, and `PPOTrainer.fit`
+# with agent loops over Ray, TransferQueue, workers and Megatron engines, with one rank and with two; and routes that
+# stay in TransferQueue. About five minutes.
 #
 #   tests/peers/verl.sh [--build DIR] [--wheels DIR]
 #
-#   --build DIR      a built release tree (default: build/release, built where needed)
-#   --wheels DIR     the packages as a user has them, from these wheels, and nothing of the tree
+#   --build DIR      a release build (default: build/release, built if needed)
+#   --wheels DIR     uses only the packages of these wheels, as a user has them, and nothing of the tree
 #
-# The environment build/peers/verl is made once, in two to six minutes, and takes 0.8 GB beside those of torch and
-# megatron-core. Exit status 77: no packages are to be had.
+# The environment build/peers/verl is created once, in two to six minutes, and takes 0.8 GB in addition to those of
+# torch and megatron-core. Exit status 77 if packages cannot be installed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh
@@ -17,7 +17,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build='' wheels=''
 peer_options '--build --wheels' "$@"
 
-# on_torch PYTHON: what would bring a torch of its own.
+# on_torch PYTHON: installs packages without their dependencies, which would include another torch.
 on_torch() {
   "$1" -m pip install --quiet --disable-pip-version-check --no-deps \
     verl==0.9.1 TransferQueue==0.1.11 tensordict==0.10.0 pyvers orjson accelerate peft torchdata
@@ -33,9 +33,9 @@ environment() {
 python=$(environment) || { echo "skipped: no packages for verl"; exit 77; }
 [ -n "$wheels" ] || build=$(peer_build "$build" routing_replay_library routing-replay-server)
 peer_paths "$build" "$wheels"
-export TORCHDYNAMO_DISABLE=1 # What verl compiles for a GPU runs as it is written.
+export TORCHDYNAMO_DISABLE=1 # Code that verl compiles for a GPU runs uncompiled.
 export VERL_LOGGING_LEVEL=ERROR TQ_LOGGING_LEVEL=ERROR RAY_USAGE_STATS_ENABLED=0 HF_HUB_OFFLINE=1
-HF_HOME=$(mktemp -d) # Of the data sets that verl reads.
+HF_HOME=$(mktemp -d) # Cache of the data sets that verl reads.
 export HF_HOME
 trap 'rm -rf "$HF_HOME"' EXIT
 status=0

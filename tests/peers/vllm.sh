@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# vLLM itself on the CPU: its engines and its server through adapters, trajectories, attachments, the plug-in and the
-# recipes, each stored row beside what the engine gave and beside what transformers choose in fp32 with the same weights.
+# Runs vLLM itself on the CPU: its engines and its server, with adapters, trajectories, attachments, the plug-in and the
+# recipes. Each stored row is compared with the engine's, and with the choice of transformers in fp32 with the same
+# weights.
 #
 #   tests/peers/vllm.sh [--build DIR]
 #
-#   --build DIR      a built release tree (default: build/release, built where needed)
+#   --build DIR      a release build (default: build/release, built if needed)
 #
-# The environment build/peers/vllm is made once, in three to thirteen minutes, and takes 6.3 GB. The tests take five
-# minutes. Exit status 77: no packages are to be had.
+# The environment build/peers/vllm is created once, in three to thirteen minutes, and takes 6.3 GB. The tests take five
+# minutes. Exit status 77 if packages cannot be installed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The wheels in other Pythons than the system's, each in an empty virtual environment.
+# Tests the wheels with other Pythons than the system's, each in an empty virtual environment.
 #
 #   tests/peers/wheels.sh [--build DIR]
 #
-#   --build DIR      a built release tree (default: build/release, built where needed)
+#   --build DIR      a release build (default: build/release, built if needed)
 #
-# A Python is python3.X on PATH, or pyenv's. Exit status 77: there is none, or no package index.
+# Uses python3.X on PATH and pyenv's. Exit status 77 if there is none, or no package index.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -26,7 +26,7 @@ done
 wheels=${build:-build/release}/wheels/dist
 deploy/build_wheels.sh --no-install ${build:+--build "$build"} --out "$wheels" >/dev/null
 
-# python_of VERSION: an interpreter that runs; a name on PATH may be one that does not.
+# python_of VERSION: prints an interpreter that runs; a name on PATH may be a shim that does not.
 python_of() {
   local candidate
   for candidate in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python3; do

@@ -46,7 +46,7 @@ class PeerTest(unittest.TestCase):
         start: int = 0,
         pieces: str | list[Piece] = "qwen3",
     ) -> None:
-        """Expects a complete sample that is bound to these tokens, with the engine's rows from row `start` on."""
+        """Expects a complete sample with these tokens and, from row `start` on, the engine's rows."""
         rows, state = run.read_one(sample), run.stat(sample)
         self.assertEqual((rows.status, rows.num_tokens), ("OK", len(tokens)), rows.message)
         self.assertEqual(state.token_check, rr.token_check(tokens[:-1]))

@@ -1,4 +1,5 @@
-"""What an engine gave and the service stored, beside what transformers choose in fp32 with the same weights.
+"""Compares the experts that an engine returned and the service stored with those that transformers choose in fp32 with
+the same weights.
 
 An engine's tests keep their answers (`Kept`). Afterwards, in a process without the engine, `python3 -m common.chosen
 KEPT MODELS` (from tests/peers) compares them as sets per token and MoE layer.
@@ -18,8 +19,8 @@ import numpy as np
 
 
 class Piece(NamedTuple):
-    """Rows up to `end` were routed by `model`, which had computed all tokens before them, too, unless it `goes_on` with
-    what the model before it left in the cache."""
+    """Rows up to `end` were routed by `model`. It also computed all earlier tokens, unless it `goes_on` with the cache
+    that the previous model left."""
 
     end: int
     model: str
@@ -36,7 +37,7 @@ class Kept:
 
     def add(self, case: str, tokens: Sequence[int], stored: Any, pieces: str | list[Piece]) -> None:
         """stored: rows [T - 1, MoE layers, K] from the service, which were equal to the engine's
-        pieces: the model's name, or which model routed which rows
+        pieces: the model's name, or the rows that each model routed
         """
         rows = np.asarray(stored)
         assert rows.shape[0] == len(tokens) - 1, f"{case}: {len(tokens)} tokens, {rows.shape[0]} rows"
@@ -50,7 +51,7 @@ class Kept:
 
 
 class Chooser:
-    """A model of transformers in fp32 whose routers record their choice."""
+    """A transformers model in fp32 whose routers record their choice."""
 
     def __init__(self, folder: str | Path) -> None:
         import torch
@@ -65,7 +66,7 @@ class Chooser:
                 module.register_forward_hook(lambda _module, _inputs, output: self._told.append(output[2]))
 
     def rows(self, tokens: Sequence[int], cache: Any) -> np.ndarray:
-        """The experts of these tokens, which follow those of the cache: [T, MoE layers, K]."""
+        """The experts of these tokens, which continue the tokens in the cache: [T, MoE layers, K]."""
         import torch
 
         self._told.clear()
@@ -82,7 +83,7 @@ class Choosers:
         self._loaded: dict[str, Chooser] = {}
 
     def rows(self, tokens: Sequence[int], pieces: list[Piece]) -> np.ndarray:
-        """The experts of all tokens but the last."""
+        """The experts of all tokens except the last."""
         from transformers import DynamicCache
 
         cache, begin, found = None, 0, []
@@ -97,13 +98,13 @@ class Choosers:
 
 
 def equal_sets(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """Whether the experts are the same sets, per token and layer."""
+    """Per token and layer: whether the experts are the same sets."""
     return (np.sort(ours, -1) == np.sort(theirs.astype(np.int64), -1)).all(-1)
 
 
 def compare(kept: Path, models: Path) -> tuple[int, int, int]:
-    """The numbers of sets that were compared, that are equal, and that are equal if the rows are moved by one (by
-    chance, few are). Writes details by case."""
+    """The number of compared sets, of equal ones, and of those that are equal if rows are shifted by one (a few are, by
+    chance). Writes details by case."""
     by_case: dict[str, collections.Counter[str]] = {}
     choosers = Choosers(models)
     for path in sorted(kept.glob("*.npz")):

@@ -1,4 +1,4 @@
-"""Entry points, by which engines find plug-ins, without installing packages."""
+"""Entry points, through which engines find plug-ins, without installing packages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from common.support import ROOT
 
 
 def install(folder: str, package: str, points: dict[str, dict[str, str]]) -> None:
-    """A package's entry points {group: {name: value}}, as pip leaves them in a folder on the path."""
+    """Writes a package's entry points {group: {name: value}} in the form of pip, into a folder on the path."""
     metadata = Path(folder, f"{package.replace('-', '_')}-0.dist-info")
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0\n")

@@ -1,5 +1,5 @@
-"""Small random models with a tokenizer, as engines load them: `python3 -m common.models FOLDER [NAME...]` (from
-tests/peers) makes FOLDER/NAME, without a name all.
+"""Small random models with a tokenizer, in the form that engines load: `python3 -m common.models FOLDER [NAME...]`
+(from tests/peers) creates FOLDER/NAME for each name, by default for all.
 
 Routers and embeddings are wide enough that experts and answers differ from token to token.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import transformers
 
-TOKENS = 1000  # "w3" to "w999" are words, from which prompts may be made.
+TOKENS = 1000  # Prompts may consist of the words "w3" to "w999".
 
 # On the CPU, engines need heads of size 32 or more.
 _COMMON = {
@@ -36,7 +36,7 @@ _GLM4 = {"moe_intermediate_size": 32, "n_routed_experts": 16, "n_shared_experts"
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3Moe", _QWEN3 | {"norm_topk_prob": True}),
-    "qwen3_later": ("Qwen3Moe", _QWEN3 | {"norm_topk_prob": True}),  # With other norms, as if trained further.
+    "qwen3_later": ("Qwen3Moe", _QWEN3 | {"norm_topk_prob": True}),  # With other norms, as after further training.
     "dense_layers": ("Qwen3Moe", _QWEN3 | {"norm_topk_prob": True, "mlp_only_layers": [0, 2]}),
     "experts_320": ("Qwen3Moe", _QWEN3 | {"num_experts": 320, "num_experts_per_tok": 10, "moe_intermediate_size": 16}),
     "mixtral": ("Mixtral", {"num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 32}),

@@ -1,5 +1,5 @@
-"""Runs projects that use "cuda" on the CPU: tensors are made there, and waiting for a device does nothing. This changes
-only the surroundings of a test, not the plugin, which sees a model on the CPU."""
+"""Runs projects that use "cuda" on the CPU: tensors are created there, and waiting for a device does nothing. This
+changes only the environment of a test, not the plugin, which gets a model on the CPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _device(of: Any) -> Any:
 
 
 class OnCpu(TorchFunctionMode):
-    """Functions that get a CUDA device use the CPU."""
+    """Makes functions that get a CUDA device use the CPU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -39,7 +39,7 @@ class OnCpu(TorchFunctionMode):
 
 
 class Queue:
-    """A stream or an event: on the CPU everything is done already."""
+    """A stream or an event: on the CPU all work is already done."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -67,7 +67,7 @@ class Queue:
 
 
 def install() -> None:
-    """For the rest of the process and its forks; call this after the imports of the project. Other threads call
+    """Takes effect for the rest of the process and its forks; call it after the project is imported. Other threads call
     `OnCpu().__enter__()` themselves."""
     nothing = lambda *_, **__: None  # noqa: E731
     cuda: Any = torch.cuda
@@ -88,8 +88,9 @@ def install() -> None:
 
 
 def install_megatron() -> None:
-    """`install`, and two functions of Megatron-Core: how it sets the random state of a device, and how its dispatcher
-    reads counts (as arrays from a device, but as the tensors that they are from the CPU, which gloo does not take)."""
+    """Calls `install`, and replaces two functions of Megatron-Core: one that sets the random state of a device, and one
+    with which its dispatcher reads counts (as arrays from a device, but from the CPU as tensors, which gloo
+    rejects)."""
     install()
     from megatron.core.tensor_parallel import random
     from megatron.core.transformer.moe import token_dispatcher

@@ -1,4 +1,4 @@
-"""Ranks of one group over gloo, each in a process that is forked: what is imported before is imported once."""
+"""Ranks of one group over gloo, each in a forked process, so that modules are imported only once, before the fork."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-LIMIT = 600.0  # Seconds, for busy machines.
+LIMIT = 600.0  # Seconds; long enough for busy machines.
 
 
 def on_ranks(world: int, body: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What `body(*arguments)` returns on each of `world` ranks, where torch.distributed is initialized and the
-    environment says RANK, WORLD_SIZE and LOCAL_RANK. AssertionError with the traces of those that raised."""
+    """Calls `body(*arguments)` on each of `world` ranks, with torch.distributed initialized and RANK, WORLD_SIZE and
+    LOCAL_RANK in the environment. Returns the results; raises AssertionError with the traces of failed ranks."""
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         ends = []
@@ -28,7 +28,7 @@ def on_ranks(world: int, body: Callable[..., Any], *arguments: Any) -> list[Any]
         for rank, (process, ours) in enumerate(ends):
             said = ("no result", None)
             try:
-                if ours.poll(10.0 if wrong else LIMIT):  # The other ranks of a failed one fail soon.
+                if ours.poll(10.0 if wrong else LIMIT):  # When a rank fails, the other ranks soon fail, too.
                     said = ours.recv()
             except EOFError:
                 said = ("ended without a result", None)
@@ -54,4 +54,4 @@ def _rank(rank: int, world: int, folder: str, end: Any, body: Callable[..., Any]
         said = (traceback.format_exc(), None)
     end.send(said)
     end.close()
-    os._exit(0)  # Threads of gloo may wait for a rank that is missing.
+    os._exit(0)  # Threads of gloo may wait for a missing rank.

@@ -1,4 +1,4 @@
-"""Starts an engine's server, in processes of its own."""
+"""Starts an engine's server in processes of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE = 600  # Seconds until the server must answer; it takes one minute on t
 
 @contextlib.contextmanager
 def served(module: str, settings: dict[str, Any], environment: dict[str, str] | None = None) -> Iterator[str]:
-    """The URL of `python3 -m module`, which is told the settings, a host and a port, once its /health answers."""
+    """Runs `python3 -m module` with the settings, a host and a port. Returns the URL when its /health answers."""
     address = reserve_address()
     words = [sys.executable, "-m", module]
     for name, value in (settings | {"host": "127.0.0.1", "port": address.split(":")[1]}).items():
@@ -58,7 +58,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(60)
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # Processes of the server that are left.
+        os.killpg(process.pid, signal.SIGKILL)  # Remaining processes of the server.
     process.wait()
 
 

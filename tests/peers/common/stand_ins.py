@@ -1,4 +1,4 @@
-"""Stand-ins for modules that a project imports and a test does not use: they have every attribute that is asked for."""
+"""Stand-ins for modules that a project imports and a test does not use. They have every attribute."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ class _Hidden(importlib.abc.MetaPathFinder):
 
 
 def install(*names: str, classes: bool = False, keep: str = "", version: str = "") -> None:
-    """In the place of these modules, and of all below them; before the project is imported.
+    """Replaces these modules and all below them; call it before the project is imported.
 
-    classes: a name with a capital is a class, for projects that derive from it
-    keep: modules with this in their name are left alone
-    version: what the modules say of themselves
+    classes: a capitalized name is a class, for projects that derive from it
+    keep: modules with this in their name are not replaced
+    version: the modules' __version__
     """
     sys.meta_path.insert(0, _Finder(names, classes, keep, version))
 
 
 def hide(name: str) -> None:
-    """Makes the import of a module, or of one below it, fail as if it did not exist: a folder on the path has its
-    name."""
+    """Makes the import of a module, or of one below it, fail as if it did not exist, because a folder on the path has
+    its name."""
     sys.meta_path.insert(0, _Hidden(name))

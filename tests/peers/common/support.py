@@ -1,9 +1,9 @@
-"""What passed beside which version of another project: the rows that the README's support table is made of.
+"""The rows of the README's support table: what has passed with which version of another project.
 
-A test calls `passed` behind its last assertion: a row under build/peers/passed. `python3 -m common.support`
-(from tests/peers; the end of `tests/run.sh --peers`) writes these rows, and no others, to tests/peers/passed.txt, which
-is committed, and from which tests/support/support_table.py makes the table. It fails, naming it and writing nothing,
-where something has a row there and was not shown this time, with whatever version.
+A test calls `passed` after its last assertion, which adds a row under build/peers/passed. `python3 -m common.support`
+(from tests/peers; at the end of `tests/run.sh --peers`) replaces tests/peers/passed.txt, which is committed, by these
+rows; tests/support/support_table.py generates the table from it. If a row of passed.txt was not shown again, with any
+version, it fails, names the row and writes nothing.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def _folder() -> pathlib.Path:
 
 
 def passed(project: str, version: str, what: str, changed: str = "nothing") -> None:
-    """Notes that `what` (a few words for the table) was shown with `version` of `project`, just now, by this process.
+    """Records that this process has just shown `what` (a few words for the table) with `version` of `project`.
 
-    changed: what of the project was changed or replaced for that, e.g. "one line about pinned memory".
+    changed: what the test changed or replaced in the project, e.g. "one line about pinned memory".
     """
     row = "\t".join((project, version, what, changed))
     assert row.count("\t") == 3 and "\n" not in row, f"a field must have no tab and no line end, got {row!r}"

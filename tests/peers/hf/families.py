@@ -1,5 +1,5 @@
-"""Runs hf_test with each family that this version of transformers has. It becomes a row of the table if all tests ran
-with all of them."""
+"""Runs hf_test with each model family that this version of transformers has. If all tests passed with all families,
+records a row of the table."""
 
 from __future__ import annotations
 

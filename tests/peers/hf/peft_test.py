@@ -1,4 +1,4 @@
-"""The README's recipe for Hugging Face models with one that PEFT has wrapped, of which adapters are trained."""
+"""Runs the README's recipe for Hugging Face models with a model that PEFT has wrapped, whose adapters are trained."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ CHECK = unittest.TestCase()
 
 
 class Chosen(TorchDispatchMode):
-    """Records the choice of attached routers, call by call."""
+    """Records the choices of attached routers, call by call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def loss_of(logits: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
 
 
 def train_by_hand(model: Any, steps: list[list[Rollout]], share: float = 1.0) -> list[torch.Tensor]:
-    """The losses without a replay, with the results of `topk` replaced."""
+    """The losses without replay, with the results of `topk` replaced."""
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=RATE), []
     for rollouts in steps:
         for rollout in rollouts:
@@ -77,8 +77,8 @@ def train_by_hand(model: Any, steps: list[list[Rollout]], share: float = 1.0) ->
 
 
 def check_train(model: Any, layers: list[int]) -> None:
-    """Routers take the recorded experts, and after two steps the weights are those of the same choice made by hand, to
-    the last bit."""
+    """Routers must use the recorded experts, and after two steps the weights must equal those of the same choice made
+    by hand, to the last bit."""
     peer, live = copy.deepcopy(model), copy.deepcopy(model)
     rollouts = [Rollout(layers, layout, seed) for seed, layout in enumerate(("right", "left"))]
     with rr.Client() as client:
@@ -177,7 +177,7 @@ def pack_on_rank() -> None:
 
 class ProcessesTest(unittest.TestCase):
     def test_train_with_several_processes(self) -> None:
-        """Each rank has its own samples; the metrics are of all ranks."""
+        """Each rank has its own samples; the metrics cover all ranks."""
         with rr.local_server():
             on_ranks(2, train_on_rank)
 

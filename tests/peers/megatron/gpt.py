@@ -1,7 +1,7 @@
-"""Small GPTModels of Megatron-Core (local specification) on ranks of the CPU, and what their routers do in a schedule.
+"""Small GPTModels of Megatron-Core (local specification) on CPU ranks, and the choices of their routers in a schedule.
 
-Token ids are unique in a step, and a token's experts are `routes[token]`: which rows a rank's routers see follows from
-which tokens Megatron gives the rank.
+Token ids are unique in a step, and the experts of a token are `routes[token]`. So the rows of a rank's routers show
+which tokens Megatron gave to the rank.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ RECOMPUTE: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of the groups that a layer, a sequence or a model is cut over."""
+    """Sizes of the groups that divide a layer, a sequence or a model."""
 
     tp: int = 1
     pp: int = 1
@@ -64,7 +64,8 @@ class Layout:
 
     @property
     def etp(self) -> int:
-        """Experts are either distributed over ranks or cut, not both: gloo cannot gather unequal parts."""
+        """Experts are either distributed over ranks or divided among them, not both, because gloo cannot gather unequal
+        parts."""
         return self.tp if self.ep == 1 else 1
 
     def start(self) -> None:
@@ -80,7 +81,7 @@ class Layout:
         tensor_parallel.model_parallel_cuda_manual_seed(5, force_reset_rng=True)
 
     def config(self, **options: Any) -> TransformerConfig:
-        """moe_layer_freq: the first layer is dense."""
+        """moe_layer_freq: only the first layer is dense."""
         layers = 2 * self.pp * self.vpp
         options = {
             "num_layers": layers,
@@ -120,7 +121,7 @@ class Layout:
     def model(self, config: TransformerConfig, *, packed: bool = False, **options: Any) -> list[GPTModel]:
         """The chunks of this rank, with the same weights each time.
 
-        options: of GPTModel
+        options: arguments of GPTModel
         """
         torch.manual_seed(11)
         chunks = []
@@ -154,8 +155,8 @@ class Layout:
 
 
 def hybrid(config: TransformerConfig, pattern: str) -> Any:
-    """A HybridModel of attention and MoE layers, made of what GPTModel's local specification has: that of Megatron
-    wants Transformer Engine, and so does the norm behind its layers. Megatron-Core before 0.18 has none."""
+    """A HybridModel of attention and MoE layers, built from the parts of GPTModel's local specification, because
+    Megatron's own specification and its final norm require Transformer Engine. Megatron-Core before 0.18 has none."""
     from megatron.core.models.hybrid import hybrid_block
     from megatron.core.models.hybrid.hybrid_block import HybridStack, HybridStackSubmodules
     from megatron.core.models.hybrid.hybrid_model import HybridModel
@@ -198,8 +199,8 @@ class Norm(torch.nn.Module):
 
 
 class Attention(torch.nn.Module):
-    """Each token attends to itself and to those of its document that are on this rank and before it: Megatron's own
-    without Transformer Engine rejects packed sequences and context parallelism."""
+    """An attention in which each token attends to itself and to earlier tokens of its document on this rank. Without
+    Transformer Engine, Megatron's own rejects packed sequences and context parallelism."""
 
     def __init__(self, config: TransformerConfig, *_: Any, **__: Any) -> None:
         super().__init__()
@@ -223,9 +224,9 @@ class Attention(torch.nn.Module):
 
 @dataclass
 class MicroBatch:
-    """samples, lengths: of its sequences, which are all of a micro-batch's rectangle, or documents of a stream
-    cut: the sequences are the first `length` tokens of their samples, so that each of them has a route
-    tokens: [b, s], or of a stream [1, t], with zeros where documents are padded to `multiple`
+    """samples, lengths: of the sequences, which are the rows of a micro-batch's rectangle, or documents of a stream
+    cut: sequences are the first `length` tokens of their samples, so that each token has a route
+    tokens: [b, s], or [1, t] for a stream, with zeros where documents are padded to `multiple`
     """
 
     samples: list[str]
@@ -243,8 +244,9 @@ class MicroBatch:
         return {"sequences": [trainer.megatron.Sequence(s, 0, n, n) for s, n in pairs]}
 
     def on_this_rank(self) -> torch.Tensor:
-        """[b, s] or [1, t]: what the rank's forward_step gives the model, cut by Megatron's own function. That of
-        streams is one of Transformer Engine, so these are cut here: of each document the parts r and 2 CP - 1 - r."""
+        """[b, s] or [1, t]: the tokens that the rank's forward_step passes to the model, cut by Megatron's own
+        function. For streams that is a function of Transformer Engine, so they are cut here: parts r and 2 CP - 1 - r
+        of each document."""
         size, rank = mpu.get_context_parallel_world_size(), mpu.get_context_parallel_rank()
         if self.packed is None:
             batch = {"tokens": self.tokens, "cu_seqlens": None}
@@ -264,7 +266,7 @@ class MicroBatch:
 
 
 class Rollout:
-    """Random choices of the engine for the samples of a step of one replica."""
+    """Random choices of the engine for the samples of one step of one replica."""
 
     def __init__(self, trainer: Any, config: TransformerConfig, *, cut: bool, packed: bool, multiple: int) -> None:
         replica = mpu.get_data_parallel_rank()
@@ -305,19 +307,19 @@ class Rollout:
             self.micro_batches.append(MicroBatch(names, list(lengths), cut, stream, said, documents))
 
     def shifted(self, trainer: Any) -> Any:
-        """The same routes, each one row late, to show that the checks can fail."""
+        """The same routes, each one row late, to show that the checks detect this."""
         source = trainer.LocalSource(self.geometry)
         for name, tokens in self.samples.items():
             source.add(name, np.roll(self.routes[tokens[:-1]], 1, axis=0).astype(np.int32), tokens=tokens)
         return source
 
 
-# Each rank has rows with a route, so that maps can be distinguished.
+# Each rank has rows with a route, so that maps differ.
 PACKED = ((5, 19, 12), (36,), (13, 3, 27), (14, 24))
 
 
 class Calls:
-    """The result of every call of a rank's routers, in forward and recompute."""
+    """Records the result of every call of a rank's routers, in forward and recompute."""
 
     def __init__(self, chunks: list[GPTModel]) -> None:
         self.maps: dict[int, list[torch.Tensor]] = {}  # By decoder layer.
@@ -352,11 +354,10 @@ def step(
     forward_only: bool = False,
     has_data: bool = True,
 ) -> list[float]:
-    """Megatron's schedule over the micro-batches of a rollout; the losses that it gives.
+    """Runs Megatron's schedule over the micro-batches of a rollout and returns the losses.
 
-    has_data: whether this rank has a data iterator; without one its model is told of no tokens
-
-    around: the context of a micro-batch's forward_step, by its number in its chunk and the chunk
+    has_data: whether this rank has a data iterator; without one its model gets no tokens
+    around: returns the context of a micro-batch's forward_step, for its number in the chunk and the chunk
     wrapped: changes the schedule, as `megatron.replayed` does
     """
     numbers = {id(chunk): 0 for chunk in chunks}
@@ -394,7 +395,7 @@ def step(
 
 
 def told_by_hand(chunks: list[GPTModel], ids: dict[tuple[int, int], torch.Tensor]) -> Any:
-    """A context for `step` in which Megatron's own RouterReplay is told ids [rows, K] by (layer, micro-batch)."""
+    """A context for `step` that sets the ids [rows, K] of Megatron's own RouterReplay by (layer, micro-batch)."""
 
     @contextlib.contextmanager
     def around(index: int, model: GPTModel, _: Any) -> Iterator[None]:

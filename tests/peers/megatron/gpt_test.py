@@ -36,8 +36,8 @@ def said(batch: gpt.MicroBatch) -> dict[str, Any]:
 
 class GptTest(unittest.TestCase):
     def test_every_call_and_every_gradient(self) -> None:
-        """Two sequences of a micro-batch, each of them a sample, or the first tokens of one: last rows are filler, or
-        have a route as all others."""
+        """Two sequences of a micro-batch, each of which is a whole sample, or the first tokens of one. Then last rows
+        are filler, or have a route like all others."""
         rows = 0
         for inject, recompute, scores, cut in itertools.product(
             ("native", "fused"), gpt.RECOMPUTE, ("softmax", "sigmoid", "sqrtsoftplus"), (False, True)
@@ -54,8 +54,8 @@ class GptTest(unittest.TestCase):
         print(f"{rows} rows and layers as recorded")
 
     def test_losses_of_routers(self) -> None:
-        """Gradients of the router's weights are those of Megatron's own replay, and include those of the auxiliary
-        losses."""
+        """Gradients of the router's weights must equal those with Megatron's own replay, and include those of the
+        auxiliary losses."""
         for inject, kind in itertools.product(("native", "fused"), ("aux_loss", "seq_aux_loss", "global_aux_loss")):
             with self.subTest(inject=inject, kind=kind):
                 said = {"moe_router_load_balancing_type": kind, "moe_aux_loss_coeff": 0.1, "moe_z_loss_coeff": 0.1}
@@ -70,8 +70,8 @@ class GptTest(unittest.TestCase):
                 self.assertFalse(torch.equal(with_losses[name], without[name]))
 
     def test_capacity(self) -> None:
-        """Room for all: nothing is different. Less: experts of replayed rows are dropped, as the warning says, and the
-        rest are those of the record; Megatron's own replay drops the same."""
+        """With room for all tokens nothing changes. With less, experts of replayed rows are dropped, as the warning
+        says, and the rest are those of the record; Megatron's own replay drops the same."""
         room = gpt.EXPERTS / gpt.TOP_K
         for inject, (factor, pads) in itertools.product(
             ("native", "fused"), ((room, False), (room, True), (0.5, False), (0.5, True))
@@ -93,7 +93,7 @@ class GptTest(unittest.TestCase):
                         told += int(record.sum())
                 if factor < room:
                     self.assertLess(kept, told)
-                elif pads:  # Maps then have more than the record: the padding that fills up the capacity.
+                elif pads:  # Maps then have more entries than the record: padding up to the capacity.
                     self.assertEqual(kept, told)
                 else:
                     step.as_recorded()
@@ -101,7 +101,7 @@ class GptTest(unittest.TestCase):
                 step.compare({})
 
     def test_rows_that_are_moved_by_one_are_found(self) -> None:
-        """Shows that the checks can fail."""
+        """Shows that the checks detect errors."""
         for inject in ("native", "fused"):
             step = steps.Step(ONE, inject=inject, recompute="moe", cut=True)
             replay = step.attach(step.rollout.shifted(trainer), watch="off")
@@ -113,7 +113,7 @@ class GptTest(unittest.TestCase):
             replay.detach()
 
     def test_r2(self) -> None:
-        """After the weights have changed, a training step takes the experts that the forward-only step has recorded."""
+        """After the weights have changed, a training step must use the experts that the forward-only step recorded."""
         for inject, recompute in itertools.product(("native", "fused"), gpt.RECOMPUTE):
             with self.subTest(inject=inject, recompute=recompute):
                 step = steps.Step(ONE, inject=inject, recompute=recompute, **DEEPER)
@@ -147,7 +147,7 @@ class GptTest(unittest.TestCase):
                 self.assertGreater(moved, 0)
 
     def test_shadow(self) -> None:
-        """Shadow changes no bit, and reports which share of the live choice the record has."""
+        """Shadow mode must change no bit, and report the share of the live choice that is in the record."""
         for inject in ("native", "fused"):
             step = steps.Step(ONE, inject=inject, recompute="moe", **DEEPER)
             replay = step.attach(mode="shadow")
@@ -170,7 +170,7 @@ class GptTest(unittest.TestCase):
             replay.detach()
 
     def test_mtp(self) -> None:
-        """Routers of the MTP block route live, while the others replay."""
+        """Routers of the MTP block route live while the others replay."""
         said = {"mtp_num_layers": 1, "mtp_loss_scaling_factor": 0.1}
         for inject, recompute in itertools.product(("native", "fused"), ("none", "full")):
             with self.subTest(inject=inject, recompute=recompute):
@@ -186,7 +186,7 @@ class GptTest(unittest.TestCase):
                 replay.detach()
 
     def test_a_hybrid_model(self) -> None:
-        """The model's pattern gives its layers; the configuration has none."""
+        """The model's pattern determines its layers; the configuration has none."""
         ONE.start()
         config = ONE.config(num_layers=6, moe_layer_freq=1)
         told = ONE.config(num_layers=6, moe_layer_freq=[0, 1, 0, 1, 0, 1])  # Only for the rollout.
@@ -235,7 +235,7 @@ class GptTest(unittest.TestCase):
         self.assertEqual(held[1][0], 0)
 
     def test_what_megatron_wants_transformer_engine_for(self) -> None:
-        """If this fails, the tests' own attention and norms are not needed any more."""
+        """If this fails, the tests no longer need their own attention and norms."""
         ONE.start()
         with self.assertRaisesRegex(AssertionError, "only supported by TEDotProductAttention"):
             DotProductAttention(Layout(cp=2).config(), 1, None, "self")

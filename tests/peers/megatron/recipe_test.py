@@ -17,7 +17,7 @@ from gpt import Layout
 
 
 class ByHand:
-    """For the recipe, what `attach` gives; it tells Megatron's own RouterReplay."""
+    """The return value of `attach` for the recipe; it sets Megatron's own RouterReplay."""
 
     def __init__(self, chunk: Any, ids: Any) -> None:
         self._chunk, self._around, self._index = chunk, gpt.told_by_hand([chunk], ids), -1
@@ -53,7 +53,7 @@ def train(
     def loss_func(logits: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:
         if fails:
             raise RuntimeError("no memory")
-        logits.div_(0.7)  # In place, on what may be a view, as frameworks do with their temperature.
+        logits.div_(0.7)  # In place, possibly on a view, as frameworks apply their temperature.
         return logits.float().square().mean(), {}
 
     return recipe["train_step"](
@@ -81,9 +81,9 @@ def work(layout: Layout, packed: bool, recompute: str) -> int:
             for sample, tokens in rollout.samples.items():
                 rows = rollout.routes[tokens[:-1]].astype("int32")
                 run.put(sample, rows, tokens=tokens[:-1], num_tokens=len(tokens), weight_version=2)
-    replay = recipe["attach"](step.chunks)  # The other ranks wait for the run in attach.
+    replay = recipe["attach"](step.chunks)  # Otherwise the other ranks wait for the run in attach.
     torch.distributed.barrier()
-    if layout.pp == 1:  # With pipeline stages, some ranks would wait for those that have failed.
+    if layout.pp == 1:  # With pipeline stages, some ranks would wait for failed ones.
         with steps.CHECK.assertRaisesRegex(RuntimeError, "no memory"):
             train(step, step.chunks[0], replay, recipe, fails=True)
         step.calls.maps.clear()

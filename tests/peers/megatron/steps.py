@@ -1,4 +1,5 @@
-"""A step of a GPTModel whose routers replay, beside the same step of one whose own RouterReplay is set by hand."""
+"""A step of a GPTModel whose routers replay, compared with the same step of a model whose own RouterReplay is set by
+hand."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ CHECK = unittest.TestCase()
 
 
 class Step:
-    """rows: how many (row, layer) pairs were found as recorded, all calls counted"""
+    """rows: number of (row, layer) pairs with the recorded experts, over all calls"""
 
     def __init__(
         self,
@@ -50,13 +51,13 @@ class Step:
         return TorchCollective([mpu.get_tensor_and_context_parallel_group(), mpu.get_pipeline_model_parallel_group()])
 
     def attach(self, source: Any = None, **given: Any) -> Any:
-        """Random routes are not what the model would choose, so alarms are off."""
+        """Random routes differ from the model's choice, so alarms are off."""
         options = {"source": source or self.rollout.source, "missing": "live", "agree": self.ranks()}
         options |= {"alarm_no_overlap": None} | given
         return megatron.attach(self.chunks, inject=self.inject, **options)
 
     def run(self, replay: Any, *, forward_only: bool = False, shared: bool = False) -> None:
-        """shared: pipeline stages but the first and the last have no data iterator"""
+        """shared: pipeline stages between the first and the last have no data iterator"""
         has_data = not shared or mpu.is_pipeline_first_stage() or mpu.is_pipeline_last_stage()
 
         def wrapped(schedule: Any) -> Any:
@@ -72,8 +73,9 @@ class Step:
             yield index, batch.at_routers(self.config.sequence_parallel)
 
     def as_recorded(self) -> dict[tuple[int, int], torch.Tensor]:
-        """Every call of every router has chosen, of each row that has a route, the experts of the record, and each
-        micro-batch was called for once, and once more in recompute. The whole map by (layer, micro-batch)."""
+        """Checks that every call of every router has chosen the experts of the record for each row with a route, and
+        that each micro-batch was called once, and once more for recompute. Returns the whole map by (layer,
+        micro-batch)."""
         maps = {}
         for layer, calls in self.calls.maps.items():
             left = list(calls)
@@ -90,7 +92,7 @@ class Step:
         return maps
 
     def counted(self, replay: Any, *, watched: bool = True) -> dict[str, float]:
-        """The metrics. They must say that everything was replayed and, if watched, that recompute repeated it."""
+        """The metrics, which must report that everything was replayed and, if watched, that recompute repeated it."""
         said = {name.partition("/")[2]: value for name, value in replay.metrics().items()}
         mismatch = {name: value for name, value in said.items() if name.startswith("recompute_mismatch")}
         CHECK.assertEqual(len(mismatch), len(self.calls.maps) if watched and self.times == 2 else 0)
@@ -106,7 +108,7 @@ class Step:
         return said
 
     def ids(self, maps: dict[tuple[int, int], torch.Tensor]) -> dict[tuple[int, int], torch.Tensor]:
-        """[rows, K] by (layer, micro-batch): the recorded experts, and of rows that have none those of `maps`."""
+        """[rows, K] by (layer, micro-batch): the recorded experts, or those of `maps` for rows without a record."""
         ids = {}
         for layer in self.calls.maps:
             for index, tokens in self.tokens():
@@ -123,7 +125,7 @@ class Step:
         return self.layout.model(self.layout.config(**(self.options | options)), packed=self.packed)
 
     def by_hand(self, maps: Any, **options: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
-        """Losses and gradients of `peer`, whose RouterReplay gets `ids`."""
+        """Losses and gradients of `peer` with its RouterReplay set to `ids`."""
         peer = self.peer(**options)
         losses = gpt.step(peer, self.rollout, gpt.told_by_hand(peer, self.ids(maps)))
         return losses, gpt.gradients(peer)
@@ -136,7 +138,7 @@ class Step:
             CHECK.assertEqual(self.losses, losses)
 
     def compare_gradients(self, theirs: dict[str, torch.Tensor]) -> None:
-        """Equal, or, of our operator, within rounding."""
+        """Equal, or within rounding for our operator."""
         ours = gpt.gradients(self.chunks)
         CHECK.assertEqual(ours.keys(), theirs.keys())
         for name, gradient in ours.items():
@@ -146,10 +148,10 @@ class Step:
 
 
 def replays(layout: gpt.Layout, *, staged: bool = False, shared: bool = False, **options: Any) -> int:
-    """One training step that replays; how many (row, layer) pairs were as recorded.
+    """Makes one training step with replay. Returns how many (row, layer) pairs have the recorded experts.
 
-    shared: as of `Step.run`
-    staged: with index buffers as a GPU has them, on a queue that the CPU plays
+    shared: see `Step.run`
+    staged: with index buffers as on a GPU, on a queue that the CPU simulates
     """
     step = Step(layout, **options)
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The parts that are different for miles in the tests that it shares with slime (tests/peers/slime)."""
+"""The parts of the tests shared with slime (tests/peers/slime) that are different for miles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NAME = "miles"
 STAND_INS = ("sglang", "sglang_router", "torch_memory_saver", "wandb", "mooncake")
 TIMER = "miles.utils.timer"
 TYPE_OF_HANDLES = "int64"
-OTHERS = ("ref",)  # Models that run in the actor's modules before the actor.
+OTHERS = ("ref",)  # Models that the actor's modules run before the actor itself.
 ARGS: dict[str, Any] = {
     "use_dynamic_global_batch_size": False,
     "rollout_num_gpus": 1,
@@ -19,14 +19,14 @@ ARGS: dict[str, Any] = {
 
 
 def setup() -> None:
-    """Called once the stand-ins are there."""
+    """Called when the stand-ins exist."""
     import sglang_router
 
     sglang_router.__version__ = "0.3.2"
 
 
 def start(args: Any) -> None:
-    """Called once the groups exist; the actor's `init` does this in `initialize.init`."""
+    """Called when the groups exist; the actor's `init` does this in `initialize.init`."""
     from megatron.core.transformer.moe import moe_utils
     from miles.backends.megatron_utils import parallel
     from miles.backends.training_utils.parallel import set_parallel_state
@@ -38,7 +38,7 @@ def start(args: Any) -> None:
 
 
 def replays(own: bool) -> None:
-    """Whether its own R3 is on, before routers register with it."""
+    """Whether miles' own R3 is on, before routers register with it."""
     from miles.utils.replay_base import routing_replay_manager
 
     for name in ("register_to_module", "get_topk_fn"):  # An earlier run may have replaced these.
@@ -49,7 +49,7 @@ def replays(own: bool) -> None:
 
 
 def replay_itself(routers: list[Any], given: Any = None) -> None:
-    """Its own R3, which its Megatron has built into these routers. given: what a router takes in the place of ids"""
+    """miles' own R3, which its Megatron has built into these routers. given: the ids that a router uses instead"""
     from miles.utils.replay_base import RoutingReplayManager, routing_replay_manager
 
     if given is None:
@@ -95,7 +95,7 @@ def split(manager: Any, data: Any) -> list[Any]:
 
 
 async def agent(args: Any, sample: Any, params: dict[str, Any], evaluation: bool = False) -> list[Any]:
-    """A user's generate function whose answer is two samples, copies as in miles' multi_turn."""
+    """A user's generate function whose answer is two samples, copied as in miles' multi_turn."""
     from miles.rollout import sglang_rollout
     from routing_replay_trainer.integrations import miles
 

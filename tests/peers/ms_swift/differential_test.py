@@ -1,5 +1,5 @@
-"""ms-swift's own R3 beside ours, by the README's two lines: the same rollout through both, the same experts at the
-routers, the same gradients."""
+"""ms-swift's own R3 compared with ours, with the README's two lines: the same rollout through both must give the same
+experts at the routers and the same gradients."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ LAYOUTS = {
     "packed, full recompute": (Layout(), "full", {}),
     # If several rows are in a batch, ms-swift's own R3 mixes up the rows of the samples.
     "rectangles of one row, MoE recompute": (Layout(), "moe", {"padding_free": False, "micro_batch_size": 1}),
-    # For rows without a route ms-swift's own names an expert twice; where experts are cut, gloo cannot gather that.
+    # For rows without a route, ms-swift's own R3 names an expert twice; if experts are divided among ranks, gloo cannot
+    # gather that.
     "packed, TP 2, EP 2": (Layout(tp=2, ep=2), "none", {}),
     "packed, PP 2": (Layout(pp=2), "none", {}),
     "rectangles of one row, CP 2": (Layout(cp=2), "none", {"padding_free": False, "micro_batch_size": 1}),
     "packed, CP 2": (Layout(cp=2), "none", {}),
 }
-BOUND = 1e-6  # What has no route (last rows, padding) has other experts, which changes how sums are rounded.
+BOUND = 1e-6  # Rows without a route (last rows, padding) have other experts, which changes the rounding of sums.
 
 
 def step(service: bool, layout: Layout, recompute: str, said: dict[str, Any], moved: int) -> Any:
-    """One rollout, and two steps on it, on one rank. Without the service ms-swift's own replays."""
+    """One rollout, and two steps on it, on one rank. Without the service, ms-swift's own R3 replays."""
     if service:
         sides.with_lines()
     server = sides.Server(moved)
@@ -43,7 +44,7 @@ def step(service: bool, layout: Layout, recompute: str, said: dict[str, Any], mo
 
 
 def differing(some: list[Any], others: list[Any]) -> int:
-    """How many rows of the ranks' routers have other experts."""
+    """The number of rows of the ranks' routers with different experts."""
     count = 0
     for one, other in zip(some, others, strict=True):
         assert one.maps.keys() == other.maps.keys()
@@ -84,7 +85,7 @@ class DifferentialTest(unittest.TestCase):
         print(f"{name}: {told.total()} rows and layers in both, gradients {difference:.1e} apart", flush=True)
         self.assertLessEqual(differing(ours, theirs), without)
         self.assertLessEqual(difference, BOUND)
-        self.assertGreater(differing(moved, theirs), told.total() // 2)  # Shows that the check can fail.
+        self.assertGreater(differing(moved, theirs), told.total() // 2)  # Shows that the check detects errors.
         self.assertGreater(apart(moved, theirs), 100 * BOUND)
 
 

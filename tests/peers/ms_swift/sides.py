@@ -1,5 +1,5 @@
 """ms-swift's own MegatronGRPOTrainer on the CPU: its arguments, its template with a tokenizer of words, a vLLM server
-that answers with routes, and a GPTModel in the place of a checkpoint's."""
+that answers with routes, and a GPTModel instead of a checkpoint's model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ for name, value in [*vars(transformer_engine).items()]:
     if name.startswith("TE") and value is None:
         setattr(transformer_engine, name, type(name, (), {}))
 stand_ins.install("transformer_engine", "transformer_engine_torch", classes=True, version="2.9.0")
-sys.modules["vllm"] = None  # A folder with this name is on the path, and it is not vLLM.
+sys.modules["vllm"] = None  # A folder on the path has this name, but it is not vLLM.
 import torch  # noqa: E402
 from accelerate import PartialState  # noqa: E402
 from swift.infer_engine.protocol import (  # noqa: E402
@@ -46,7 +46,7 @@ from swift.utils import import_external_file  # noqa: E402
 
 
 def args_of(layout: gpt.Layout, **others: Any) -> Namespace:
-    """ms-swift's arguments, before it looks at the machine and the model."""
+    """ms-swift's arguments, before it inspects the machine and the model."""
     fields = dataclasses.fields(MegatronRLHFArguments)
     said = {one.name: one.default for one in fields if one.default is not dataclasses.MISSING}
     said |= {one.name: one.default_factory() for one in fields if one.default_factory is not dataclasses.MISSING}
@@ -149,10 +149,10 @@ def routes(tokens: list[int]) -> np.ndarray:
 
 
 class Server:
-    """What ms-swift's VLLMClient is to its trainer.
+    """A stand-in for the VLLMClient of ms-swift's trainer.
 
-    moved: rows are late by so many
-    lost, short: numbers of the answers that have no routes, and of those whose last row did not come
+    moved: rows are late by this number
+    lost, short: numbers of the answers without routes, and of those without their last row
     """
 
     enable_lora = enable_multi_turn = use_gym_env = False
@@ -202,7 +202,7 @@ class Bridge:
 
 
 def trainer_of(layout: gpt.Layout, recompute: str, server: Server, **others: Any) -> Any:
-    """Its `seen` has what the routers of actor and reference choose, and the gradients of each step."""
+    """Its `seen` has the choices of the routers of actor and reference, and the gradients of each step."""
     layout.start()
     os.environ["LOCAL_WORLD_SIZE"] = os.environ["WORLD_SIZE"]
     PartialState._reset_state()  # The state is that of the process which was forked.
@@ -252,7 +252,7 @@ def with_lines() -> None:
 
 
 def prompts(micro_batch_size: int) -> Any:
-    """Gives rows of a data set, one micro-batch at a time, like ms-swift's data loader."""
+    """Yields rows of a data set, one micro-batch at a time, like ms-swift's data loader."""
     number = 0
     while True:
         batch = []
@@ -273,7 +273,7 @@ def counted(maps: dict[int, list[Any]]) -> Counter[tuple[int, tuple[int, ...]]]:
 
 
 def recorded(tokens: list[list[int]], times: int) -> Counter[tuple[int, tuple[int, ...]]]:
-    """Counts the same over all rows that the engine has reported, of MoE layers, each as often as given."""
+    """Counts the same over all rows that the engine reported for MoE layers, as often as they were reported."""
     rows: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for one in tokens:
         for row in routes(one):

@@ -1,5 +1,5 @@
-"""ms-swift's own training by the README's two lines: MegatronGRPOTrainer.train_step on two ranks over two rollouts,
-from what its vLLM server answers to the optimizer, with answers whose routes did not come, and an evaluation."""
+"""ms-swift's own training with the README's two lines: MegatronGRPOTrainer.train_step on two ranks over two rollouts,
+from the answers of its vLLM server to the optimizer, with answers whose routes are missing, and an evaluation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from common.ranks import on_ranks
 from gpt import Layout
 
 LAYOUT, ROLES = Layout(tp=2), ("actor", "reference")
-LOST, SHORT = 1, 4  # The answer that has no routes, and the one whose last row did not come.
+LOST, SHORT = 1, 4  # The answer without routes, and the answer without its last row.
 
 
 def watched(trainer: Any) -> list[dict[str, Any]]:
-    """Of each rollout: what its batches and the service hold before anything is trained on."""
+    """For each rollout: its batches and the contents of the service before training on them."""
     rollouts, build = [], trainer._build_rollout_buffer
 
     def built(data_iterator: Any) -> Any:
@@ -43,7 +43,7 @@ def watched(trainer: Any) -> list[dict[str, Any]]:
 
 
 def chosen(trainer: Any) -> dict[str, Counter]:
-    """What the routers of each model chose, since the last time."""
+    """The choices of each model's routers since the last call."""
     found = {}
     for role in ROLES:
         maps = getattr(trainer.seen, role).maps
@@ -53,8 +53,8 @@ def chosen(trainer: Any) -> dict[str, Counter]:
 
 
 def train() -> Any:
-    """Two rollouts and two steps on each; within the first an evaluation, as trainer.evaluate begins: it has a rollout
-    of its own."""
+    """Two rollouts and two steps on each. During the first there is an evaluation with a rollout of its own, started
+    like trainer.evaluate."""
     sides.with_lines()
     server = sides.Server(lost=(LOST,), short=(SHORT,))
     trainer = sides.trainer_of(LAYOUT, "full", server)
@@ -100,7 +100,7 @@ class StepTest(unittest.TestCase):
         answered, synced = ranks[-1][2:]
         evaluated = sides.SAMPLES // 2
         self.assertEqual(len(answered), 2 * sides.SAMPLES + evaluated)
-        self.assertEqual(synced, 3)  # The engine was given the weights for each of the three.
+        self.assertEqual(synced, 3)  # The engine got new weights for each of the three.
         for rollouts, *_ in ranks:  # The same on all ranks of the replica.
             self.assertEqual([len(one["handles"]) for one in rollouts], [sides.SAMPLES, evaluated, sides.SAMPLES])
             self.assertEqual([one["routes"] for one in rollouts], [[], [], []])
@@ -111,7 +111,7 @@ class StepTest(unittest.TestCase):
         self.assertEqual([i for i, handle in enumerate(first["handles"]) if handle == 0], [LOST, SHORT])
         before = {*first["handles"], *evaluation["handles"]} - {0}
         self.assertEqual(set(evaluation["there"]), before)
-        self.assertEqual(set(second["there"]), {*second["handles"]})  # What was before is released.
+        self.assertEqual(set(second["there"]), {*second["handles"]})  # Earlier samples are released.
         for one, version in ((first, 0), (evaluation, 1), (second, 2)):
             self.assertEqual([one["there"][handle] for handle in {*one["handles"]} - {0}][:1], [[version]])
         tokens = [one for i, one in enumerate(answered[: sides.SAMPLES]) if i not in (LOST, SHORT)]
@@ -124,7 +124,7 @@ class StepTest(unittest.TestCase):
             print(f"rollout {number}: {told.total()} rows and layers as recorded in each pass", flush=True)
 
     def test_rows_in_the_service(self) -> None:
-        """They are the engine's, under the tokens of each sample."""
+        """Checks that they are the engine's routes, stored with the tokens of each sample."""
         with rr.local_server():
             [(handles, answered)] = on_ranks(1, rectangles)
             run = rr.Client().run(sides.RUN)
@@ -135,7 +135,7 @@ class StepTest(unittest.TestCase):
 
 
 def rectangles() -> Any:
-    """One step, on one rank, of batches that are not packed. Reference and teacher are the actor, without an adapter
+    """One step on one rank with batches that are not packed. Reference and teacher are the actor without the adapter
     that it would have."""
     sides.with_lines()
     server = sides.Server()
@@ -145,7 +145,7 @@ def rectangles() -> Any:
     rollouts = watched(trainer)
     trainer.train_step(sides.prompts(2))
     told, maps = sides.recorded(server.answered, times=1), trainer.seen.actor.maps
-    for first, live in ((0, True), (1, True), (2, False)):  # Of each micro-batch: reference, teacher and actor.
+    for first, live in ((0, True), (1, True), (2, False)):  # For each micro-batch: reference, teacher and actor.
         seen = sides.counted({layer: [one.numpy() for one in calls[first:12:3]] for layer, calls in maps.items()})
         missing = (told - seen).total()
         assert missing > told.total() // 4 if live else missing == 0, (first, missing, told.total())

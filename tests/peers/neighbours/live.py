@@ -1,9 +1,9 @@
-"""A process with the client and a neighbour that carries gRPC, protobuf or Abseil of its own, both at work.
+"""A process in which the client and a neighbour that contains gRPC, protobuf or Abseil both work.
 
     live.py NEIGHBOUR first|second local|global
 
-The neighbour is imported first or second; its libraries and ours are loaded with RTLD_GLOBAL where asked. Both then
-talk to servers at once, in threads; the process forks, and both sides append and read again.
+The neighbour is imported first or second; with `global`, its libraries and ours are loaded with RTLD_GLOBAL. Then both
+call servers at the same time, in threads. The process forks, and both processes append and read again.
 """
 
 import os
@@ -43,13 +43,13 @@ def grpcio() -> Callable[[], None]:
     def use() -> None:
         message = struct_pb2.Struct()
         message.update({"rows": "7" * 1000})
-        assert server and say(message, timeout=60) == message  # A server without references ends.
+        assert server and say(message, timeout=60) == message  # A server without references stops.
 
     return use
 
 
 def protobuf() -> Callable[[], None]:
-    """Builds, writes and parses messages, some of a file that is defined at run time."""
+    """Builds, serializes and parses messages, some of a file that is defined at run time."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, struct_pb2
 
     file = descriptor_pb2.FileDescriptorProto(name="routing_replay/v1/append.proto", package="theirs")
@@ -67,7 +67,7 @@ def protobuf() -> Callable[[], None]:
 
 
 def flight() -> Callable[[], None]:
-    """A server and a client of Arrow Flight, which has gRPC inside, too."""
+    """A server and a client of Arrow Flight, which also contains gRPC."""
     import pyarrow as pa
     import pyarrow.flight
 
@@ -87,7 +87,7 @@ def flight() -> Callable[[], None]:
 
 
 def ray() -> Callable[[], None]:
-    """A task of Ray, whose core worker has gRPC, protobuf and Abseil inside."""
+    """A task of Ray, whose core worker contains gRPC, protobuf and Abseil."""
     import ray
 
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
@@ -100,7 +100,7 @@ def ray() -> Callable[[], None]:
 
 
 def torch() -> Callable[[], None]:
-    """torch's own libraries, among them a protobuf."""
+    """torch's own libraries, which include a protobuf."""
     import torch
     import torch.distributed as dist
 
@@ -129,7 +129,7 @@ def ours() -> Callable[[str], None]:
 
 
 def at_once(name: str) -> None:
-    """Runs both at once, in threads."""
+    """Runs both at the same time, in threads."""
     failed: list[BaseException] = []
 
     def guarded(work: Callable[[], None]) -> None:
@@ -156,7 +156,7 @@ else:
     use_ours("before")
     use_theirs = globals()[neighbour]()
 at_once("both")
-# Only ours after a fork: gRPC's own Python, Flight and Ray promise nothing for theirs.
+# After a fork only our client is used: grpcio, Flight and Ray do not support it.
 child = os.fork()
 if child == 0:
     status = 1

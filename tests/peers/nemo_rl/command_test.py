@@ -1,5 +1,5 @@
-"""The README's two lines by NeMo-RL's own way: `examples/run_grpo.py` with the import behind its own, its examples'
-configurations with the override, and its `setup`, up to the workers that it starts."""
+"""The README's two lines with NeMo-RL's own command: `examples/run_grpo.py` with the import after its own, its example
+configurations with the override, and its `setup`, up to the start of its workers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class CommandTest(unittest.TestCase):
             self.enterContext(mock.patch.object(place, name, value))
 
     def script(self, line: str) -> Path:
-        """NeMo-RL's own script, with the line after its imports."""
+        """NeMo-RL's own script, with the line added after its imports."""
         source = (EXAMPLES / "run_grpo.py").read_text()
         last = [node for node in ast.parse(source).body if isinstance(node, (ast.Import, ast.ImportFrom))][-1]
         lines = source.splitlines()
@@ -115,7 +115,7 @@ class CommandTest(unittest.TestCase):
         self.assertNotIn("enable_return_routed_experts", next(iter(self.started.values()))[0]["vllm_kwargs"])
 
     def test_an_override_that_no_configuration_has(self) -> None:
-        """Shows that the check can fail: NeMo-RL rejects an unknown setting."""
+        """Shows that the check detects errors: NeMo-RL rejects an unknown setting."""
         with self.assertRaises(configs.OverridesError):
             self.start(WITH_ROUTER_REPLAY, "policy.router_replays.enabled=true")
 

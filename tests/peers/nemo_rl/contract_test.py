@@ -17,7 +17,8 @@ from routing_replay_trainer.integrations.nemo_rl import driver, policy
 
 class ContractTest(unittest.TestCase):
     def test_workers_are_ours(self) -> None:
-        """In the environment of NeMo-RL's own; Ray finds them by name, and imports our module with them."""
+        """They run in the environment of NeMo-RL's own workers; Ray finds them by name, and imports our module with
+        them."""
         for theirs, ours in driver.WORKERS.items():
             self.assertEqual(RayWorkerBuilder(theirs, {}).ray_actor_class_fqn, ours)
             self.assertEqual(get_actor_python_env(ours), ACTOR_ENVIRONMENT_REGISTRY[theirs])

@@ -1,4 +1,5 @@
-"""NeMo-RL's own R3 beside ours: the same rollout through both, the same experts at the routers, the same gradients."""
+"""NeMo-RL's own R3 compared with ours: the same rollout through both must give the same experts at the routers and the
+same gradients."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from gpt import Layout
 def step(
     layout: Layout, packed: bool, recompute: str, service: bool, *, moved: int = 0, filler: Any = None
 ) -> tuple[sides.Passes, list[dict[str, torch.Tensor]], list[list[int]], Counter[str]]:
-    """Of one rollout and its step: what this rank's routers chose, the gradients, the engine's answers, and what
-    `sides.fill` counted."""
+    """For one rollout and its step: the choices of this rank's routers, the gradients, the engine's answers, and the
+    counts of `sides.fill`."""
     layout.start()
     sides.install(service)
     config = sides.config_of(layout, packed)
@@ -46,10 +47,9 @@ def largest(ours: Any, theirs: Any) -> float:
 
 
 def body(layout: Layout, packed: bool, recompute: str) -> Any:
-    """Of all ranks together, by pass: rows that the record has; those of them that ours and NeMo-RL's lack; rows that
-    differ between both, and between NeMo-RL's and ours with moved rows; rows without a route. How far gradients are
-    apart, as they are and with the same filler. And of this rank, rows that NeMo-RL has a route for, and those of them
-    that differ."""
+    """For all ranks together, by pass: rows in the record; those that ours and NeMo-RL's lack; rows that differ between
+    both, and between NeMo-RL's and ours with shifted rows; rows without a route. The difference of gradients, as they
+    are and with the same filler. For this rank: rows for which NeMo-RL has a route, and those of them that differ."""
     theirs, theirs_gradients, answers, _ = step(layout, packed, recompute, False)
     ours, gradients, _, _ = step(layout, packed, recompute, True)
     moved, _, _, _ = step(layout, packed, recompute, True, moved=1)
@@ -98,7 +98,7 @@ class DifferentialTest(unittest.TestCase):
                                 continue
                             self.assertEqual(missing, (0, 0), name)
                             self.assertLessEqual(different, every - rows, name)
-                            self.assertGreater(shifted, rows // 2, name)  # Shows that the check can fail.
+                            self.assertGreater(shifted, rows // 2, name)  # Shows that the check detects errors.
                         self.assertEqual(alike, 0.0)
                         self.assertLess(apart, 1e-6)
                     rows = sum(found[name][0] for name in ("log-probabilities", "training"))

@@ -1,5 +1,5 @@
-"""NeMo-RL's own rollout and policy on the CPU: its multi-turn rollout around its vLLM worker, whose engine answers as
-vLLM does, its `Policy` and its Megatron worker around a GPTModel."""
+"""NeMo-RL's own rollout and policy on the CPU: its multi-turn rollout around its vLLM worker, whose engine answers like
+vLLM, and its `Policy` and its Megatron worker around a GPTModel."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ from routing_replay_trainer.integrations.nemo_rl import policy as of_trainer  # 
 
 
 def checkpoint(folder: Path) -> None:
-    """What the workers read of one: its configuration."""
+    """Writes the part of a checkpoint that the workers read: its configuration."""
     sizes = {"num_hidden_layers": LAYERS, "num_experts": gpt.EXPERTS, "num_experts_per_tok": gpt.TOP_K}
     config = {"model_type": "qwen3_moe", "mlp_only_layers": [0], "decoder_sparse_step": 1} | sizes
     (folder / "config.json").write_text(json.dumps(config))
@@ -70,7 +70,7 @@ def checkpoint(folder: Path) -> None:
 
 
 def install(service: bool) -> None:
-    """Restores what the import of our modules has replaced in NeMo-RL's, or NeMo-RL's own functions."""
+    """Restores NeMo-RL's functions that the import of our modules has replaced."""
     nemo_train.get_forward_backward_func = SCHEDULE
     for module, name, ours in (
         (vllm_worker, "pad_and_align_routed_expert_indices", of_rollout),
@@ -80,16 +80,17 @@ def install(service: bool) -> None:
 
 
 def routes(tokens: list[int]) -> np.ndarray:
-    """[tokens - 1, all layers, K]: what an engine chooses, by its own rule; never NO_ROUTE."""
+    """[tokens - 1, all layers, K]: the choice of an engine by its own rule; never NO_ROUTE."""
     table = np.random.default_rng(1).random((gpt.VOCABULARY, LAYERS, gpt.EXPERTS)).argsort(axis=2)
     chosen = table[np.array(tokens[:-1]), :, : gpt.TOP_K]
     return np.where((chosen == NO_ROUTE).all(2, keepdims=True), chosen[:, :, ::-1], chosen)
 
 
 class Engine:
-    """vLLM's LLM: its answers to a prompt. A prompt that begins with token 9 has an answer with too few rows.
+    """Stands in for vLLM's LLM: its answers to a prompt. The answer to a prompt that begins with token 9 has too few
+    rows.
 
-    moved: each row late by so many
+    moved: each row is late by this number
     """
 
     def __init__(self, moved: int = 0) -> None:
@@ -128,7 +129,7 @@ class Words:
 
 
 class Environment:
-    """It has a word behind each answer. Whoever says `again` answers once more."""
+    """An environment that appends a word to each answer. An answer with `again` gets another turn."""
 
     def __init__(self) -> None:
         self.step = types.SimpleNamespace(remote=self._step)
@@ -152,7 +153,7 @@ def _get(futures: Any) -> Any:
 
 
 def generation(moved: int = 0) -> Any:
-    """NeMo-RL's vLLM worker, whose __init__ starts vLLM on a GPU."""
+    """NeMo-RL's vLLM worker, whose __init__ would start vLLM on a GPU."""
     worker = object.__new__(vllm_worker.VllmGenerationWorkerImpl)
     worker.llm, worker.SamplingParams = Engine(moved), types.SimpleNamespace
     worker.routed_experts_dtype = torch.int8
@@ -170,7 +171,7 @@ def generation(moved: int = 0) -> Any:
 
 
 def engines(worker: Any) -> Any:
-    """The driver's end of this one."""
+    """The driver's side of the worker."""
     made = object.__new__(vllm_generation.VllmGeneration)
     made.cfg, made.worker_group = worker.cfg, Workers(worker)
     made.sharding_annotations = types.SimpleNamespace(get_axis_size=lambda name: 1)
@@ -204,9 +205,9 @@ def config_of(layout: gpt.Layout, packed: bool) -> dict[str, Any]:
 
 
 def rollout(config: dict[str, Any], moved: int = 0, bad: bool = False) -> tuple[Any, list[list[int]]]:
-    """NeMo-RL's batch of a step, and what its engine has answered last to each. Answer 1 has two turns.
+    """NeMo-RL's batch of a step, and the engine's last answer for each sample. Answer 1 has two turns.
 
-    bad: of answer 2 rows are missing, and 3 has had no answer
+    bad: rows of answer 2 are missing, and sample 3 has no answer
     """
     worker = generation(moved)
     logs = []
@@ -257,7 +258,7 @@ class Workers:
 
 
 def policy_of(config: dict[str, Any], layout: gpt.Layout, recompute: str = "none") -> Any:
-    """NeMo-RL's Policy and Megatron worker, whose __init__ wants GPUs and a checkpoint. `seen` has the gradients of
+    """NeMo-RL's Policy and Megatron worker, whose __init__ requires GPUs and a checkpoint. `seen` has the gradients of
     each step."""
     packed = config["sequence_packing"]["enabled"]
     settings = layout.config(
@@ -308,8 +309,8 @@ Passes = dict[str, dict[int, list[torch.Tensor]]]  # What routers chose, by laye
 
 
 def fill(module: Any, passes: Passes) -> Counter[str]:
-    """Rows that NeMo-RL's own R3 has no route for take what these passes have chosen, all others what its record says.
-    Counts the others, as they come, and those of them that chose otherwise in these passes."""
+    """For rows without a route in NeMo-RL's own R3, uses the choices of these passes; for all others, its record.
+    Counts the others, and those of them for which these passes chose other experts."""
     found: Counter[str] = Counter()
     for router in gpt.routers([module]):
         other = iter([one for maps in passes.values() for one in maps[router.layer_number - 1]])
@@ -368,7 +369,7 @@ def passes(policy: Any, data: Any) -> Passes:
 
 
 def recorded(answers: list[list[int]], times: int = 1) -> Counter[tuple[int, tuple[int, ...]]]:
-    """(layer, experts) of all rows that the engine has reported, of MoE layers on this stage; each so often."""
+    """Counts (layer, experts) of all rows that the engine reported for MoE layers of this stage."""
     rows: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for one in answers:
         for row in routes(one):
@@ -378,7 +379,7 @@ def recorded(answers: list[list[int]], times: int = 1) -> Counter[tuple[int, tup
 
 
 def counted(maps: dict[int, list[torch.Tensor]]) -> Counter[tuple[int, tuple[int, ...]]]:
-    """The same of all rows of all calls of routers."""
+    """Counts the same over all rows of all calls of routers."""
     rows: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for layer, calls in maps.items():
         for chosen in calls:

@@ -1,4 +1,5 @@
-"""NeMo-RL's step through the service, by the README's line: its rollout, its batch, `Policy`'s passes, release."""
+"""NeMo-RL's step through the service with the README's line: its rollout, its batch, the passes of its `Policy`, and
+the release."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ CHECK = unittest.TestCase()
 
 
 def check_batch(data: Any, answers: list[list[int]]) -> list[int]:
-    """Handles take the place of routes: at each token that the engine has processed, and not after it."""
+    """Handles replace routes: at each token that the engine has processed, and at none after it."""
     column = data["routed_experts"]
     CHECK.assertEqual((tuple(column.shape), str(column.dtype)), ((*data["input_ids"].shape, 1, 1), "torch.int64"))
     columns = column[:, :, 0, 0].tolist()
@@ -69,7 +70,7 @@ def body() -> Any:
             CHECK.assertEqual((stored.status, stored.num_tokens), ("OK", len(answers[index])))
             np.testing.assert_array_equal(stored.rows, sides.routes(answers[index])[:, 1:])
         before = {one.handle for one in run.list()} - set(handles)
-        CHECK.assertEqual(len(before), 2)  # Turns that are a part of another, and what came to nothing.
+        CHECK.assertEqual(len(before), 2)  # Turns that are part of another one, and turns without a result.
         sides.rollout(config)  # A validation.
         run.release([handles[LOST]])
         good.remove(LOST)

@@ -1,4 +1,4 @@
-"""sglang.Engine with a hierarchical cache, which brings back keys and values of tokens, but not their rows."""
+"""sglang.Engine with a hierarchical cache, which restores keys and values of tokens, but not their rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CacheTest(EngineTest):
     def test_tokens_from_host_memory(self) -> None:
         prompt, geometry = self.ids(300), self.run_.geometry
         first = self.ask(prompt)
-        for _ in range(4):  # They take the device's place of the first.
+        for _ in range(4):  # These evict the first prompt's tokens from the device.
             self.ask(self.ids(700))
         attached = self.open_run("attached")
         with attach.sglang(self.engine, attached, replace=False) as attachment:

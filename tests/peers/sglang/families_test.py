@@ -1,7 +1,7 @@
-"""Other models than the tests beside this one have: families, a dense layer, ids that need 16 bits.
+"""Models that the other tests do not have: families, a dense layer, ids that need 16 bits.
 
-SGLang builds experts in all layers of a Qwen3 whose configuration names some dense ones (mlp_only_layers), so the dense
-layer is GLM-4's.
+SGLang builds experts in all layers of a Qwen3 model whose configuration names some dense ones (mlp_only_layers), so the
+dense layer is GLM-4's.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import unittest
 
-os.environ["TRITON_INTERPRET"] = "1"  # Qwen2's shared expert has a kernel of Triton alone.
+os.environ["TRITON_INTERPRET"] = "1"  # The kernel of Qwen2's shared expert exists only in Triton.
 
 from peer import EngineTest, given_rows
 from routing_replay.engines import attach

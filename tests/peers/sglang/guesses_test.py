@@ -1,4 +1,5 @@
-"""sglang.Engine that guesses tokens by n-grams: one guess of a token, and several at once, whose rows are wrong."""
+"""sglang.Engine with speculative tokens from n-grams: one guess per token, and several at once, whose rows are
+wrong."""
 
 from __future__ import annotations
 
@@ -42,13 +43,13 @@ class SeveralGuessesTest(EngineTest):
         self.assertFalse(attachment.attached)
         self.assertIn("several drafts", logs.output[0])
         wrong = 0
-        for _ in range(20):  # Which guesses it makes depends on what it computes in one batch.
+        for _ in range(20):  # Its guesses depend on which requests it computes in one batch.
             wrong = wrong or self.wrong_sets()
         self.assertGreater(wrong, 0, "rows of several drafts are right: attach to such engines")
         self.assertEqual(self.run_.list(), [])
 
     def wrong_sets(self) -> int:
-        """Of some answers, beside those of the same tokens as a prompt."""
+        """Rows of some answers, compared with those of the same tokens as a prompt."""
         prompts = [[token for _ in range(8) for token in (10, 11, *self.ids(2))] for _ in range(4)]
         guessed = self.ask(prompts, max_new_tokens=60)
         self.engine.flush_cache()

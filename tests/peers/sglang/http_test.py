@@ -1,4 +1,4 @@
-"""SGLang's server: its routes that give routed experts, through the adapter and the plug-in, and the README's rollout
+"""SGLang's server: its routes that return routed experts, through the adapter and the plug-in, and the README's rollout
 worker."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHAT = [10, 20, 30, 40]  # The tokens of the chat.
 
 
 class HttpTest(PeerTest):
-    """The server has the plug-in, whose run the last test makes: until then answers keep their rows."""
+    """The server has the plug-in. The last test creates its run; before, answers keep their rows."""
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -46,7 +46,7 @@ class HttpTest(PeerTest):
         return post(f"{self.url}/v1/{route}", asked | body)
 
     def check_text(self, case: str, text: bytes, prompt: list[int], place: int | None = None, **options: Any) -> None:
-        """Read both as json.loads and as routing_replay.http do; `place` in a batch of /generate."""
+        """Reads both as json.loads and as routing_replay.http do; `place` in a batch of /generate."""
         for kind, reply in (("json", json.loads(text)), ("http", http.routed_experts(text))):
             reply = reply if place is None else reply[place]
             sample = f"{case}/{place}/{kind}".replace(" ", "-")
@@ -160,7 +160,7 @@ class HttpTest(PeerTest):
         self.assertEqual(len({state.sample for state in run.list()}), len(after) + 1)
 
     def sealed(self, run: rr.Run, sample: str) -> Any:
-        """The plug-in appends rows while the answer is still generated."""
+        """The plug-in appends rows while the answer is still being generated."""
         run.read_one(sample, wait=True)
         return run.stat(sample)
 

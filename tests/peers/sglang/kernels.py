@@ -1,7 +1,8 @@
-"""A plug-in of SGLang, of these tests, that its processes load: what its packages on an index have for GPUs alone.
+"""A plug-in of SGLang for these tests, loaded by its processes. It replaces code that SGLang's packages have only for
+GPUs.
 
-Guesses: SGLang's own Triton kernels, as it takes them on Intel's GPUs, which Triton interprets (TRITON_INTERPRET=1).
-The hierarchical cache: a copy by indices.
+Speculation: SGLang's own Triton kernels for Intel's GPUs, which Triton interprets (TRITON_INTERPRET=1). The
+hierarchical cache: a copy by indices.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from sglang.srt.state_capturer.routed_experts import extract_routed_experts_from
 
 
 def settings(model: str = "qwen3", **others: Any) -> dict[str, Any]:
-    """Prompts longer than chunked_prefill_size are computed in chunks; answers of 1024 tokens in all fit at once."""
+    """Prompts longer than chunked_prefill_size are computed in chunks; answers of 1024 tokens in all fit at the same
+    time."""
     return {
         "model_path": str(MODELS / model),
         "device": "cpu",
@@ -30,7 +31,7 @@ def settings(model: str = "qwen3", **others: Any) -> dict[str, Any]:
         "max_running_requests": 8,
         "context_length": 1024,
         "chunked_prefill_size": 64,
-        "schedule_conservativeness": 0.1,  # More requests begin than there is room for, so that some are preempted.
+        "schedule_conservativeness": 0.1,  # More requests start than there is room for, so that some are preempted.
         "random_seed": 0,
         "log_level": "error",
         "skip_server_warmup": True,
@@ -46,7 +47,7 @@ def given_rows(meta: dict[str, Any], geometry: Any) -> np.ndarray:
 class EngineTest(PeerTest):
     MODEL = "qwen3"
     OTHERS: ClassVar[dict[str, Any]] = {}
-    KERNELS = False  # Whether it needs those of kernels.py.
+    KERNELS = False  # Whether it needs the kernels of kernels.py.
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -56,7 +57,7 @@ class EngineTest(PeerTest):
             install(folder, "peer-kernels", {PLUGINS: {"kernels": "kernels:plug_in"}})
             sys.path.append(folder)
         cls.engine = sglang.Engine(**settings(cls.MODEL, **cls.OTHERS))
-        # The engine ends all child processes of this process, so it ends first: stored rows are read before.
+        # The engine kills all child processes of this process when it ends, so stored rows are read before.
         cls.addClassCleanup(cls.engine.shutdown)
         cls.run_ = cls.open_run(cls.__name__, cls.MODEL)
 

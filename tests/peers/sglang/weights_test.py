@@ -1,4 +1,4 @@
-"""sglang.Engine that gets new weights in the middle of answers, in each of the three ways that it has for that."""
+"""sglang.Engine that gets new weights in the middle of answers, in each of its three ways."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class WeightsTest(EngineTest):
             asked = {"sampling_params": params, "return_routed_experts": True, "stream": True}
             last = None
             async for output in await self.engine.async_generate(input_ids=prompts[number], **asked):
-                # Rows come with an answer's end (BatchResultProcessor._maybe_collect_routed_experts), read from where
-                # the cache has its tokens then: of a stream nothing can be recorded before it is computed again.
+                # Rows come with an answer's end (BatchResultProcessor._maybe_collect_routed_experts), and are read from
+                # where the cache then has its tokens. So rows of a stream cannot be recorded before they are computed
+                # again.
                 self.assertTrue(last is None or "routed_experts" not in last["meta_info"])
                 last = output
                 if output["meta_info"]["completion_tokens"] >= 10:
@@ -57,7 +58,7 @@ class WeightsTest(EngineTest):
         return self.engine.loop.run_until_complete(play())
 
     def test_in_place(self) -> None:
-        """What was computed of the context stays in the cache, and the rest comes of the new weights."""
+        """The computed part of the context stays in the cache, and the rest is computed with the new weights."""
         run, prompts = self.open_run("in-place"), [self.ids(21), self.ids(40)]
         with attach.sglang(self.engine, run, replace=False) as attachment:
             replies = self.across_an_update("in_place", *prompts)
@@ -71,8 +72,8 @@ class WeightsTest(EngineTest):
             self.check_reply("in place", run, sample, prompt, reply, pieces=pieces)
 
     def test_answers_that_are_computed_again(self) -> None:
-        """SGLang gives those experts that the new weights choose for all tokens, also for those that were sampled with
-        others: no row of these is recorded."""
+        """SGLang returns the experts of the new weights for all tokens, even for those that were sampled with older
+        weights. None of these rows may be recorded."""
         run, prompts = self.open_run("retracted"), [self.ids(21), self.ids(40)]
         with attach.sglang(self.engine, run, replace=False) as attachment:
             replies = self.across_an_update("retract", *prompts)
@@ -86,8 +87,8 @@ class WeightsTest(EngineTest):
             self.kept.add("given of a retracted", prompt + reply["output_ids"], given, "qwen3_later")
 
     def test_an_answer_in_parts_keeps_its_rows(self) -> None:
-        """Two requests under the name of one sample: the rows of the first are those that its tokens were sampled with,
-        whatever the engine computes again for the second."""
+        """Two requests under the name of one sample: the rows of the first must be those with which its tokens were
+        sampled, whatever the engine computes again for the second."""
         run, prompt = self.open_run("in-parts"), self.ids(30)
         options = {"sample": lambda output, index: "agent", "replace": False, "seal": False}
         with attach.sglang(self.engine, run, **options) as attachment:
@@ -106,8 +107,8 @@ class WeightsTest(EngineTest):
         np.testing.assert_array_equal(stored.rows, np.concatenate([early, late[begin:]]))
 
     def test_the_first_rows_stay(self) -> None:
-        """An answer that is aborted for new weights and goes on with them: what the engine computes again of the
-        context is compared, and not stored."""
+        """An answer is aborted for new weights and continued with them: rows that the engine computes again for the
+        context are compared, and not stored."""
         prompt = self.ids(50)
         [first] = self.across_an_update("abort", prompt)
         self.assertEqual(first["meta_info"]["finish_reason"]["type"], "abort")

@@ -1,5 +1,5 @@
-"""SkyRL's own R3, with routes in the batch, beside the README's way, with routes in the service: the same experts at
-every recorded row of its log-probability and its training pass, and the same gradients."""
+"""SkyRL's own R3, with routes in the batch, compared with the README's recipe, with routes in the service: the experts
+at every recorded row of its log-probability and training passes must be equal, and so must the gradients."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ LAYOUTS: dict[str, tuple[int, list[str], bool]] = {
 
 
 class Rollout:
-    """Samples whose tokens are all different, so that a token tells its row."""
+    """Samples whose tokens are all different, so that a token identifies its row."""
 
     def __init__(self) -> None:
         random = np.random.default_rng(11)
@@ -67,13 +67,13 @@ class Rollout:
         tokens = np.split(FIRST + random.permutation(500)[: lengths.sum()], np.cumsum(lengths)[:-1])
         table = random.random((FIRST + 500, sides.LAYERS, sides.EXPERTS)).argsort(axis=2)[..., : sides.TOP_K]
         self.tokens = [one.tolist() for one in tokens]
-        self.own = [place % 3 != 1 for place in range(SAMPLES)]  # Of others the last token is none of the engine's.
+        self.own = [place % 3 != 1 for place in range(SAMPLES)]  # Whether the last token is the engine's.
         self.fed = [one[: -2 + own] for one, own in zip(self.tokens, self.own, strict=True)]
         self.routes = [table[one].astype(np.uint8) for one in self.fed]
         self.experts = {token: [*map(tuple, np.sort(table[token]).tolist())] for one in self.fed for token in one}
 
     def output(self, moved: int) -> dict[str, Any]:
-        """As SkyRL's generators give it. moved: rows are late by so many"""
+        """In the form of SkyRL's generators. moved: rows are late by this number"""
         cuts = [2 + place % 3 for place in range(SAMPLES)]
         responses = [one[cut:] for cut, one in zip(cuts, self.tokens, strict=True)]
         return {
@@ -86,7 +86,7 @@ class Rollout:
 
 
 def batch(config: Any, rollout: Rollout, kind: Any, service: bool, moved: int) -> Any:
-    """As SkyRL's trainer makes it of a rollout."""
+    """In the form that SkyRL's trainer makes of a rollout."""
     trainer = object.__new__(kind)
     trainer.cfg, trainer.all_metrics, trainer.global_step = config, {}, 1
     trainer.tokenizer = types.SimpleNamespace(pad_token_id=0)
@@ -105,7 +105,7 @@ def batch(config: Any, rollout: Rollout, kind: Any, service: bool, moved: int) -
 
 
 def step(config: Any, rollout: Rollout, service: bool, moved: int = 0) -> dict[str, Any]:
-    """SkyRL's log-probability pass and its training pass on one rank: what its routers gave, and what came out."""
+    """SkyRL's log-probability pass and its training pass on one rank: the choices of its routers, and the results."""
     from routing_replay_trainer.integrations import skyrl
 
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
@@ -124,7 +124,7 @@ def step(config: Any, rollout: Rollout, service: bool, moved: int = 0) -> dict[s
     data = made[0].chunk(len(made[0]) // replicas)[mpu.get_data_parallel_rank()]
 
     def seen() -> tuple[int, int]:
-        """How many rows with a route got its experts, and how many got others."""
+        """The number of rows with a route that got its experts, and of those that got others."""
         of_ranks: list[Any] = [None] * world
         torch.distributed.all_gather_object(of_ranks, built.kept.fed)
         first = of_ranks[rank % (world // mpu.get_pipeline_model_parallel_world_size())]
@@ -144,7 +144,7 @@ def step(config: Any, rollout: Rollout, service: bool, moved: int = 0) -> dict[s
 
 
 def summed(ranks: list[Any]) -> list[list[int]]:
-    """Per pass, the numbers of right and of wrong rows."""
+    """Per pass, the number of right and of wrong rows."""
     return [[sum(one["passes"][place][kind] for one in ranks) for kind in (0, 1)] for place in (0, 1)]
 
 
@@ -183,9 +183,9 @@ class DifferentialTest(unittest.TestCase):
                 if own_is_right:
                     self.assertEqual(summed(theirs)[0][0] >= sets, True)
                     self.assertEqual(padded or summed(theirs) == whole, True)
-                    # Rows without a route have other experts, so sums are rounded in another way.
+                    # Rows without a route have other experts, which changes the rounding of sums.
                     self.assertLess(difference, 1e-6)
-                else:  # It takes rows of a rectangle sample by sample, and the model position by position.
+                else:  # Its rows are in sample order; the model's are in position order.
                     self.assertGreater(summed(theirs)[0][1], sets // 2)
                 compared += 1
         self.assertEqual(compared, len(LAYOUTS))

@@ -30,10 +30,10 @@ STAND_INS = ("megatron.bridge", "nvidia_resiliency_ext")
 
 
 class Kept:
-    """The tokens that the model got, and what its routers returned, since the last `rows`."""
+    """The tokens that the model got, and the results of its routers, since the last `rows`."""
 
     def __init__(self, model: Any) -> None:
-        self.fed: list[torch.Tensor] = []  # [samples, tokens] of each forward pass; of the first stage alone.
+        self.fed: list[torch.Tensor] = []  # [samples, tokens] of each forward pass; only on the first stage.
         self._calls: list[tuple[int, bool, torch.Tensor]] = []
         if model.pre_process:
             model.embedding.register_forward_pre_hook(self._feed, with_kwargs=True)
@@ -49,7 +49,7 @@ class Kept:
     def rows(self, fed: list[torch.Tensor]) -> Iterator[tuple[int, int, tuple[int, ...]]]:
         """(layer, token, its experts). fed: of the first stage"""
         begun: Counter[tuple[int, bool]] = Counter()
-        for layer, gradients, chosen in self._calls:  # What is computed again has gradients then, and had none before.
+        for layer, gradients, chosen in self._calls:  # In recompute they have gradients, and before they had none.
             tokens = fed[begun[layer, gradients]].transpose(0, 1).reshape(-1)
             tokens = tokens.chunk(mpu.get_tensor_model_parallel_world_size())[mpu.get_tensor_model_parallel_rank()]
             begun[layer, gradients] += 1
@@ -61,7 +61,7 @@ class Kept:
 
 class Provider:
     """The configuration that megatron.bridge makes from a checkpoint. SkyRL sets options on it; the model is built from
-    them, except those about how Transformer Engine computes."""
+    them, except for those of Transformer Engine."""
 
     built: Provider | None = None
 
@@ -95,7 +95,7 @@ class Provider:
 def setup() -> None:
     """Called in each process before SkyRL is imported."""
     stand_ins.install(*STAND_INS, keep="qwen_vl")
-    stand_ins.hide("vllm")  # A folder with this name is on the path, and it is not vLLM.
+    stand_ins.hide("vllm")  # A folder on the path has this name, but it is not vLLM.
     import megatron.bridge
     from megatron.bridge.peft import utils
 
@@ -103,7 +103,7 @@ def setup() -> None:
     megatron.bridge.AutoBridge.from_hf_pretrained().to_megatron_provider = Provider
     utils.finalize_model_grads_with_expert_adapter_sync = finalize_model_grads
     group = torch.distributed.init_process_group
-    torch.distributed.init_process_group = lambda backend, **said: group("gloo", **said)  # SkyRL asks for NCCL, too.
+    torch.distributed.init_process_group = lambda backend, **said: group("gloo", **said)  # SkyRL requests NCCL, too.
 
 
 def checkpoint(folder: Path) -> None:
@@ -114,7 +114,7 @@ def checkpoint(folder: Path) -> None:
 
 
 def configuration(model: Path, *said: str) -> Any:
-    """As the integration's `main` makes it."""
+    """Made like the integration's `main` makes it."""
     from routing_replay_trainer.integrations import skyrl
     from skyrl.train.config import SkyRLTrainConfig
 
@@ -142,7 +142,7 @@ def options(model: Path) -> list[str]:
 
 
 def reduced(config: Any) -> Any:
-    """SkyRL's configuration of a trainer, with Megatron's reductions of gradients as gloo has them."""
+    """SkyRL's configuration of a trainer, with reductions of gradients that gloo supports."""
     megatron = config.policy.megatron_config
     as_gloo = {"use_distributed_optimizer": False, "average_in_collective": False}
     megatron.ddp_config = vars(megatron.ddp_config) | as_gloo
@@ -150,7 +150,7 @@ def reduced(config: Any) -> Any:
 
 
 def worker(kind: Any, config: Any, rank: int, world: int) -> Any:
-    """As Ray makes it, in this process, which is one of torch.distributed's."""
+    """Made as Ray makes it, but in this process, which is one of torch.distributed's."""
     where = {"rank": rank, "local_rank": rank, "world_size": world, "master_addr": "127.0.0.1", "master_port": 1}
     made = kind(cfg=reduced(config.trainer), sequence_parallel_size=1, **where)
     made.init_worker_process_group()

@@ -1,6 +1,6 @@
-"""SkyRL's own training by the README's command line, from there and its data set to release: `BasePPOExp.run` and
-`RayPPOTrainer.train` with its generator, its dispatch and its policy's and reference's workers. Some answers have two
-turns, and of each rollout the routes of one are lost."""
+"""SkyRL's own training with the README's command line, from its data set to the release: `BasePPOExp.run` and
+`RayPPOTrainer.train` with its generator, its dispatch, and its policy's and reference's workers. Some answers have two
+turns, and of each rollout the routes of one answer are lost."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Words(BaseTextEnv):
 
 
 class Engine:
-    """Answers of an inference client, which go on where the last turn has ended."""
+    """Answers of an inference client, which continue where the last turn ended."""
 
     def __init__(self) -> None:
         self.random = np.random.default_rng(3)
@@ -97,7 +97,7 @@ class Actor:
 
 
 class Seen:
-    """Keeps what each pass was given, and what the routers chose."""
+    """Keeps the inputs of each pass, and the choices of the routers."""
 
     def init_model(self, *said: Any, **options: Any) -> None:
         super().init_model(*said, **options)
@@ -120,7 +120,7 @@ class Seen:
 
 
 def trainer(integration: Any) -> Any:
-    """The integration's, which syncs no engine's weights and keeps what becomes of each step."""
+    """The integration's trainer, without syncing weights to engines; it keeps the results of each step."""
 
     class Trainer(integration.Trainer):
         steps: ClassVar[list[dict[str, Any]]] = []
@@ -258,14 +258,14 @@ class StepTest(unittest.TestCase):
             whole = Counter({row: count * times for row, count in self.told(tokens).items()})
             self.assertGreater((whole - seen).total(), 0)  # Samples whose routes were lost route live.
             moved = Counter({row: count * times for row, count in self.told(tokens, late=1).items()})
-            self.assertGreater((moved - seen).total(), moved.total() // 2)  # Shows that the check can fail.
+            self.assertGreater((moved - seen).total(), moved.total() // 2)  # Shows that the check detects errors.
             self.assertTrue(any(token == 0 for _, token, _ in seen))  # Samples that SkyRL has added as padding.
             print(f"{name}: {wanted.total()} rows and layers as recorded")
         [(_, _, seen)] = step["ref"]
         self.assertGreater((told - seen).total(), told.total() // 4)  # It routes live.
 
     def told(self, samples: list[list[int]], late: int = 0) -> Counter[Any]:
-        """(layer, token, its experts) of rows that the engine has given. late: by so many rows"""
+        """(layer, token, its experts) of the rows that the engine returned. late: by this number of rows"""
         chosen = np.sort(TABLE).tolist()
         return Counter(
             (layer, token, tuple(chosen[one[place - late]][layer]))

@@ -1,5 +1,5 @@
-"""The README's lines through the framework's own parse_args, in which SGLang's options are its own, too: what it, its
-engines, its Megatron and ours make of them."""
+"""The README's lines through the framework's own parse_args, which includes SGLang's options: how the framework, its
+engines, its Megatron and our code interpret them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def changed(before: Namespace, after: Namespace) -> dict[str, Any]:
 
 class ContractTest(unittest.TestCase):
     def test_its_parser(self) -> None:
-        """Makes of the lines what the tests of rollout and trainer begin with."""
+        """The parsed README lines must equal the arguments that the tests of rollout and trainer use."""
         self.assertEqual(len(LINES), 3)
         made = changed(parsed([]), parsed(LINES))
         self.assertEqual(made, changed(sides.args_of(), sides.with_lines(sides.args_of())))
@@ -67,7 +67,7 @@ class ContractTest(unittest.TestCase):
     def test_engines_report_their_choice(self) -> None:
         known = inspect.signature(engine.ServerArgs).parameters
         self.assertIn("enable_return_routed_experts", known)
-        # It asks for the fields of a dataclass, which those of SGLang 0.5.23 are no longer.
+        # The framework expects a dataclass, which SGLang's arguments are no longer since 0.5.23.
         with mock.patch.object(engine, "ServerArgs", dataclasses.make_dataclass("ServerArgs", known)):
             for lines, reports in (([], None), (LINES, True)):
                 said, _ = engine._compute_server_args(parsed(lines), 0, "", 1, "host", 2, base_gpu_id=0)
@@ -87,7 +87,7 @@ class ContractTest(unittest.TestCase):
             self.assertIs(sides.part("utils.misc").load_function(path), getattr(sides.integration(), hook))
 
     def test_a_line_that_is_missing(self) -> None:
-        """The error names the missing line, before a model is built or a sample is stored."""
+        """The error must name the missing line, before a model is built or a sample is stored."""
         *of_trainer, init = LINES
         for line in of_trainer:
             args = parsed([other for other in LINES if other is not line])

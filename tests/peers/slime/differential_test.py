@@ -1,4 +1,5 @@
-"""Its own R3 beside ours: the same rollout through both, the same experts at the routers, the same gradients."""
+"""The framework's own R3 compared with ours: the same rollout through both must give the same experts at the routers
+and the same gradients."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ Change = Callable[[np.ndarray], np.ndarray]  # Of rows [T - 1, layers, K].
 
 
 def rollout(args: Any, change: Change | None) -> list[Any]:
-    """Samples as its generate leaves them; one has a tool's answer within. change: of what an engine reports"""
+    """Samples as the framework's generate leaves them; one contains a tool's answer. change: changes the engine's
+    report"""
 
     async def post(url: str, payload: dict[str, Any], headers: Any = None) -> dict[str, Any]:
         engine = types.SimpleNamespace(asked=[], answered=[], version=1, silent=())
@@ -59,7 +61,7 @@ def rollout(args: Any, change: Change | None) -> list[Any]:
                     sides.own.add_of_tool(args, sample, [7, 8])
             samples.append(await sides.own.ended(args, sample))
         if args.custom_megatron_init_path:
-            judged = Sample(index=0, prompt="2 3 4", tokens=[2, 3, 4])  # Evaluation counts samples from 0, too.
+            judged = Sample(index=0, prompt="2 3 4", tokens=[2, 3, 4])  # Evaluation numbers its samples from 0, too.
             judged = await sides.own.generate(args, judged, {"max_new_tokens": 32})
             judged = await sides.own.ended(args, judged, evaluation=True)
             assert judged.rollout_routed_experts is None and not judged.metadata
@@ -97,7 +99,7 @@ def step(
     """Training on one rollout: what the actor has seen, and the samples.
 
     by: "itself", "us" or "nobody"
-    spoil: is done to the actor before it trains
+    spoil: applied to the actor before it trains
     """
     flags = {"use_rollout_routing_replay": True, "use_routing_replay": True} if by == "itself" else {}
     args = sides.args_of(context_parallel_size=layout.cp, sequence_parallel=layout.tp > 1, **flags, **ROLES[role])
@@ -132,7 +134,7 @@ def largest(ours: Any, theirs: Any) -> float:
 
 
 def differing(one: Any, other: Any) -> dict[int, list[torch.Tensor]]:
-    """By layer and call: the rows with other experts."""
+    """By layer and call: the rows with different experts."""
     return {
         layer: [(a != b).any(1) for a, b in zip(one.calls.maps[layer], maps, strict=True)]
         for layer, maps in other.calls.maps.items()
@@ -140,11 +142,12 @@ def differing(one: Any, other: Any) -> dict[int, list[torch.Tensor]]:
 
 
 def body(layout: Layout, recompute: str) -> dict[str, Any]:
-    """What is counted is of all ranks together, in rows of a layer's call."""
+    """Counts are of all ranks together, in rows of a layer's call."""
     theirs, tokens = step(layout, recompute, "itself")
     ours, _ = step(layout, recompute, "us")
     moved, _ = step(layout, recompute, "us", change=lambda rows: np.roll(rows, 1, axis=0))
-    # A row has a route where other routes change what its own R3 chooses: not the last one of a sample, nor padding.
+    # A row has a route if other routes change the choice of the framework's own R3 there. The last row of a sample and
+    # padding have none.
     others, _ = step(layout, recompute, "itself", change=lambda rows: (rows + 1) % sides.EXPERTS)
     routed = differing(others, theirs)
     filled, _ = step(layout, recompute, "itself", filler=(ours.calls, routed))
@@ -173,7 +176,8 @@ def body(layout: Layout, recompute: str) -> dict[str, Any]:
 
 
 def critic(recompute: str) -> tuple[int, int]:
-    """Of our critic's rows: how many differ from those of a critic without any replay, and how many there are."""
+    """The number of rows of our critic that differ from those of a critic without replay, and the number of all
+    rows."""
     (ours, _), (nobodys, _) = (step(Layout(), recompute, by, role="critic") for by in ("us", "nobody"))
     rows = [row for calls in differing(ours, nobodys).values() for call in calls for row in call.tolist()]
     return sum(rows), len(rows)
@@ -203,7 +207,7 @@ class DifferentialTest(unittest.TestCase):
                     for one in said:
                         self.assertEqual(one["missing"], (0, 0))
                         self.assertEqual((one["routed"], one["different"]), (one["told"], 0))
-                        self.assertGreater(one["shifted"], one["told"] // 2)  # Shows that the check can fail.
+                        self.assertGreater(one["shifted"], one["told"] // 2)  # Shows that the check detects errors.
                         self.assertEqual(one["filled"], 0.0)
                         self.assertLess(one["as they are"], 1e-6)
                     apart, filled = (max(one[name] for one in said) for name in ("as they are", "filled"))

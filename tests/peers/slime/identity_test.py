@@ -1,5 +1,5 @@
-"""Samples that share an index, by the framework's own functions: siblings of an agent, evaluation, which counts from 0,
-and answers that are begun again. Each has the rows that the engine gave for it."""
+"""Samples that share an index, made by the framework's own functions: siblings of an agent, evaluation, which numbers
+from 0, and answers that are started again. Each must have the rows that the engine returned for it."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ class IdentityTest(unittest.TestCase):
         integration = sides.integration()
         self.enterContext(mock.patch.object(integration.rollout, "_opening", _shared.Opening()))
         self.args = sides.with_lines(sides.args_of(custom_rm_path="sides.reward", partial_rollout=True))
-        self.answers: list[tuple[list[int], str, int]] = []  # What is new, how it ends, with which weights.
+        self.answers: list[tuple[list[int], str, int]] = []  # (new tokens, finish reason, weight version)
 
     def run_all(self, *samples: Any) -> list[Any]:
-        """What its function behind each request of the rollout makes of them, one after the other."""
+        """Applies the function that the framework calls after each request of the rollout, for one answer after the
+        other."""
 
         async def post(url: str, payload: dict[str, Any], headers: Any = None) -> dict[str, Any]:
             new, finish, version = self.answers.pop(0)
@@ -79,7 +80,7 @@ class IdentityTest(unittest.TestCase):
         return rows.rows
 
     def check(self, one: Any, *versions: tuple[int, int]) -> None:
-        """versions: up to which row, which weights"""
+        """versions: weight versions, each up to a row"""
         begin = 0
         for end, version in versions:
             given = sides.routes(one.tokens, version)[begin:end, 1:]
@@ -97,7 +98,7 @@ class IdentityTest(unittest.TestCase):
             self.check(one, (len(one.tokens) - 1, version))
 
     def test_begun_again(self) -> None:
-        """With another answer under newer weights, be it after an answer that was cut short or after a whole one."""
+        """With another answer under newer weights, after an aborted answer or after a complete one."""
         for finish in ("abort", "stop"):
             with self.subTest(finish):
                 self.answers = [([50, 51], finish, 1), ([60, 61, 62], "stop", 2)]
@@ -112,7 +113,7 @@ class IdentityTest(unittest.TestCase):
                 self.assertEqual(one.metadata, {"of": "the user"})
 
     def test_goes_on(self) -> None:
-        """The sample keeps the rows that older weights made."""
+        """The sample keeps the rows of older weights."""
         self.answers = [([50, 51], "abort", 1), ([60, 61, 62], "stop", 2)]
         (one,) = self.run_all(sample())
         (one,) = self.run_all(one)
@@ -120,8 +121,8 @@ class IdentityTest(unittest.TestCase):
         self.check(one, (4, 1), (7, 2))
 
     def test_cut_short(self) -> None:
-        """A group's reward may come behind an abort, and the framework then trains on it: all of a batch have handles.
-        Neither an answer that is cut short nor one that has nothing to add has rows of its own."""
+        """A group's reward may come after an abort, and the framework then trains on it, so all samples of a batch have
+        handles. Neither an aborted answer nor one without new tokens has rows of its own."""
         self.answers = [([50, 51], "stop", 1), ([60, 61], "abort", 1)]
         whole, cut = self.run_all(sample(0), sample(1))
         self.assertEqual([len(one.rollout_routed_experts) for one in (whole, cut)], [1, 1])
@@ -131,8 +132,8 @@ class IdentityTest(unittest.TestCase):
         self.assertEqual(cut.rollout_routed_experts.tolist(), [0])
 
     def test_rows_that_are_lost(self) -> None:
-        """The trainer counts their sample as a fallback; only padding, and answers without rows, are live from the
-        beginning."""
+        """The trainer counts their sample as a fallback; only padding and answers without rows route live from the
+        start."""
         self.answers = [([50, 51], "stop", 1), ([60, 61], "stop", 1)]
         self.run_all(sample())
         away = mock.patch.object(rr.aio.Run, "append", side_effect=rr.errors.UnavailableError("away"))

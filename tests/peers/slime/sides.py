@@ -1,5 +1,5 @@
-"""slime's own rollout and trainer on the CPU, or those of miles: its arguments, an engine that answers as SGLang does,
-its actor around a GPTModel."""
+"""The rollout and trainer of slime or miles on the CPU: its arguments, an engine that answers like SGLang, and its
+actor around a GPTModel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ LAYERS, EXPERTS, TOP_K, VOCABULARY, PROMPT = 4, 8, 2, 640, 3
 
 
 def setup() -> None:
-    """In each process, before the framework is imported: what it imports and does not use here."""
+    """Called in each process before the framework is imported: replaces modules that it imports and these tests do not
+    use."""
     stand_ins.install(*own.STAND_INS)
     own.setup()
 
@@ -98,7 +99,7 @@ def args_of(**others: Any) -> Args:
 
 
 def checkpoint(folder: Path) -> None:
-    """What the framework reads of one before it trains: a tokenizer, of the words t0, t1, …"""
+    """The part of a tokenizer that the framework reads before it trains; its words are t0, t1, …"""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -125,7 +126,7 @@ def with_lines(args: Args) -> Args:
 
 
 def routes(tokens: list[int], version: int) -> np.ndarray:
-    """[tokens - 1, all layers, K]: what an engine with these weights chooses, by its own rule."""
+    """[tokens - 1, all layers, K]: the choice of an engine with these weights, by its own rule."""
     table = np.random.default_rng(version).random((VOCABULARY, LAYERS, EXPERTS)).argsort(axis=2)[..., :TOP_K]
     return table[np.array(tokens[:-1])]
 
@@ -138,10 +139,11 @@ async def reward(args: Any, sample: Any) -> Any:
 
 
 class Engine:
-    """SGLang's HTTP answers. A prompt that begins with token 1 waits for the next abort, and has half of its answer.
+    """SGLang's HTTP answers. A prompt that begins with token 1 waits for the next abort, and then has half of its
+    answer.
 
     answered: (tokens, version of the weights) of all answers
-    silent: with which token prompts begin whose routes it does not report
+    silent: first tokens of prompts whose routes are not reported
     """
 
     def __init__(self) -> None:
@@ -199,7 +201,7 @@ class Engine:
 
 
 def packed(rows: np.ndarray) -> str:
-    """In the form that SGLang uses."""
+    """In SGLang's form."""
     return base64.b64encode(rows.astype(np.int32).tobytes()).decode()
 
 
@@ -217,8 +219,8 @@ def meta(tokens: list[int], new: int, version: int, finish: str, said: dict[str,
 
 
 def filling(calls: Any, routed: dict[int, list[Any]]) -> Callable[[Any, Any], Any]:
-    """Makes a function that replaces the ids of the framework's own R3: rows with a route keep their ids, as `routed`
-    says by layer and call, and the others get what the routers of `calls` chose."""
+    """Returns a function that replaces the ids of the framework's own R3: rows with a route keep their ids, as `routed`
+    says by layer and call, and the others get the choice of the routers of `calls`."""
     import torch
 
     others = {layer: zip(maps, routed[layer], strict=True) for layer, maps in calls.maps.items()}
@@ -233,10 +235,11 @@ def filling(calls: Any, routed: dict[int, list[Any]]) -> Callable[[Any, Any], An
 def prepare(
     actor: Any, args: Args, layout: Any, recompute: str = "none", filler: Any = None, role: str = "actor"
 ) -> None:
-    """For its MegatronTrainRayActor, as the actor's `init` wants a checkpoint: the model is a GPTModel under Megatron's
-    own DistributedDataParallel and optimizer. `seen` has the gradients of each step and what the routers chose.
+    """Replaces the `init` of MegatronTrainRayActor, which requires a checkpoint: the model is a GPTModel under
+    Megatron's own DistributedDataParallel and optimizer. `seen` has the gradients of each step and the choices of the
+    routers.
 
-    filler: arguments of `filling`, for its own R3
+    filler: arguments of `filling`, for the framework's own R3
     """
     import gpt
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
@@ -288,7 +291,7 @@ def prepare(
 
 
 def recorded(tokens: list[list[int]], times: int) -> Counter[tuple[int, tuple[int, ...]]]:
-    """(layer, experts) of all rows that an engine of version 1 has reported, of MoE layers; each so often."""
+    """Counts (layer, experts) of all rows that an engine of version 1 reported for MoE layers."""
     rows: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for one in tokens:
         for row in routes(one, 1):
@@ -298,7 +301,7 @@ def recorded(tokens: list[list[int]], times: int) -> Counter[tuple[int, tuple[in
 
 
 def counted(calls: Any) -> Counter[tuple[int, tuple[int, ...]]]:
-    """The same of all rows of all calls of routers."""
+    """Counts the same over all rows of all calls of routers."""
     rows: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for layer, maps in calls.maps.items():
         for chosen in maps:

@@ -1,4 +1,4 @@
-"""The parts that are different for slime in the tests that it shares with miles."""
+"""The parts of the tests shared with miles that are different for slime."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ NAME = "slime"
 STAND_INS = ("sglang", "sglang_router", "torch_memory_saver", "wandb", "slime.backends.sglang_utils.sglang_engine")
 TIMER = "slime.observability.timer"
 TYPE_OF_HANDLES = "torch.int64"
-OTHERS = ("ref", "teacher")  # Models that run in the actor's modules before the actor.
+OTHERS = ("ref", "teacher")  # Models that the actor's modules run before the actor itself.
 ARGS: dict[str, Any] = {}
 
 
 def setup() -> None:
-    """Called once the stand-ins are there."""
+    """Called when the stand-ins exist."""
     import torch
     from slime.utils import accelerator
     from slime.utils.accelerator.cuda import CUDAAccelerator
@@ -33,14 +33,14 @@ def setup() -> None:
 
 
 def start(args: Any) -> None:
-    """Called once the groups exist."""
+    """Called when the groups exist."""
     from megatron.core.transformer.moe import moe_utils
 
     moe_utils.te_general_gemm = None  # Its Megatron does not define this name without Transformer Engine.
 
 
 def replays(own: bool) -> None:
-    """Whether its own R3 is on, before routers register with it."""
+    """Whether slime's own R3 is on, before routers register with it."""
     from slime.utils.routing_replay import RoutingReplay
 
     os.environ["ENABLE_ROUTING_REPLAY"] = "1" if own else "0"
@@ -48,8 +48,8 @@ def replays(own: bool) -> None:
 
 
 def replay_itself(routers: list[Any], given: Any = None) -> None:
-    """Its own R3, which its patch of Megatron has built into these routers. given: what a router takes in the place of
-    ids"""
+    """slime's own R3, which its patch of Megatron has built into these routers. given: the ids that a router uses
+    instead"""
     from slime.utils import routing_replay
 
     assert len(routing_replay.RoutingReplay.all_routing_replays) == len(routers)
@@ -93,7 +93,7 @@ def split(manager: Any, data: Any) -> list[Any]:
 
 
 async def agent(args: Any, sample: Any, params: dict[str, Any]) -> list[Any]:
-    """A generate function of an agent that has asked its engine twice, for two branches of its trajectory."""
+    """A generate function of an agent that has called its engine twice, for two branches of its trajectory."""
     from slime.agent.trajectory import TrajectoryManager, TurnRecord
     from slime.rollout import sglang_rollout
 
@@ -116,7 +116,7 @@ async def agent(args: Any, sample: Any, params: dict[str, Any]) -> list[Any]:
 
 
 def begin_again(sample: Any) -> None:
-    """Like a generate function that samples the prompt again."""
+    """Acts like a generate function that samples the prompt again."""
     sample.tokens, sample.response, sample.response_length = [], "", 0
     sample.rollout_log_probs = sample.loss_mask = sample.rollout_routed_experts = sample.reward = None
     sample.weight_versions, sample.status = [], sample.Status.PENDING

@@ -1,6 +1,6 @@
-"""Its step over Ray, by the README's three lines: RolloutManager.generate and MegatronTrainRayActor.train on two ranks,
-twice, with an answer that is aborted in the first rollout and goes on in the second, and in each an answer without
-routes."""
+"""The framework's step over Ray with the README's three lines: RolloutManager.generate and MegatronTrainRayActor.train
+on two ranks, twice. One answer is aborted in the first rollout and continued in the second, and each rollout has an
+answer without routes."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class StepTest(unittest.TestCase):
 
     def args(self, **others: Any) -> sides.Args:
         prompts = self.folder / "prompts.jsonl"
-        # The fourth of the first rollout's seven, and the third of the second's six new ones, wait for an abort; the
-        # second ones have no routes.
+        # The fourth of the first rollout's seven answers, and the third of the second's six new ones, wait for an
+        # abort; the second ones have no routes.
         firsts = [1 if index in (3, 9) else 2 + index for index in range(16)]
         self.engine.silent = {firsts[1], firsts[8]}
         prompts.write_text(
@@ -71,7 +71,8 @@ class StepTest(unittest.TestCase):
         )
 
     def routes(self, tokens: list[int]) -> np.ndarray:
-        """What the engine chose for each token when that token, or what it follows, was computed for the first time."""
+        """The engine's choice for each token when the token, or the one that it follows, was computed for the first
+        time."""
         rows = np.zeros((0, sides.LAYERS, sides.TOP_K), np.int64)
         for answer, version in self.engine.answered:
             if answer == tokens[: len(answer)] and len(answer) - 1 > len(rows):
@@ -120,7 +121,7 @@ class StepTest(unittest.TestCase):
                 parts += not np.array_equal(rows, newer)
                 for row in rows:
                     told.update((layer + 1, tuple(sorted(ids.tolist()))) for layer, ids in enumerate(row))
-            self.assertEqual(parts, rollout)  # Of the answer that went on, rows of the older weights stay.
+            self.assertEqual(parts, rollout)  # The continued answer keeps the rows of the older weights.
             ray.get([one.train.remote(rollout, [box]) for one in trainers])
             self.assertEqual([ray.get(one.hooked.remote()) for one in trainers], [passes] * RANKS)
             self.check_passes([ray.get(one.look.remote()) for one in trainers], told, "" in passes)
@@ -137,7 +138,7 @@ class StepTest(unittest.TestCase):
         self.assertTrue(all(said.get("return_routed_experts") for said in self.engine.asked))
 
     def check_data(self, data: dict[str, Any]) -> list[int]:
-        """Handles take the place of routes."""
+        """Handles replace the routes."""
         handles = data["rollout_routed_experts"]
         self.assertEqual(
             [(tuple(one.shape), str(one.dtype)) for one in handles], [((1,), sides.own.TYPE_OF_HANDLES)] * 6

@@ -22,7 +22,7 @@ def before_train_step(args: sides.Args, rollout_id: int, step_id: int, *_: objec
 
 
 class Manager(rollouts.RolloutManager.__ray_metadata__.modified_class):
-    """A rollout manager that starts no engines: the arguments give an engine's address."""
+    """A rollout manager that starts no engines: the arguments contain an engine's address."""
 
     def __init__(self, args: sides.Args) -> None:
         rollouts.start_rollout_servers = lambda *_: ({}, [])
@@ -45,13 +45,13 @@ class Trainer(actors.MegatronTrainRayActor):
         return answer
 
     def look(self) -> dict[str, sides.Counter]:
-        """(layer, experts) of all rows that this rank's routers have seen since, by pass."""
+        """Counts (layer, experts) of all rows of this rank's routers since the last call, by pass."""
         self._take("training")
         found, self.found = self.found, {}
         return found
 
     def hooked(self) -> list[str]:
-        """What `hooked` has since."""
+        """The passes recorded by `hooked` since the last call."""
         found = hooked.copy()
         hooked.clear()
         return found

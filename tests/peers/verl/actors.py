@@ -1,7 +1,7 @@
 """verl's own actor and critic on the CPU: its workers, its engines and Megatron-Core's routers around a small model.
 
-Replaced are what wants a checkpoint and Transformer Engine (the model and its configuration), the optimizer, and
-"cuda", which means the CPU (common/on_cpu.py).
+Replaced are the parts that require a checkpoint and Transformer Engine (the model and its configuration), the
+optimizer, and "cuda", which means the CPU (common/on_cpu.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from verl.workers import engine_workers
 from verl.workers.engine.megatron import transformer_impl as engines
 from verl.workers.utils.losses import value_loss
 
-MODEL = "mixtral"  # Of common/models.py; only its configuration and its tokenizer are used.
+MODEL = "mixtral"  # From common/models.py; only its configuration and its tokenizer are used.
 CONFIG = Path(verl.__file__).parent / "trainer/config"
 CHANGED = "a small model in the place of a checkpoint's, no optimizer, CPU for CUDA"
 
@@ -41,7 +41,7 @@ def flags() -> list[str]:
 
 
 def configuration(model: Path, *overrides: str) -> DictConfig:
-    """verl's own, as its command line composes it."""
+    """verl's own configuration, as its command line composes it."""
     said = [
         f"actor_rollout_ref.model.path={model}",
         "actor_rollout_ref.rollout.name=vllm",
@@ -54,7 +54,7 @@ def configuration(model: Path, *overrides: str) -> DictConfig:
 
 
 class Adapter:
-    """The part of Megatron-Bridge's class of a LoRA adapter that verl uses."""
+    """The part of Megatron-Bridge's LoRA class that verl uses."""
 
     @staticmethod
     @contextlib.contextmanager
@@ -67,9 +67,9 @@ class Adapter:
 
 
 class Actor(nn.Module):
-    """Megatron-Core's routers with an embedding and a head, which keeps the token ids that it was fed.
+    """Megatron-Core's routers with an embedding and a head; keeps the token ids of its inputs.
 
-    outputs: of the head. adapted: it has an adapter, by which its routers choose otherwise
+    outputs: of the head. adapted: it has an adapter, with which its routers choose differently
     """
 
     def __init__(self, config: Any, outputs: int, adapted: bool) -> None:
@@ -117,7 +117,7 @@ class Optimizer:
 
 
 def worker(config: DictConfig, role: str = "actor") -> engine_workers.ActorRolloutRefWorker:
-    """verl's worker with its engines initialized, in this process, which is one of torch.distributed's."""
+    """verl's worker with initialized engines, in this process, which is one of torch.distributed's."""
     install()
     made = engine_workers.ActorRolloutRefWorker(config.actor_rollout_ref, role=role)
     made.init_model()
@@ -125,7 +125,7 @@ def worker(config: DictConfig, role: str = "actor") -> engine_workers.ActorRollo
 
 
 def critic(config: DictConfig) -> engine_workers.TrainingWorker:
-    """verl's worker of a critic, as its trainer makes it, in this process."""
+    """verl's worker of a critic, made as by its trainer, in this process."""
     install()
     said = omega_conf_to_dataclass(config.critic)
     said.engine.infer_max_token_len_per_gpu = said.engine.max_token_len_per_gpu = said.ppo_infer_max_token_len_per_gpu
@@ -144,9 +144,9 @@ def critic(config: DictConfig) -> engine_workers.TrainingWorker:
 
 
 def install() -> None:
-    """For verl's workers in a process that is one of torch.distributed's: engines with a small model in the place of a
-    checkpoint's, on the CPU."""
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # Nobody meets there: the process has met.
+    """Prepares a process of torch.distributed for verl's workers: engines with a small model instead of a checkpoint's,
+    on the CPU."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # No rendezvous: the process group exists already.
     on_cpu.install()
     models.set_up(mock.Mock())
 

@@ -1,4 +1,4 @@
-"""What the README says of lines that are missing, with verl's own configuration, and of prompts that are dispatched
+"""The README's statements about missing lines, with verl's own configuration, and about prompts that are dispatched
 again."""
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class ContractTest(unittest.TestCase):
             asyncio.run(all_three())
 
     def test_dispatches_that_end_at_once(self) -> None:
-        """One of the answers is stored, as a whole; the others are still used."""
+        """One of the answers is stored as a whole; the others are still used."""
         worker = self.worker("at-once")
 
         async def both() -> None:

@@ -1,6 +1,6 @@
-"""verl's own R3, with routes in the batch, beside the README's three lines, with routes in the service: the same
-experts at every recorded row, and the same gradients to the last bit. And what routes live: a critic, and trajectories
-whose rows are lost."""
+"""verl's own R3, with routes in the batch, compared with the README's three lines, with routes in the service: the
+experts at every recorded row must be equal, and the gradients to the last bit. Also tests what routes live: a critic,
+and trajectories whose rows are lost."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from verl.workers.utils.padding import response_from_nested
 
-SAMPLES = 22  # So many that one of them is less than 5 %.
-UNRECORDED, LOST = 3, 7  # Where trajectories are lost: the engine gave no rows of one, those of another did not arrive.
+SAMPLES = 22  # So many samples that one of them is less than 5 %.
+UNRECORDED, LOST = 3, 7  # Of lost trajectories: no rows, and rows that never arrived.
 RUN = "grpo-42"
 ADAPTED = ["actor_rollout_ref.model.lora.rank=4"]
 FULL = [f"++actor_rollout_ref.actor.megatron.override_transformer_config.{x}" for x in (
@@ -42,7 +42,7 @@ LAYOUTS = {  # Ranks of context parallelism, tokens of a micro-batch on each, an
 
 
 class Rollout:
-    """Samples whose tokens are all different, so that a token tells its row."""
+    """Samples whose tokens are all different, so that a token identifies its row."""
 
     def __init__(self) -> None:
         random = np.random.default_rng(11)
@@ -59,7 +59,7 @@ class Rollout:
         }
 
     def batch(self, carried: str) -> Any:
-        """As TransferQueue gives it. carried: the column with the routes, or with what stands for them."""
+        """In the form of TransferQueue. carried: the column with the routes, or with what replaces them."""
         fields = []
         for i, (handle, ids, rows) in enumerate(zip(self.handles, self.tokens, self.routes, strict=True)):
             tokens = torch.tensor(ids)
@@ -91,8 +91,8 @@ class Rollout:
 
 
 def step(config: Any, rollout: Rollout, carried: str) -> dict[str, Any]:
-    """verl's passes on one rank, of log-probabilities, of the reference where that is the actor without its adapter,
-    and of training: what its routers were given, and what came out."""
+    """verl's passes on one rank for log-probabilities, for the reference if it is the actor without its adapter, and
+    for training: the inputs of its routers, and the results."""
     worker = actors.worker(config)
     [model] = worker.actor.engine.module
     passes, log_probs = [], []
@@ -112,12 +112,12 @@ def step(config: Any, rollout: Rollout, carried: str) -> dict[str, Any]:
 
 
 def integration() -> Any:
-    """As `external_lib` brought it."""
+    """Imported by `external_lib`."""
     return sys.modules["routing_replay_trainer.integrations.verl"]
 
 
 def beside_a_critic(config: Any, rollout: Rollout) -> dict[str, Any]:
-    """A critic's passes, of values and of training, in a process that has an actor as well; then the actor's."""
+    """A critic's passes for values and training, in a process that also has an actor; then the actor's passes."""
     actor, critic = actors.worker(config), actors.critic(config)
     [model] = critic.engine.module
     values = rollout.batch("routing_handle")
@@ -136,7 +136,7 @@ def beside_a_critic(config: Any, rollout: Rollout) -> dict[str, Any]:
 
 
 def seen(model: Any) -> list[tuple[int, int, np.ndarray]]:
-    """(layer, token, its experts) of each row that the routers were given, since the last time."""
+    """(layer, token, its experts) of each row of the routers since the last call."""
     rows = []
     for number, layer in enumerate(model.decoder.layers):
         again = len(layer.seen) // len(model.fed)  # Twice if the pass is recomputed.
@@ -189,8 +189,8 @@ class DifferentialTest(unittest.TestCase):
             run.flush()
 
     def others(self, rows: dict[int, Any], ranks: list[Any]) -> tuple[int, int]:
-        """Of these recorded rows in all layers of all passes how many the routers were given, and how many with
-        others."""
+        """How many of these recorded rows, in all layers of all passes, reached the routers, and how many with other
+        experts."""
         found = others = 0
         for layer, token, experts in (row for rank in ranks for one in rank["passes"] for row in one):
             if token in rows:
@@ -231,7 +231,7 @@ class DifferentialTest(unittest.TestCase):
 
     def test_lost_trajectories_route_live(self) -> None:
         rollout = Rollout()
-        rollout.handles[UNRECORDED] = 0  # As an agent loop's end leaves it where the engine gave no rows.
+        rollout.handles[UNRECORDED] = 0  # As at the end of an agent loop for which the engine returned no rows.
         self.append(rollout)
         with routing_replay.Client() as client:
             client.run(RUN).release([rollout.handles[LOST]])

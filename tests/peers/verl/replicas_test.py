@@ -1,5 +1,5 @@
-"""verl's own training with two data-parallel ranks: its RayWorkerGroup splits what TransferQueue holds, each rank reads
-the routes of its own samples, and those of a step are released once, when both ranks are through."""
+"""verl's own training with two data-parallel ranks: its RayWorkerGroup splits the content of TransferQueue, each rank
+reads the routes of its own samples, and the samples of a step are released once, when both ranks are done."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ RANKS, STEPS = 2, 2
 
 
 class Rank(ActorRolloutRefWorker):
-    """verl's worker, in a process of Ray's. It keeps what each pass was given, and which samples it asked
-    the service for."""
+    """verl's worker in a process of Ray. It keeps the inputs of each pass, and the samples that it requested from the
+    service."""
 
     def __init__(self, config: Any, role: str) -> None:
         torch.distributed.init_process_group("gloo")
@@ -52,7 +52,7 @@ class Rank(ActorRolloutRefWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
         super().init_model()
-        self.checkpoint_engine = mock.AsyncMock()  # Takes weights that go to no engine.
+        self.checkpoint_engine = mock.AsyncMock()  # Accepts weights that go to no engine.
         self.checkpoint_engine.send_weights.return_value = {}
         self.actor.engine.get_per_tensor_param = lambda: ((), None)
 

@@ -1,5 +1,5 @@
-"""The other side of verl's rollout: an engine that answers with random tokens and routes, a reward, and an agent loop
-that ends with a tool's answer. Each runs in Ray workers."""
+"""The rollout side of verl: an engine that answers with random tokens and routes, a reward, and an agent loop that ends
+with a tool's answer. Each runs in Ray workers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from verl.workers.rollout.replica import TokenOutput
 
 LAYERS, EXPERTS, TOP_K, VOCABULARY = 4, 8, 2, 1000
-# Words of prompts: answers are cut short, or come without rows, or the first answer fails.
+# Words in prompts that make their answers end early, or have no rows, or make the first answer fail.
 INTERRUPTED, UNROUTED, BROKEN = 11, 12, 13
 TOOL = [5, 6, 7]  # The tool's answer.
 
 
 class Engine:
-    """What verl's server of an engine is to its clients (vLLMHttpServer.generate)."""
+    """Has the same interface as verl's server of an engine (vLLMHttpServer.generate)."""
 
     def __init__(self) -> None:
         self.random = np.random.default_rng(7)
@@ -30,7 +30,7 @@ class Engine:
         self.version = version
 
     def given(self) -> list[tuple[list[int], int, bool, np.ndarray]]:
-        """(tokens, of the prompt, whether it was cut short, rows) of each call."""
+        """(tokens, number of prompt tokens, whether it was cut short, rows) of each call."""
         return self.calls
 
     def failed(self) -> int:
@@ -66,7 +66,7 @@ class Reward:
 
 
 class ToolLoop(AgentLoopBase):
-    """Two answers, each with a tool's behind it, which no engine has seen of the last one, as two trajectories."""
+    """Two answers as two trajectories, each followed by a tool's answer, the last of which no engine has processed."""
 
     async def run(self, sampling_params: dict[str, Any], **prompt: Any) -> list[AgentLoopOutput]:
         prompt_ids = await self.ct_build_initial_tokens(list(prompt["raw_prompt"]))

@@ -2,7 +2,7 @@
 with the replay buffer, agent loops of Ray over TransferQueue, the actor's and the reference's workers and Megatron
 engines.
 
-Some answers are cut short and go on with other weights, one fails, some come without rows, some end with a tool's
+Some answers are cut short and continued with other weights, one fails, some have no rows, some end with a tool's
 answer, prompts are dispatched again, batches are filled up, and answers are validated.
 """
 
@@ -33,15 +33,15 @@ from trainings import RUN
 
 
 class Workers:
-    """The actor's and the reference's workers, in this process: verl's RayWorkerGroup wants GPUs. It keeps what each
-    pass was given."""
+    """The actor's and the reference's workers, in this process, because verl's RayWorkerGroup requires GPUs. It keeps
+    the inputs of each pass."""
 
     def __init__(self, config: Any) -> None:
         self._dispatch_info = {"actor": [0]}
         self.actor = actors.worker(config)
         self.reference = actors.worker(config, "ref")
         self.passes: list[SimpleNamespace] = []
-        self.actor.checkpoint_engine = mock.AsyncMock()  # Takes weights that go to no engine.
+        self.actor.checkpoint_engine = mock.AsyncMock()  # Accepts weights that go to no engine.
         self.actor.actor.engine.get_per_tensor_param = lambda: ((), None)
 
     def update_weights(self, step: int) -> None:
@@ -83,7 +83,8 @@ class StepTest(trainings.Training):
         self.workers.update_weights(step)
 
     def report(self, metrics: dict[str, float]) -> None:
-        """What the batches of all passes carried, and would have with routes; what was read, and what is held."""
+        """Bytes that the batches of all passes carried, and would have carried with routes; bytes read, and bytes
+        held."""
         carried = sum(one.handles.nbytes for one in self.workers.passes)
         rows = sum(len(tokens) for one in self.workers.passes for tokens in one.tokens)
         routes = rows * rollouts.LAYERS * rollouts.TOP_K
@@ -101,11 +102,11 @@ class StepTest(trainings.Training):
         prompts, before = self.fit(trainer, 2)
         left_out = {rollouts.INTERRUPTED, rollouts.UNROUTED}
         short = {key.split("_")[0] for key, tokens in before.items() if left_out & set(tokens)}
-        again = [uid for uid in prompts if uid not in short]  # These are left for the training of the next step.
+        again = [uid for uid in prompts if uid not in short]  # These remain for the training of the next step.
         before = {key: tokens for key, tokens in before.items() if key.split("_")[0] in again}
 
-        # As after a resume: prompts of which there are answers are dispatched again, and the service is away when
-        # verl clears the old ones. Then once more.
+        # As after a resume: prompts that already have answers are dispatched again, and the service is away when verl
+        # clears the old ones. Then once more.
         self.assertGreater(len(before), 0)
         tags = [{"is_prompt": True, "status": "running", "global_steps": 2} for _ in again]
         reissue, issued = trainer._reissue_inflight_prompts, []

@@ -34,7 +34,7 @@ PLAIN, TOOL = "single_turn_agent", "tool_loop"
 
 
 def prompts(path: Path, words: tuple[int, ...]) -> str:
-    """Of two words, the first of which says what becomes of it."""
+    """Prompts of two words, the first of which determines what happens to the answer."""
     rows = [
         {
             "prompt": [{"role": "user", "content": f"w{word} w{20 + i}"}],
@@ -50,7 +50,7 @@ def prompts(path: Path, words: tuple[int, ...]) -> str:
 
 
 def taken(name: str, model: Any, data: Any) -> SimpleNamespace:
-    """Of a pass that has ended, what it was given and what the routers of its rank chose."""
+    """For a finished pass: its inputs, and the choices of the routers of its rank."""
     layers = [torch.cat([chosen for _, chosen in layer.seen]) for layer in model.decoder.layers]
     experts = torch.stack([torch.nonzero(one)[:, 1].reshape(-1, rollouts.TOP_K) for one in layers], 1)
     one = SimpleNamespace(
@@ -119,10 +119,10 @@ class Training(unittest.TestCase):
         cls.addClassCleanup(transfer_queue.close)
 
     def trainer(self, workers: Any) -> Any:
-        """As `PPOTrainer.init` and `TaskRunnerV1.run` make it, without the parts that start on GPUs."""
+        """Made as by `PPOTrainer.init` and `TaskRunnerV1.run`, without the parts that start on GPUs."""
         trainer = PPOTrainerColocateAsync(self.config)
         trainer._init_tokenizer()
-        self.integration = sys.modules["routing_replay_trainer.integrations.verl"]  # As `external_lib` brought it.
+        self.integration = sys.modules["routing_replay_trainer.integrations.verl"]  # Imported by `external_lib`.
         trainer._init_dataloader()
         self.engine = ray.remote(rollouts.Engine).remote()
         balancer = get_router_handle(servers={"engine": self.engine}, router_config_path=None, full_determinism=False)
@@ -153,16 +153,17 @@ class Training(unittest.TestCase):
         ray.get(self.engine.set_version.remote(step))
 
     def rows_of(self, tokens: list[int]) -> tuple[list[Any], bool]:
-        """What the engine gave for these tokens, None for what it has not seen, and whether it was cut short."""
+        """The rows that the engine returned for these tokens (None for tokens that it has not processed), and whether
+        the answer was cut short."""
         rows, short = [None] * len(tokens), False
         for known, _, aborted, given in reversed(ray.get(self.engine.given.remote())):
             if tokens[: len(known)] == known and (aborted or not any(row is not None for row in rows)):
-                rows[: len(given)] = list(given)  # If an answer was continued, the first rows stay.
+                rows[: len(given)] = list(given)  # The first rows of a continued answer stay.
                 short |= aborted
         return rows, short
 
     def compared(self, one: SimpleNamespace) -> Counter[str]:
-        """Of a pass, (token, layer) sets that were recorded, and how many of them the routers were given."""
+        """For a pass: the number of recorded (token, layer) sets, and of those that reached the routers."""
         counts: Counter[str] = Counter()
         waiting = sorted(zip(one.tokens, one.handles.tolist(), strict=True), key=lambda each: -len(each[0]))
         at = 0
@@ -186,7 +187,7 @@ class Training(unittest.TestCase):
         return counts
 
     def samples(self) -> dict[str, Any]:
-        """Their rows have the version that verl knows of the answer's weights, where that is one."""
+        """Their rows have the weight version that verl knows for the answer, if it is a single one."""
         tags = transfer_queue.kv_list("train").get("train", {})
         with routing_replay.Client() as client:
             found = {state.sample: state for state in client.run(RUN).list()}
@@ -196,7 +197,7 @@ class Training(unittest.TestCase):
         return found
 
     def held(self) -> tuple[list[str], dict[str, list[int]]]:
-        """The content of TransferQueue, once no agent loop runs: the prompts, and the trajectories' tokens."""
+        """The content of TransferQueue when no agent loop runs: the prompts, and the trajectories' tokens."""
         limit = time.monotonic() + 60
         while True:
             tags = transfer_queue.kv_list("train").get("train", {})
@@ -215,5 +216,5 @@ class Training(unittest.TestCase):
         trainer.fit(trainer.agent_loop_manager)
         prompts, trajectories = self.held()
         routed = {key for key, tokens in trajectories.items() if rollouts.UNROUTED not in tokens}
-        self.assertEqual(set(self.samples()), routed)  # Of all others the routes are released.
+        self.assertEqual(set(self.samples()), routed)  # The routes of all others are released.
         return prompts, trajectories

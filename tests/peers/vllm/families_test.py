@@ -1,4 +1,4 @@
-"""Other models than the tests beside this one have: families, dense layers, ids that need 16 bits."""
+"""Models that the other tests do not have: families, dense layers, ids that need 16 bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM's server: its routes that give routed experts, through the adapter and the plug-in, and the README's rollout
+"""vLLM's server: its routes that return routed experts, through the adapter and the plug-in, and the README's rollout
 worker."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def rows_of(choice: dict[str, Any]) -> np.ndarray:
 
 
 class HttpTest(PeerTest):
-    """The server has the plug-in, whose run the last test makes: until then answers keep their rows."""
+    """The server has the plug-in. The last test creates its run; before, answers keep their rows."""
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -48,7 +48,7 @@ class HttpTest(PeerTest):
         return post(self.url + route, body)
 
     def check_reply(self, case: str, text: bytes, index: int, prompt: list[int], **options: Any) -> None:
-        """Read both as json.loads and as routing_replay.http do."""
+        """Reads both as json.loads and as routing_replay.http do."""
         plain = json.loads(text)
         [choice] = [each for each in plain["choices"] if each["index"] == index]
         for kind, reply in (("json", plain), ("http", http.routed_experts(text))):
@@ -72,7 +72,7 @@ class HttpTest(PeerTest):
         self.check_reply("completions with echo", text, 0, prompt)
 
     def test_completions_without_token_ids(self) -> None:
-        """The usage gives the number of tokens; the sample is bound to no tokens."""
+        """The usage states the number of tokens; the sample has no token check."""
         text = self.post("/v1/completions", prompt=self.ids(15), max_tokens=6)
         reply = json.loads(text)
         self.run_.append("counted", vllm.rows(reply), seal=True)
@@ -185,7 +185,7 @@ class HttpTest(PeerTest):
         while not first.startswith("{"):
             self.assertLess(time.monotonic(), deadline, "the plug-in does not join its run")
             first = json.loads(self.post("/v1/completions", prompt=prompt))["choices"][0]["routed_experts"]
-        run.read_one(json.loads(first)["handle"]["sample"], wait=True)  # It is stored behind the answer.
+        run.read_one(json.loads(first)["handle"]["sample"], wait=True)  # It is stored after the answer was sent.
         count = len(run.list())
         after = answers()
         for (ids, own), (_, choice) in zip(before, after, strict=True):

@@ -27,7 +27,7 @@ def prompts(*ids: list[int]) -> list[dict[str, list[int]]]:
 
 
 def load_norms(model: str, module: torch.nn.Module) -> None:
-    """New weights, as a trainer sends them: those of the norms, in place."""
+    """New weights, as a trainer sends them: changes the norms in place."""
     weights, taken = load_file(MODELS / model / "model.safetensors"), 0
     for name, values in module.named_parameters():
         if name.endswith("norm.weight"):
@@ -181,8 +181,8 @@ class OfflineTest(PeerTest):
         self.assertTrue(self.llm.reset_prefix_cache())
 
     def rows_so_far(self) -> dict[str, np.ndarray]:
-        """Of each answer under way: vLLM's engine gives rows with every step, and its front end holds them until the
-        answer ends (OutputProcessor.process_outputs)."""
+        """For each unfinished answer: vLLM's engine returns rows with every step, and its front end holds them until
+        the answer ends (OutputProcessor.process_outputs)."""
         found = {}
         for state in self.llm.llm_engine.output_processor.request_states.values():
             request = state.external_req_id if state.parent_req is None else state.parent_req.external_req_id
@@ -220,17 +220,17 @@ class OfflineTest(PeerTest):
                     self.assertFalse(np.array_equal(computed[: first.end], sampled[sample]))
 
     def test_new_weights_in_the_middle_of_answers(self) -> None:
-        """What was computed of the context stays in the cache, and the rest comes of the new weights."""
+        """The computed part of the context stays in the cache, and the rest is computed with the new weights."""
         self.play_new_weights("new-weights", again=False)
 
     def test_a_context_that_is_computed_again(self) -> None:
-        """Of the new weights, as the requests are preempted and begin anew: rows that were sampled with stay, although
-        the engine computes others for the same tokens."""
+        """The requests are preempted and start again with the new weights: rows with which tokens were sampled must
+        stay, although the engine computes others for the same tokens."""
         self.play_new_weights("recomputed", again=True)
 
     def test_the_first_rows_stay(self) -> None:
-        """An answer that is aborted for new weights and goes on with them: what the engine computes again of the
-        context is compared, and not stored."""
+        """An answer is aborted for new weights and continued with them: rows that the engine computes again for the
+        context are compared, and not stored."""
         self.with_first_weights()
         self.addCleanup(self.with_first_weights)
         prompt, params = self.ids(50), SamplingParams(max_tokens=20, temperature=1.0, seed=1)

@@ -1,6 +1,6 @@
-"""AsyncLLM behind the vLLM plug-in, whose rows come out of vLLM's AuxOutput store: with blocks from the prefix cache, a
-KV cache that is too small for all requests, aborts and texts that stop an answer. Answers carry names of samples, whose
-rows are compared with those that vLLM itself put into these very answers."""
+"""AsyncLLM with the vLLM plug-in, whose rows come from vLLM's AuxOutput store: with blocks from the prefix cache, a KV
+cache that is too small for all requests, aborts and stop strings. Answers carry names of samples; their rows are
+compared with those that vLLM itself put into the same answers."""
 
 from __future__ import annotations
 

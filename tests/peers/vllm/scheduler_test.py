@@ -1,4 +1,4 @@
-"""vllm.LLM whose scheduler preempts requests and guesses tokens, with an attachment."""
+"""vllm.LLM with an attachment, whose scheduler preempts requests and speculates."""
 
 from __future__ import annotations
 

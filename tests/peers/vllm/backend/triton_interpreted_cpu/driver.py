@@ -1,4 +1,4 @@
-"""A driver that only says that it is active."""
+"""A driver that only reports that it is active."""
 
 import os
 
