@@ -5,28 +5,27 @@
 #                [--chaos [DURATION [--store STORE] [--transport NAMES]]]
 #
 #   --packaging   also the tests that build wheels and Debian packages and install them, or Ray, into environments of
-#                 their own: minutes, where every other test takes 20 s at most
-#   --sanitizers  also the unit and integration tests under AddressSanitizer and UndefinedBehaviorSanitizer, and once
-#                 more under ThreadSanitizer
+#                 their own: these take minutes, where every other test takes 20 s at most
+#   --sanitizers  also the unit and integration tests under AddressSanitizer and UndefinedBehaviorSanitizer, and again
+#                 under ThreadSanitizer
 #   --debug       also the unit tests of the Debug preset, with assertions on
-#   --odr         also a comparison of all types that are shipped: no two have one name
-#   --peers       also the Megatron face beside megatron-core and the Hugging Face face beside transformers, in
-#                 environments that are made once (several GB each), the adapters beside vLLM's and SGLang's own classes
-#                 and beside both themselves, the own steps of verl, slime, miles, NeMo-RL, SkyRL and ms-swift, the
-#                 wheels in other Pythons, the client in one process with grpcio, protobuf, Flight, Ray and torch, and
-#                 the hand-off beside the peers' libraries, where RR_PEERS names the folder of their benchmark; and
-#                 --packaging. It fails where a project was skipped that the README's table names as tested: RR_SLIME,
-#                 RR_SLIME_MEGATRON and RR_NEMO_RL name source trees (tests/peers/{slime,nemo_rl}.sh --help)
-#   --chaos       also the long runs that kill and stop processes; with a DURATION (90s, 20m, 3h) instead of these, for
-#                 so long with each store, histories of workers and of what is done to them, judged from their logs:
-#                 STORE is memory, spill, rocksdb, redis or redis-cluster, NAMES what ROUTING_REPLAY_TRANSPORT may be.
-#                 They go on after the last seed in tests/chaos/RESULTS.md and add to it
+#   --odr         also checks that no two shipped types have the same name
+#   --peers       also the tests with other projects (tests/peers): Megatron-Core, transformers, vLLM, SGLang, verl,
+#                 slime, miles, NeMo-RL, SkyRL and ms-swift, in environments that are created once (several GB each); the
+#                 wheels in other Pythons; the client in one process with grpcio, protobuf, Flight, Ray and torch; the
+#                 hand-off beside the peers' libraries, if RR_PEERS names the folder of their benchmark; and --packaging.
+#                 It fails if a project was skipped that the README's table names as tested: RR_SLIME, RR_SLIME_MEGATRON
+#                 and RR_NEMO_RL name source trees (tests/peers/{slime,nemo_rl}.sh --help)
+#   --chaos       also the long runs that kill and stop processes. With a DURATION (90s, 20m, 3h), instead of these, runs
+#                 the history checker for that time with each store: STORE is memory, spill, rocksdb, redis or
+#                 redis-cluster, NAMES are values of ROUTING_REPLAY_TRANSPORT. It continues after the last seed in
+#                 tests/chaos/RESULTS.md and adds its results there
 #   --fuzz        also the long fuzzing runs, and the property tests on many more seeds
 #   --coverage    also a coverage report
-#   --no-install  leaves the system's packages alone
+#   --no-install  does not install system packages
 #
-# Ends with ctest's own summary of the release suite. A test that fails beside others runs once more, alone, and is named
-# if it passes then. The exit status is not 0 if anything failed for good.
+# Ends with ctest's own summary of the release suite. A test that fails while others run is repeated alone, and is named
+# if it passes then. The exit status is not 0 if a test also failed when it was repeated.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -35,7 +34,7 @@ usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' tests/run.sh; }
 install=yes
 extras=()
 without_packaging=(-LE '^packaging$')
-chaos=() # Arguments of the histories.
+chaos=() # Arguments of the history checker.
 while [ $# -gt 0 ]; do
   argument=$1
   shift
@@ -64,13 +63,13 @@ done
 jobs=$(nproc)
 failed=()
 
-# Where the peers are that have no package. They are no settings of the server, which warns of RR_ names that it does not
-# know.
+# Sources of the peers that have no package. These are not settings of the server, which warns about unknown RR_
+# variables.
 sources=(RR_SLIME RR_SLIME_MEGATRON RR_NEMO_RL RR_PEERS)
 ctest() { env "${sources[@]/#/--unset=}" ctest "$@"; }
 
-# suite PRESET [ctest arguments]: builds the preset and runs its tests; what was skipped, and why, comes before ctest's
-# summary.
+# suite PRESET [ctest arguments]: builds the preset and runs its tests. Prints the skipped ones and the reasons before
+# ctest's summary.
 suite() {
   local preset=$1 status=0
   shift
@@ -88,8 +87,8 @@ suite() {
   [ $status -eq 0 ] || alone "$preset" || failed+=("$preset")
 }
 
-# alone PRESET: what failed beside others, once more and alone. A test that passes then has leaned on a quiet machine:
-# it is named, to be fixed, and does not fail the run.
+# alone PRESET: repeats failed tests alone. A test that passes then depends on an idle machine: it is named, so that it
+# can be fixed, but does not fail the run.
 alone() {
   local names log=build/$1/Testing/Temporary/LastTestsFailed.log
   [ -s "$log" ] || return 1
@@ -116,7 +115,8 @@ odr() {
   cmake --build build/odr -j "$jobs" --target odr_check || failed+=(odr)
 }
 
-# long NAME SCRIPT [arguments]: the long runs of one kind. Exit status 77: they cannot run here, and the script has said why.
+# long NAME SCRIPT [arguments]: runs one kind of long test. Exit status 77 means that it cannot run here; the script has
+# printed the reason.
 long() {
   local status=0
   if [ ! -x "$2" ]; then
@@ -137,8 +137,8 @@ for extra in "${extras[@]}"; do
       for name in "${sources[@]}"; do
         [ -n "${!name:-}" ] || echo "--peers: $name is not set, so what needs it is skipped"
       done
-      rm -rf build/peers/passed # What did not pass this time has no row.
-      long pythons tests/peers/wheels.sh # Makes the wheels, from which users of slime and verl have the packages.
+      rm -rf build/peers/passed # Removes the rows of tests that did not pass this time.
+      long pythons tests/peers/wheels.sh # Builds the wheels, because the tests of slime and verl install them as users do.
       long megatron tests/peers/megatron.sh
       long slime tests/peers/slime.sh --wheels build/release/wheels/dist
       long miles tests/peers/miles.sh

@@ -1,4 +1,4 @@
-"""Calls of gRPC as bytes: recorded between a client and a server, and played to either."""
+"""gRPC calls as bytes: recorded between a client and a server, and replayed to either."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import grpc
 
 OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.so_reuseport", 0)]
 ASKED, ANSWERED = "asked", "answered"
-Event = tuple[str, bytes]  # In the order in which they were seen.
+Event = tuple[str, bytes]  # Listed in the order of observation.
 
 
 class _Handler(grpc.GenericRpcHandler):
@@ -27,11 +27,11 @@ class _Handler(grpc.GenericRpcHandler):
         def call(messages: Iterator[bytes], context: Any) -> Iterator[bytes]:
             return self._behave(details.method, method, messages, context)
 
-        return grpc.stream_stream_rpc_method_handler(call)  # Of every kind: it is the same on the wire.
+        return grpc.stream_stream_rpc_method_handler(call)  # Serves calls of every kind.
 
 
 class _Between:
-    """A server of bytes on a free port."""
+    """A server of raw bytes on a free port."""
 
     def __init__(self) -> None:
         self._server = grpc.server(futures.ThreadPoolExecutor(16), handlers=[_Handler(self._behave)], options=OPTIONS)
@@ -49,7 +49,7 @@ class _Between:
 
 
 class Recorder(_Between):
-    """Passes every call on to a server, and keeps what was said."""
+    """Forwards every call to a server, and keeps requests and answers."""
 
     def __init__(self, endpoint: str) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 class OldServer(_Between):
-    """Answers as the recorded server did: each method's calls in their order, and the last one again and again."""
+    """Answers like the recorded server: the calls of each method in their order, and its last call repeatedly."""
 
     def __init__(self, calls: list[dict[str, Any]]) -> None:
         super().__init__()
@@ -109,12 +109,12 @@ class OldServer(_Between):
                 yield message
             else:
                 next(messages, None)
-        for _ in messages:  # Until the client ends the call.
+        for _ in messages:  # Waits until the client ends the call.
             pass
 
 
 def ask_again(endpoint: str, call: dict[str, Any], service: str) -> list[bytes]:
-    """Asks as the recorded client did, and waits for an answer wherever it got one. Raises grpc.RpcError."""
+    """Makes the recorded client's calls, and waits for an answer wherever the client got one. Raises grpc.RpcError."""
     answers: list[bytes] = []
     more = threading.Semaphore(0)
 

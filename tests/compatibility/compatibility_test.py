@@ -1,9 +1,9 @@
-"""What earlier versions have written, read by this one. Each folder of recorded/ is of one version (record.py).
+"""This version must read what earlier versions have written. Each folder of recorded/ is of one version (record.py).
 
 Usage: compatibility_test.py BUILD
 
-calls.jsonl     the calls of a client and the answers of a server over gRPC: this server is asked as that client asked,
-                and this client is answered as that server answered
+calls.jsonl     calls of a client and answers of a server over gRPC. The calls are replayed to this server, and the
+                answers to this client
 rocksdb.tar.xz  the folder of a RocksDB store
 exported        exported runs
 """

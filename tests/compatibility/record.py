@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Records what this version writes, for later ones: record.py BUILD.
+"""Records the data that this version writes, for tests of later versions: record.py BUILD.
 
-Makes recorded/VERSION (compatibility_test.py says what is in it), which is never changed once VERSION is released;
+Creates recorded/VERSION (compatibility_test.py describes its files), which never changes once VERSION is released;
 until then remove it and record again.
 """
 

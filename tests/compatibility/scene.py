@@ -1,4 +1,4 @@
-"""What a recording holds: the rows of two runs, written and read in one order, always the same."""
+"""The content of a recording: rows of two runs, always written and read in the same order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import routing_replay as rr
 
-# Ids of one byte and of two; routers in all layers and in some.
+# One-byte and two-byte ids; routers in all layers and in some.
 GEOMETRIES = {
     "narrow": rr.Geometry(num_layers=4, num_experts=64, top_k=4),
     "wide": rr.Geometry(num_layers=6, moe_layers=[1, 3, 5], num_experts=300, top_k=6),
@@ -19,7 +19,8 @@ LABELS = {"narrow": "actor", "wide": ""}
 
 
 def ids(run: str, sample: str) -> np.ndarray:
-    """[rows, MoE layers, K], different in each row and layer, from arithmetic that no version of NumPy changes."""
+    """[rows, MoE layers, K], different in each row and layer. Uses plain arithmetic, because NumPy's generators may
+    change."""
     geometry = GEOMETRIES[run]
     rows, layers, k = np.ogrid[: ROWS[sample], : len(geometry.moe_layers), : geometry.top_k[0]]
     return (7 * rows + 13 * layers + 5 * k + len(sample)) % (64 if run == "narrow" else 300)
@@ -30,7 +31,7 @@ def tokens(sample: str) -> np.ndarray:
 
 
 def write(client: rr.Client) -> None:
-    # All before the first append: one call may carry the appends to both.
+    # Both runs are opened before the first append, because one call may carry the appends to both.
     runs = {name: client.run(name, geometry, block_rows=32) for name, geometry in GEOMETRIES.items()}
     for name, run in runs.items():
         said = {"group": 3, "weight_version": 17, "weight_label": LABELS[name], "engine": "recorded"}
@@ -44,7 +45,7 @@ def write(client: rr.Client) -> None:
 
 
 def check(client: rr.Client) -> None:
-    """Raises AssertionError where a run has not what `write` wrote."""
+    """Raises AssertionError if a run does not have what `write` wrote."""
     for name, geometry in GEOMETRIES.items():
         run = client.run(name)
         for sample, count in ROWS.items():

@@ -1,4 +1,4 @@
-"""The server takes the settings of every rendered pod, and they fit the pod.
+"""The server must accept the settings of every rendered pod, and the settings must fit the pod.
 
 Usage: config_test.py SERVER
 """
@@ -35,8 +35,8 @@ from manifests import (
 )
 
 SERVER = Path(sys.argv.pop(1)).resolve()
-# What a server may hold beside its budget, as tests/integration/budget_test.cc measures and bounds it, and room for
-# connections.
+# Memory that a server may use beyond its budget, as tests/integration/budget_test.cc measures and limits it, and room
+# for connections.
 FACTOR, ROOM = 1.3, 256 << 20
 
 
@@ -57,7 +57,7 @@ def certificate() -> dict[str, bytes]:
 
 
 class Files:
-    """The volumes of a pod in a folder: settings as they are, and generated secrets."""
+    """Writes the volumes of a pod into a folder: settings unchanged, and generated secrets."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -87,7 +87,7 @@ class Files:
 
 @contextlib.contextmanager
 def at_home(template: Template, container: dict[str, Any], resources: list[dict[str, Any]]):
-    """The server's command line in the pod, and its environment, with the paths of this machine."""
+    """The server's command line in the pod, and its environment, with paths of this machine."""
     with tempfile.TemporaryDirectory() as directory:
         paths = Files(Path(directory)).mount(template, container, resources)
 
@@ -101,13 +101,14 @@ def at_home(template: Template, container: dict[str, Any], resources: list[dict[
 
 
 def settings(template: Template, container: dict[str, Any], resources: list[dict[str, Any]], *more: str):
-    """The output of the server with the pod's command line and `more`, which makes it print or check and end."""
+    """The output of the server with the pod's command line and `more`, which makes it print or check its settings and
+    exit."""
     with at_home(template, container, resources) as (command, environment):
         return subprocess.run([*command, *more], env=environment, capture_output=True, text=True, check=False)
 
 
 def servers():
-    """Every container with our server, and the pod that it is in."""
+    """Every container with our server, and its pod."""
     for directory in RENDERED:
         resources = render(directory)
         for template in templates(resources):
@@ -148,7 +149,7 @@ class ConfigTest(unittest.TestCase):
             with self.subTest(where):
                 config = self.printed(template, container, resources)
                 needed = seconds(config["drain-delay"]) + seconds(config["drain-timeout"]) + 15
-                # If the pod does not say, the default of Kubernetes.
+                # If the pod does not set it, the default of Kubernetes.
                 self.assertLessEqual(needed, template.spec.get("terminationGracePeriodSeconds", 30))
 
     def test_its_memory_fits_the_limit(self):
@@ -176,7 +177,7 @@ class ConfigTest(unittest.TestCase):
         self.assertIn("memory-buget", done.stderr)
 
 
-# As the kubelet asks, in words of gRPC's health service; the system's Python has grpcio.
+# Asks like the kubelet, through gRPC's health service; the system's Python has grpcio.
 PROBE = """
 import sys, grpc
 name = sys.argv[2].encode()

@@ -1,4 +1,4 @@
-"""Grafana can load the dashboard, Prometheus can parse its expressions, and the trainer's keys in it exist."""
+"""Grafana must load the dashboard, Prometheus must parse its expressions, and the trainer keys in it must exist."""
 
 from __future__ import annotations
 

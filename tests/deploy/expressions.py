@@ -36,7 +36,7 @@ def of_panels(chosen: list[dict]) -> list[str]:
 
 
 def commands(*names: str) -> list[str]:
-    """The rules of these documents in the form of kubectl, one line each."""
+    """The rules of these documents in kubectl's form, one line each."""
     found = []
     for name in names:
         text = re.sub(r"\\\n\s*", "", (ROOT / name).read_text())
@@ -49,7 +49,7 @@ def metrics(expression: str) -> set[str]:
 
 
 def trainer_metrics() -> set[str]:
-    """Each key of a trainer's report as Prometheus can spell it; NN stands for a layer."""
+    """Each key of a trainer's report, spelled as a Prometheus name; NN stands for a layer."""
     source = (ROOT / "trainer_plugin/python/src/routing_replay_trainer/metrics.py").read_text()
     prefix = re.search(r'^PREFIX = "(.*)"$', source, re.MULTILINE)[1]
     keys = re.findall(r'Key\(\s*"([\w/]+)"', source)

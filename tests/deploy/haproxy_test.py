@@ -1,5 +1,5 @@
-"""deploy/haproxy: the real HAProxy before the real server: what it lets through, whom it keeps out, and that calls
-which are begun and taken back stay with it.
+"""deploy/haproxy with the real HAProxy in front of the real server: which calls it forwards, which clients it rejects,
+and that it absorbs calls that are started and cancelled.
 
 Usage: haproxy_test.py SERVER RRCTL
 """
@@ -57,7 +57,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def kept(name: bytes, value: bytes) -> bytes:
-    """A header that its receiver keeps, and that is one byte from then on."""
+    """A header that its receiver adds to its table, so that it is one byte afterwards."""
     return b"\x40" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
@@ -86,7 +86,7 @@ class HaproxyTest(unittest.TestCase):
             "PROXY_FILES": str(self.files),
         }
         self.start(HAPROXY, "-f", CONFIG)
-        # A call that comes too early is made again by the proxy, or by rrctl, and each takes its time.
+        # The proxy or rrctl retries a call that comes too early, and each retry takes time.
         for port in (inner, self.port):
             self.await_listener(port)
 
@@ -158,7 +158,7 @@ class HaproxyTest(unittest.TestCase):
 
     def test_strangers_stay_outside(self):
         self.await_answer()
-        # It is tried again all the while.
+        # Meanwhile it is retried.
         done = self.rrctl("--timeout", "3", "status", certificate=False)
         self.assertEqual(done.returncode, 3, done.stderr)
 
@@ -166,7 +166,7 @@ class HaproxyTest(unittest.TestCase):
         self.await_answer()
         before = self.peak()
         for _ in range(3):
-            with contextlib.suppress(OSError):  # The proxy may end the connection.
+            with contextlib.suppress(OSError):  # The proxy may close the connection.
                 self.attack(50_000)
         self.await_answer()
         self.assertLess(self.peak() - before, 100 * MIB)

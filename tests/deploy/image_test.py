@@ -1,9 +1,9 @@
-"""The container image: made twice, looked into, unpacked, and run as a container runtime would.
+"""The container image: built twice, inspected, unpacked, and run as a container runtime would.
 
 Usage: image_test.py BUILD
 
-Needs root, for a file system of the server's own. The Dockerfile is not built here: it takes its files from the same
-script, and the rest of it is compared with the image.
+Needs root, to give the server a file system of its own. The Dockerfile is not built here: it takes its files from the
+same script, and its other settings are compared with the image.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def make(out: Path) -> str:
 
 
 class Image:
-    """An archive in OCI's image layout, each blob checked against its digest."""
+    """Opens an archive in OCI's image layout and checks each blob against its digest."""
 
     def __init__(self, archive: Path) -> None:
         with tarfile.open(archive) as tar:
@@ -83,7 +83,7 @@ class ImageTest(unittest.TestCase):
         cls.image.unpack(cls.root)
 
     def scratch(self) -> Path:
-        """A folder that the image's user may write to, at the same path in and out of the image."""
+        """A folder that the image's user may write to, at the same path inside and outside of the image."""
         directory = tempfile.TemporaryDirectory(dir="/tmp", prefix="image-test-")
         self.addCleanup(directory.cleanup)
         os.chown(directory.name, 65532, 65532)
@@ -138,7 +138,7 @@ class ImageTest(unittest.TestCase):
         names = {package["SPDXID"]: package["name"] for package in bill["packages"]}
         for relation in bill["relationships"]:
             parts.setdefault(relation["relationshipType"], set()).add(names.get(relation["relatedSpdxElement"]))
-        # The image has everything that the server loads, and nothing is missing.
+        # The image has everything that the server loads.
         self.assertNotIn("DYNAMIC_LINK", parts)
         self.assertTrue(any(name.startswith("librocksdb") for name in parts["CONTAINS"]))
         self.assertIn("libcli11-dev", parts["STATIC_LINK"])

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# in_image.sh ROOT ARGUMENT…: the image's server as a container runtime starts it: the unpacked image is all of its file
-# system and cannot be written to, its user is not root and can gain nothing. It keeps its process id.
-# Of the machine it shares the network, and /tmp, by which tests and server hand each other files.
+# in_image.sh ROOT ARGUMENT…: starts the image's server like a container runtime: the unpacked image is its whole file
+# system and read-only, and its user is not root and cannot gain privileges. The process id stays the same. The server
+# shares the machine's network, and /tmp, through which tests and server exchange files.
 set -euo pipefail
 root=$1
 shift

@@ -1,7 +1,8 @@
-"""The manifests as a recent kubectl renders them: schemas of Kubernetes, and what those do not say.
+"""Checks the manifests, as a recent kubectl renders them, against the schemas of Kubernetes and against rules that the
+schemas do not express.
 
-Resources that are none of Kubernetes' own (PodMonitor, PrometheusRule, LeaderWorkerSet, RayCluster, JobSet) have no
-schema here: the pods and jobs inside of them are checked as those of Kubernetes, the rest by the assertions below.
+Resources that are not Kubernetes' own (PodMonitor, PrometheusRule, LeaderWorkerSet, RayCluster, JobSet) have no schema
+here: pods and jobs inside of them are checked like those of Kubernetes, the rest by the assertions below.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from manifests import (
     templates,
 )
 
-# The first version with all features that are used here (sidecars, ReadWriteOncePod), and a recent one.
+# The first version with all features that the manifests use (sidecars, ReadWriteOncePod), and a recent one.
 VERSIONS = ("1.29", "1.36")
 OWN_RESOURCES = {
     "PodMonitor": ("monitoring.coreos.com/v1", {"selector", "podMetricsEndpoints"}),
@@ -185,7 +186,7 @@ class PodTest(unittest.TestCase):
             for container in filter(lambda c: SERVER_IMAGE.match(c["image"]), template.containers()):
                 asked = {kind: container[kind]["grpc"]["service"] for kind in container if kind.endswith("Probe")}
                 expected = {"startupProbe": "live", "livenessProbe": "live", "readinessProbe": "ready"}
-                if container.get("restartPolicy") == "Always":  # A sidecar's readiness is that of its whole pod.
+                if container.get("restartPolicy") == "Always":  # The readiness of a sidecar is part of that of its pod.
                     del expected["readinessProbe"]
                 self.assertEqual(asked, expected, directory)
 
@@ -210,7 +211,7 @@ class PodTest(unittest.TestCase):
             self.assertEqual(keys, {"topology.kubernetes.io/zone", "kubernetes.io/hostname"})
             for constraint in constraints:
                 self.assertTrue(selects(constraint["labelSelector"], template.labels))
-                # Otherwise a node that is being drained still counts, and pods that left it find no other.
+                # Otherwise a node that is being drained still counts, and its pods find no other node.
                 if constraint["whenUnsatisfiable"] == "DoNotSchedule":
                     self.assertEqual(constraint["nodeTaintsPolicy"], "Honor", template.where)
 
@@ -377,7 +378,8 @@ class ScaleTest(unittest.TestCase):
             name = server["metadata"]["name"]
             expected = [f"{name}-{i}.{headless}:7400" for i in range(server["spec"]["replicas"])]
             self.assertEqual(members, expected)
-            # No client may connect to an arbitrary one of them, and each has a name even when it is not ready.
+            # Clients must not connect to an arbitrary server, and each server must have a name even when it is not
+            # ready.
             ports = {each["name"] for each in services[name]["spec"]["ports"]}
             self.assertTrue(ports.isdisjoint({"grpc", "direct"}))
             self.assertIs(services[headless]["spec"].get("publishNotReadyAddresses"), True)

@@ -19,13 +19,13 @@ TOOLS = Path(os.environ.get("DEPLOY_TOOLS", "build/release/deploy-tools")).resol
 RENDERED = sorted(
     path.parent for kind in ("overlays", "examples") for path in KUBERNETES.glob(f"{kind}/*/kustomization.yaml")
 )
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Ten times as fast, if it exists.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Ten times as fast, if available.
 SERVER_IMAGE = re.compile(r"(.*/)?routing-replay-server([:@].*)?$")
 
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    """A pod's template, wherever it stands in a resource."""
+    """A pod template, wherever a resource has one."""
 
     where: str
     body: dict[str, Any]
@@ -100,7 +100,8 @@ def expand(text: str, variables: dict[str, str]) -> str:
 
 
 def started(container: dict[str, Any], fields: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """What the kubelet starts: `command` with `args`, and the variables. fields: those of the pod, by their paths"""
+    """The command that the kubelet starts (`command` with `args`), and its variables. fields: those of the pod, by
+    path"""
     variables: dict[str, str] = {}
     for each in container.get("env", []):
         given = each["value"] if "value" in each else fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
@@ -110,7 +111,7 @@ def started(container: dict[str, Any], fields: dict[str, str]) -> tuple[list[str
 
 
 def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
-    """A selector with matchLabels and matchExpressions (In alone), or the plain labels of a Service."""
+    """A selector with matchLabels and matchExpressions (only In), or the plain labels of a Service."""
     if not {"matchLabels", "matchExpressions"} & set(selector):
         return all(labels.get(key) == value for key, value in selector.items())
     for expression in selector.get("matchExpressions", []):

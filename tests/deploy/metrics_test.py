@@ -1,9 +1,10 @@
-"""Alerts, dashboard and text name metrics that real servers expose, and promtool takes what they expose.
+"""Alerts, dashboard and documentation must name metrics that real servers expose, and promtool must accept these
+metrics.
 
 Usage: metrics_test.py SERVER RRCTL
 
-A metric with labels is there once it has counted: so one server rejects what it is asked, another spills, and a third
-loses its Redis.
+A metric with labels appears only after it has counted something. So one server rejects calls, another spills, and a
+third loses its Redis.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from manifests import TOOLS
 
 RRCTL, SERVER = (Path(sys.argv.pop()).resolve() for _ in range(2))
 REDIS = shutil.which("redis-server") or shutil.which("redis-check-rdb")  # One program under two names.
-# What a histogram is made of.
+# Suffixes of a histogram's series.
 SUFFIXES = ("_bucket", "_sum", "_count")
 
 
@@ -52,7 +53,7 @@ def answers(port: int) -> bool:
 
 
 class Server:
-    """A server with an operations port, in a folder of its own, until `ends` does."""
+    """A server with an operations port, in a folder of its own, until `ends` exits."""
 
     def __init__(self, ends: contextlib.ExitStack, *flags: object) -> None:
         self.directory = Path(ends.enter_context(tempfile.TemporaryDirectory()))
@@ -79,7 +80,7 @@ class Server:
 
 
 def names(exposed: str) -> set[str]:
-    """Of the metrics, and of the series of histograms."""
+    """Names of the metrics, and of the series of histograms."""
     found = set()
     for line in exposed.splitlines():
         if line.startswith("# TYPE "):
@@ -89,7 +90,7 @@ def names(exposed: str) -> set[str]:
 
 
 class Guarded:
-    """A server with TLS, tokens, quotas and a spill directory, which has rejected all that it can reject."""
+    """A server with TLS, tokens, quotas and a spill directory, which has rejected a call for every possible reason."""
 
     def __init__(self, ends: contextlib.ExitStack) -> None:
         directory = Path(ends.enter_context(tempfile.TemporaryDirectory()))
@@ -124,14 +125,14 @@ class Guarded:
             ("it is there", (*self._known, "get", "run", "a"), True),
         ):
             assert (self._server.rrctl(*call) == 0) == done, what
-        # Samples are looked through from time to time.
+        # Samples are examined from time to time.
         expected = "routing_replay_oldest_sample_idle_seconds"
         until(lambda: expected in names(self._server.metrics(self._context)), expected)
         return self._server.metrics(self._context)
 
 
 class Bereft:
-    """A server whose Redis has gone."""
+    """A server whose Redis has stopped."""
 
     def __init__(self, ends: contextlib.ExitStack) -> None:
         directory, port = Path(ends.enter_context(tempfile.TemporaryDirectory())), free_port()
@@ -150,7 +151,7 @@ class Bereft:
 
     def metrics(self) -> str:
         assert self._server.rrctl("ls", "run") != 0
-        # The server may still ask when rrctl has given up.
+        # The server may still wait for Redis when rrctl has given up.
         expected = "routing_replay_store_errors_total"
         until(lambda: expected in names(self._server.metrics()), expected)
         return self._server.metrics()
@@ -161,7 +162,7 @@ class MetricsTest(unittest.TestCase):
     def setUpClass(cls):
         with contextlib.ExitStack() as ends, futures.ThreadPoolExecutor() as threads:
             servers = [Guarded(ends), *([Bereft(ends)] if REDIS else [])]
-            cls.exposed = list(threads.map(lambda server: server.metrics(), servers))  # Both wait for most of the time.
+            cls.exposed = list(threads.map(lambda server: server.metrics(), servers))  # They mostly wait.
 
     def test_what_is_shown_and_watched_is_exposed(self):
         wanted = set().union(*(expressions.metrics(alert["expr"]) for alert in expressions.alerts()))

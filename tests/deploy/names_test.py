@@ -1,4 +1,5 @@
-"""A certificate with the names of examples/cert-manager is taken for every name that an overlay lets clients call.
+"""A certificate with the names of examples/cert-manager must be accepted for every name by which an overlay lets
+clients call.
 
 Usage: names_test.py SERVER RRCTL
 """
@@ -19,7 +20,7 @@ RRCTL, SERVER = (Path(sys.argv.pop()).resolve() for _ in range(2))
 
 
 def called(resources: list[dict]) -> set[str]:
-    """By clients that look at the certificate, and by Prometheus."""
+    """The names under which clients that verify certificates, and Prometheus, call the servers."""
     names = set()
     for config in of_kind(resources, "ConfigMap"):
         if "ROUTING_REPLAY_CACERT" in config["data"]:

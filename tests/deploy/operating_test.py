@@ -1,8 +1,9 @@
-"""deploy/OPERATING.md: its commands run as printed, its figures are those that were measured, its tables are whole.
+"""deploy/OPERATING.md: its commands must run as printed, its figures must be the measured ones, and its tables must be
+complete.
 
 Usage: operating_test.py SERVER RRCTL
 
-Blocks marked `sh` run as one session in an empty folder, in a network of its own, where the ports of the text are free.
+Blocks marked `sh` run as one session in an empty folder and a private network, in which the text's ports are free.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import expressions
 RRCTL, SERVER = (Path(sys.argv.pop()).resolve() for _ in range(2))
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "deploy/OPERATING.md").read_text()
-# Root makes a network at once, others one of their own users' namespace.
+# Root creates a network directly, other users in a user namespace of their own.
 ALONE = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
 
 
@@ -48,7 +49,7 @@ class SessionTest(unittest.TestCase):
                 (programs / program.name).symlink_to(program)
             work = Path(directory, "work")
             work.mkdir()
-            # Each block stands for itself in what is said, and the first failure ends the session.
+            # Each block is named in the output, and the first failure ends the session.
             script = "set -euo pipefail\nip link set lo up\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n"
             for number, block in enumerate(found, 1):
                 script += f"echo '== block {number}'\n{block}\n"
@@ -57,7 +58,7 @@ class SessionTest(unittest.TestCase):
                 [*ALONE, "bash", "-c", script],
                 cwd=work,
                 env=environment,
-                stdin=subprocess.DEVNULL,  # On a terminal rrctl asks.
+                stdin=subprocess.DEVNULL,  # On a terminal rrctl asks for confirmation.
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

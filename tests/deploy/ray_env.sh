@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ray_env.sh BUILD TEST.py ARGUMENT…: runs a test in an environment with Ray, which is made once in BUILD/deploy-tools.
-# Exit status 77: Ray cannot be fetched from the Python package index; the reason is printed.
+# ray_env.sh BUILD TEST.py ARGUMENT…: runs a test in an environment with Ray, which is created once in
+# BUILD/deploy-tools. Exit status 77, with the reason, if Ray cannot be fetched from the Python package index.
 set -euo pipefail
 environment=$(realpath "$1")/deploy-tools/ray
 test=$(dirname "${BASH_SOURCE[0]}")/$2

@@ -1,4 +1,4 @@
-"""deploy/ray on a cluster of one node: servers are found, start again, and end.
+"""deploy/ray on a cluster of one node: clients find servers, and servers restart and end.
 
 Needs ROUTING_REPLAY_SERVER and the Python client in the environment.
 """
@@ -33,7 +33,7 @@ GEOMETRY = routing_replay.Geometry(num_layers=4, num_experts=64, top_k=8)
 FLAGS = ["--insecure", "--memory-budget", "64MiB", "--log-level", "warning"]
 FIND = "import ray, routing_replay_ray as r; ray.init(logging_level='error'); print(r.endpoint('{name}'))"
 
-# A head that only coordinates, as deploy/kubernetes/examples/raycluster has it, and a node that works.
+# A head that only coordinates, as in deploy/kubernetes/examples/raycluster, and a worker node.
 WITH_IDLE_HEAD = """
 import ray, routing_replay_ray as r
 from ray.cluster_utils import Cluster
@@ -61,7 +61,7 @@ def until(condition, what: str) -> None:
 
 
 def ended(pid: int) -> bool:
-    """Or a zombie: if the parent is gone, there may be no process that collects the exit status."""
+    """A zombie counts as ended: if the parent is gone, no process may collect its exit status."""
     status = Path(f"/proc/{pid}/status")
     return not status.exists() or "\nState:\tZ" in status.read_text()
 
@@ -93,7 +93,7 @@ class RayTest(unittest.TestCase):
         return endpoint
 
     def stop(self, name: str) -> None:
-        with contextlib.suppress(ValueError):  # The test has stopped it already.
+        with contextlib.suppress(ValueError):  # The test has already stopped it.
             routing_replay_ray.stop(name)
 
     def server(self, name: str):
@@ -139,7 +139,7 @@ class RayTest(unittest.TestCase):
         endpoint = self.start("actor")
         server = self.server("actor")
         before = ray.get(server.state.remote())["pid"]
-        ray.kill(server, no_restart=False)  # This returns before the actor has ended; it may still answer once.
+        ray.kill(server, no_restart=False)  # This returns before the actor has ended; the actor may still answer once.
 
         def another_listens():
             state = ray.get(server.state.remote())
@@ -154,7 +154,7 @@ class RayTest(unittest.TestCase):
             routing_replay_ray.start(["--no-such-flag"], port=free_port(), name="wrong")
         with self.assertRaises(ValueError):
             routing_replay_ray.endpoint("wrong")
-        self.start("wrong")  # No actor with the name is left.
+        self.start("wrong")  # No actor has the name any more.
 
     def test_nodes_without_cpus_get_none(self):
         with self.assertRaisesRegex(RuntimeError, "no node"):

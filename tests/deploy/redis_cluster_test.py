@@ -1,9 +1,9 @@
-"""components/redis-cluster with six real Redis servers: its scripts run as in the pods, each "pod" with an address of
-its own, by the names of the Service. A server of ours keeps a sample there, with the settings of its pod.
+"""components/redis-cluster with six real Redis servers: its scripts run as in the pods, and each "pod" has an address
+of its own and the name of the Service. A server of ours stores a sample there, with the settings of its pod.
 
 Usage: redis_cluster_test.py SERVER RRCTL
 
-Runs in a network and with an /etc/hosts of its own.
+Runs in a private network and with a private /etc/hosts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def until(condition, what: str) -> None:
 
 
 class Member:
-    """A pod of the StatefulSet: a volume that stays, and an address that changes with every start."""
+    """A pod of the StatefulSet: its volume is kept, and its address changes at every start."""
 
     def __init__(self, directory: Path, number: int, container: dict, files: dict, tls: Path) -> None:
         self._pod = redis_pod.RedisPod(directory, f"routing-replay-redis-{number}", files, tls)
@@ -52,19 +52,19 @@ class Member:
         self._process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
 
     def kill(self) -> None:
-        """All that runs in the pod."""
+        """All processes of the pod."""
         if self._process is not None:
             os.killpg(self._process.pid, 9)
             self._process.wait()
             self._process = None
 
     def run(self, container: dict) -> int:
-        """The command of a container in a pod beside this one."""
+        """Runs the command of a container in a pod beside this one."""
         command, environment = self._pod.started(container, self.address)
         return subprocess.run(command, env=environment, capture_output=True).returncode
 
     def _exec(self, asked: dict) -> int:
-        """In the pod's own container: nothing is expanded."""
+        """Runs a command in the pod's own container, without expansion."""
         command = [self._pod.here(word) for word in asked["exec"]["command"]]
         _, environment = self._pod.started(self._container, self.address)
         return subprocess.run(command, env=environment, capture_output=True).returncode
@@ -73,14 +73,14 @@ class Member:
         return self._exec(self._container["readinessProbe"]) == 0
 
     def stop(self) -> None:
-        """What the kubelet does before it sends SIGTERM."""
+        """The preStop hook, which the kubelet runs before it sends SIGTERM."""
         self._exec(self._container["lifecycle"]["preStop"])
 
     def ask(self, *command: str, **who: str) -> str:
         return self._pod.ask(self.address, *command, **who)
 
     def serial(self) -> str:
-        """Of the certificate that it shows."""
+        """Names in the certificate that it presents."""
         shown = f"openssl s_client -connect {self.address}:6379 </dev/null 2>/dev/null | openssl x509 -noout -serial"
         return subprocess.run(["sh", "-c", shown], capture_output=True, text=True).stdout.strip().partition("=")[2]
 
@@ -103,11 +103,11 @@ class RedisClusterTest(unittest.TestCase):
         self.tls = Path(directory.name, "tls")
         self.tls.mkdir()
         redis_pod.issue(self.tls, serial=1)
-        # Smaller and quicker than in the cluster.
+        # Smaller and faster than in the cluster.
         files = {**redis_pod.mounted(job, resources), **redis_pod.mounted(redis, resources)}
         quicker = {
             "1gb": "1mb",
-            # A master waits for 5 s before it sends a replica all, for others that may come.
+            # A master waits for 5 s for other replicas before it sends a replica all its data.
             "cluster-node-timeout 5000": "cluster-node-timeout 1000\nrepl-diskless-sync-delay 0",
             "sleep 5": "sleep 1",
             "sleep 2": "sleep 0.2",
@@ -152,7 +152,7 @@ class RedisClusterTest(unittest.TestCase):
 
     def test_it_is_made_comes_back_under_other_addresses_and_hands_over(self):
         self.start("127.0.1")
-        # The script of the job does the same twice.
+        # The job's script must have no effect when it runs again.
         for _ in range(2):
             self.assertEqual(self.members[0].run(self.job), 0)
         until(lambda: all(member.well() for member in self.members), "a cluster")

@@ -26,7 +26,7 @@ missing = next((name for name in ("redis-check-rdb", "redis-cli", "openssl") if 
 
 
 def issue(directory: Path, serial: int) -> None:
-    """A new certificate with the names of examples/cert-manager, and its key, from the authority of the folder."""
+    """Issues a certificate with the names of examples/cert-manager, and its key, from the authority in the folder."""
     certificates = of_kind(render(KUBERNETES / "examples/cert-manager"), "Certificate")
     (names,) = [each["spec"]["dnsNames"] for each in certificates if each["spec"]["secretName"].endswith("-redis-tls")]
     curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
@@ -45,7 +45,7 @@ def issue(directory: Path, serial: int) -> None:
 
 
 def mounted(template: Template, resources: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
-    """The files that a pod's first container has of ConfigMaps, by the folder and by the name."""
+    """The files that a pod's first container gets from ConfigMaps, by folder and name."""
     data = {each["metadata"]["name"]: each["data"] for each in of_kind(resources, "ConfigMap")}
     volumes = {each["name"]: each["configMap"]["name"] for each in template.spec["volumes"] if "configMap" in each}
     mounts = template.containers()[0]["volumeMounts"]
@@ -53,7 +53,7 @@ def mounted(template: Template, resources: list[dict[str, Any]]) -> dict[str, di
 
 
 class RedisPod:
-    """`name` is that of the pod; `files` those of its ConfigMaps; `tls` a folder as issue() fills it."""
+    """`name` of the pod; `files` of its ConfigMaps; `tls`: a folder filled by issue()."""
 
     def __init__(self, directory: Path, name: str, files: dict[str, dict[str, str]], tls: Path) -> None:
         self.directory, self._name = directory, name
@@ -74,7 +74,7 @@ class RedisPod:
         return text
 
     def started(self, container: dict[str, Any], address: str) -> tuple[list[str], dict[str, str]]:
-        """What the kubelet starts, and its variables, with the paths of files that are here."""
+        """The command that the kubelet starts, and its variables, with paths of this machine."""
         command, variables = started(container, {"metadata.name": self._name, "status.podIP": address})
         path = f"{self.directory}/bin:{os.environ['PATH']}"
         return [self.here(word) for word in command], {**variables, "PATH": path}

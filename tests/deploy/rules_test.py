@@ -1,4 +1,5 @@
-"""The alerts: promtool reads them, and each is tried in rules_test.yaml, both ways."""
+"""The alerts: promtool must accept them, and rules_test.yaml tests that each one fires when it should and not
+otherwise."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class RulesTest(unittest.TestCase):
         self.promtool("check", "config", RULES.with_name("prometheus.yaml"))
 
     def test_they_fire_when_they_should(self):
-        with tempfile.TemporaryDirectory() as directory:  # Trials name their rules relative to themselves.
+        with tempfile.TemporaryDirectory() as directory:  # The test file names its rules relative to itself.
             for file in (RULES, TRIALS):
                 shutil.copy(file, directory)
             self.promtool("test", "rules", Path(directory, TRIALS.name))

@@ -1,4 +1,4 @@
-"""deploy/slurm/train.sbatch with a stand-in for srun that runs all tasks here.
+"""deploy/slurm/train.sbatch with a stand-in for srun that runs all tasks on this machine.
 
 Usage: slurm_test.py SERVER RRCTL
 """

@@ -1,4 +1,4 @@
-"""deploy/systemd: the unit as systemd reads and judges it, without running it, and its settings as the server does.
+"""deploy/systemd: systemd must accept the unit, which is not started, and the server must accept its settings.
 
 Usage: systemd_test.py SERVER
 """

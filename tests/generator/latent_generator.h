@@ -45,8 +45,8 @@ struct GeneratedSample {
   Routes routes;                 // Ids of a row by descending logit, all different.
 };
 
-// Immutable once made, thread-safe. The same (config, seed, sample index) gives the same sample on every machine, and
-// fewer rows of it are its first rows.
+// Immutable and thread-safe. The same (config, seed, sample index) gives the same sample on every machine, and a
+// request for fewer rows gives its first rows.
 class LatentGenerator {
  public:
   LatentGenerator(const LatentConfig& config, uint64_t seed);
@@ -64,10 +64,11 @@ class LatentGenerator {
   std::vector<double> zipf_;       // Cumulative probability per token type.
 };
 
-// `count` token ids of the same vocabulary and frequencies, for recorded traces that come without their tokens.
+// `count` token ids with the same vocabulary and frequencies, for recorded traces that come without their tokens.
 std::vector<uint32_t> ZipfTokens(uint64_t seed, int64_t count);
 
-// `samples` lengths in tokens: lognormal with this median and sigma (of the logarithm), cut to [minimum, maximum].
+// The lengths of `samples` samples in tokens: lognormal with this median and sigma (of the logarithm), clipped to
+// [minimum, maximum].
 std::vector<int64_t> LognormalLengths(uint64_t seed, int64_t samples, double median, double sigma, int64_t minimum,
                                       int64_t maximum);
 

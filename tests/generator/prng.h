@@ -22,7 +22,7 @@ class SplitMix64 {
   uint64_t state_;
 };
 
-// A seed for part `index` of the thing that has `seed`. Different parts give unrelated streams.
+// A seed for part `index` of the object that has `seed`. Different parts have unrelated streams.
 inline uint64_t DeriveSeed(uint64_t seed, uint64_t index) {
   SplitMix64 mix(seed);
   return SplitMix64(mix.Next() ^ (index * 0xD1342543DE82EF95u + 1)).Next();

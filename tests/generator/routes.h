@@ -1,4 +1,4 @@
-// The routes of one sequence as tests, benches and the quick start hold them: plain, wide and easy to index.
+// The routes of one sequence in a simple form, easy to index, for tests, benchmarks and the quick start.
 #ifndef TESTS_GENERATOR_ROUTES_H_
 #define TESTS_GENERATOR_ROUTES_H_
 

@@ -1,4 +1,4 @@
-// How routes are distributed, as papers and traces report it. Slow and plain.
+// Statistics of routes, as papers and traces report them. Slow and simple.
 #ifndef TESTS_GENERATOR_STATISTICS_H_
 #define TESTS_GENERATOR_STATISTICS_H_
 
@@ -11,7 +11,7 @@ namespace routing_replay::testing {
 
 // Entropy of the expert choices of one layer over all sequences, with the Miller–Madow correction, divided by log2 E.
 double LayerEntropy(absl::Span<const Routes> sequences, int32_t layer);
-// Mean of LayerEntropy over layers. Requires sequences of one shape, not empty.
+// Mean of LayerEntropy over layers. Requires at least one sequence, all of the same shape.
 double MeanEntropy(absl::Span<const Routes> sequences);
 
 // Mean over layers and rows t of |S(t) ∩ S(t + lag)| / K, S(t) being the set chosen at row t of the same sequence.

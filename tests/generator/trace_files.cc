@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Of a .npy file of version 1: 6 bytes of magic, 2 of version, 2 of header length, the header, then the data.
+// An .npy file of version 1: 6 bytes of magic, 2 of version, 2 of header length, the header, then the data.
 constexpr size_t kNpyPreamble = 10;
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
@@ -23,7 +23,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// The data of a u8 .npy file in C order of this shape; anything else is rejected.
+// The data of a u8 .npy file in C order with this shape; all other files are rejected.
 absl::StatusOr<std::string> ReadNpy(const std::string& path, const std::vector<int64_t>& shape) {
   absl::StatusOr<std::string> file = ReadFile(path);
   if (!file.ok()) return file.status();

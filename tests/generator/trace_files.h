@@ -1,5 +1,5 @@
-// Reads a directory of recorded routing traces: one [tokens, layers, top_k] u8 .npy file per model and an index.json
-// {"<file stem>": {"shape": [...], "seq_lens": [...], "experts": E, "topk": K}} that says where its sequences end.
+// Reads a directory of recorded routing traces: one [tokens, layers, top_k] u8 .npy file per model, and an index.json
+// {"<file stem>": {"shape": [...], "seq_lens": [...], "experts": E, "topk": K}} that has the lengths of the sequences.
 #ifndef TESTS_GENERATOR_TRACE_FILES_H_
 #define TESTS_GENERATOR_TRACE_FILES_H_
 
@@ -12,8 +12,8 @@
 namespace routing_replay::testing {
 
 struct RoutingTrace {
-  std::string name;               // The file's stem.
-  std::vector<Routes> sequences;  // Of one shape each, in file order.
+  std::string name;               // The file name without its extension.
+  std::vector<Routes> sequences;  // All have the same shape; in file order.
 };
 
 // All traces of the directory, by name. NOT_FOUND without index.json, INVALID_ARGUMENT naming the file otherwise.

@@ -70,7 +70,7 @@ TEST_F(TraceFilesTest, RejectsWhatDoesNotFit) {
   EXPECT_EQ(ReadTraceDirectory(directory_).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-// The statistics of recorded traces, as published with them. RR_TRACES names their directory.
+// The published statistics of recorded traces. RR_TRACES names their directory.
 TEST(RecordedTraces, HaveTheirKnownStatistics) {
   const char* directory = std::getenv("RR_TRACES");
   if (directory == nullptr) GTEST_SKIP() << "RR_TRACES names no directory of recorded traces";

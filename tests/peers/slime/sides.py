@@ -99,7 +99,7 @@ def args_of(**others: Any) -> Args:
 
 
 def checkpoint(folder: Path) -> None:
-    """The part of a tokenizer that the framework reads before it trains; its words are t0, t1, …"""
+    """Writes the part of a checkpoint that the framework reads before training: a tokenizer of the words t0, t1, …"""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
