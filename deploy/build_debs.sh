@@ -3,9 +3,9 @@
 #
 #   deploy/build_debs.sh [--out DIR] [--build DIR] [--no-install]
 #
-#   --out DIR     where the packages go (default: dist)
-#   --build DIR   a built release tree (default: build/release, built where needed)
-#   --no-install  leaves the system's packages alone
+#   --out DIR     folder for the packages (default: dist)
+#   --build DIR   a release build (default: build/release, built if needed)
+#   --no-install  does not install system packages
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . deploy/package_options.sh

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# Builds the two Python packages as wheels for every Python 3.10 or later on x86-64 Linux with glibc 2.34 or later
-# (the server: 2.35).
+# Builds the two Python packages as wheels for every Python 3.10 or later on x86-64 Linux with glibc 2.34 or later (the
+# server: 2.35).
 #
 #   deploy/build_wheels.sh [--out DIR] [--build DIR] [--no-install]
 #
-#   --out DIR     where the wheels go (default: dist)
-#   --build DIR   a built release tree (default: build/release, built where needed)
-#   --no-install  leaves the system's packages alone
+#   --out DIR     folder for the wheels (default: dist)
+#   --build DIR   a release build (default: build/release, built if needed)
+#   --no-install  does not install system packages
 #
-# The programs and libraries are those of the release build. The library contains gRPC and exports none of its
-# symbols (deploy/static_libraries.sh, run once for each version of Debian's packages). Libraries that the programs need
-# besides the C and C++ libraries are put into the wheel. The packaging tools come from the Python package index, into a virtual environment of the build tree.
+# The programs and libraries are those of the release build. The library contains gRPC and exports none of its symbols
+# (deploy/static_libraries.sh, run once for each version of Debian's packages). Libraries that the programs need, other
+# than the C and C++ libraries, are copied into the wheel. The packaging tools come from the Python package index, into
+# a virtual environment of the build tree.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . deploy/package_options.sh
@@ -34,8 +35,8 @@ work=$(realpath "$build")/wheels
 version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build/CMakeCache.txt")
 PATH=$work/tools/bin:$PATH
 
-# wheel GLIBC SOURCES PACKAGE FOLDER FILES...: a wheel of SOURCES (of the first the description) with the FILES in the
-# FOLDER of the PACKAGE, for hosts from GLIBC on.
+# wheel GLIBC SOURCES PACKAGE FOLDER FILES...: builds a wheel of SOURCES (whose first entry has the description) with
+# FILES in the FOLDER of PACKAGE, for hosts with at least this GLIBC.
 wheel() {
   local platform=manylinux_$1_x86_64 package=$3 folder=$4 stage=$work/$3 source sources
   read -ra sources <<<"$2"
@@ -51,7 +52,8 @@ wheel() {
   describe "$package" "$@"
 }
 
-# describe PACKAGE FILES...: writes the notices of third-party software in the wheel, once the copied libraries are known.
+# describe PACKAGE FILES...: writes the notices of third-party software in the wheel, after the copied libraries are
+# known.
 describe() {
   local package=$1 open=$work/open/$1-$version
   shift
@@ -70,7 +72,7 @@ mkdir -p "$out"
 deploy/static_libraries.sh "$work/static" >"$work/static.log" 2>&1 || { tail -3 "$work/static.log" >&2; exit 1; }
 cmake "-DRR_STATIC_LIBRARIES=$work/static" "$build" >/dev/null
 cmake --build "$build" -j "$(nproc)" --target bundled
-# The kernels too, where there was an nvcc to build them. CUDA's runtime is inside; its driver is the host's.
+# The kernels too, if nvcc was available to build them. They contain CUDA's runtime; the driver comes from the host.
 libraries=("$build"/lib/bundled/librouting_replay.so)
 [ ! -e "$build"/lib/_append.abi3.so ] || libraries+=("$build"/lib/_append.abi3.so)
 if [ -e "$build"/lib/librouting_replay_trainer_cuda.so ]; then

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Finds the Debian packages that a built program or library consists of.
 
-    deploy/closure.py FILE…    the shared libraries, the loader too, one path a line
+    deploy/closure.py FILE…    prints the shared libraries, including the loader, one path per line
 
-The notices of packages and the container image ask here and nowhere else. Paths are those by which the loader finds
-the libraries; links are to be followed (`cp -L`).
+The notices of packages and the container image use only this module. Paths are those by which the loader finds the
+libraries; links must be followed (`cp -L`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Package:
 
     name: str
     version: str
-    source: str  # The source package, under whose name distributions speak of it.
+    source: str  # The source package, whose name distributions use.
     source_version: str
     debian: bool = True  # False: not installed by dpkg, such as a CUDA toolkit of NVIDIA's own installer.
 
@@ -72,7 +72,7 @@ def _described(names: tuple[str, ...]) -> dict[str, Package]:
 
 @functools.cache
 def _owners() -> dict[str, str]:
-    """The package of each installed file. One look at dpkg's lists is quicker than one `dpkg -S` per header."""
+    """The package of each installed file. Reading dpkg's lists once is faster than one `dpkg -S` per header."""
     owners = {}
     for listing in Path("/var/lib/dpkg/info").glob("*.list"):
         for path in listing.read_text().splitlines():
@@ -98,12 +98,12 @@ def _foreign(path: Path) -> Package:
 
 
 def packages_of(paths: list[Path]) -> dict[Package, list[Path]]:
-    """The packages that `paths` belong to, and which of the paths are whose."""
+    """The packages that own `paths`, and which paths belong to which."""
     owners = _owners()
     owned = {path: next((owners[name] for name in _spellings(path) if name in owners), None) for path in paths}
     names = tuple(sorted({owner for owner in owned.values() if owner}))
     described = _described(names) if names else {}
-    # dpkg names a package with its architecture only where several may be installed, its lists always do.
+    # dpkg names a package with its architecture only if several may be installed; its lists always have it.
     described |= {name.partition(":")[0]: package for name, package in described.items()}
     found: dict[Package, list[Path]] = {}
     for path, owner in owned.items():
@@ -121,7 +121,7 @@ def compiled_in(build: Path, file: Path) -> dict[Package, list[Path]]:
     inputs = _run("ninja", "-C", str(build), "-t", "inputs", target).splitlines()
     objects = [name for name in inputs if name.endswith((".o", ".gch"))]
     outside = {Path(name) for name in inputs if name.startswith("/") and name.endswith(".a")}
-    # What static_libraries.sh has built is in Debian's packages under the same names, or its headers are.
+    # Headers and archives of static_libraries.sh have the same names as those in Debian's packages.
     for name in inputs:
         if "/static/lib/" in name:
             outside.discard(Path(name))

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs the Debian 12 packages that the build and the tests need. Does nothing if all of them are there.
+# Installs the Debian 12 packages that the build and the tests need. Does nothing if all of them are installed.
 #
 #   deploy/install_build_deps.sh [--tests]
 #
-#   --tests  also programs without which a few tests are skipped: a browser, a proxy, Debian's checkers of packages and of
-#            the layout of C++, and what signs a release
+#   --tests  also programs without which a few tests are skipped: a browser, a proxy, Debian's checkers for packages and
+#            for the format of C++, and tools to sign a release
 #
-# Runs as root, or as a user who may use sudo. CUDA is not among them: the build uses nvcc where it finds one.
+# Runs as root, or as a user who may use sudo. It does not install CUDA: the build uses nvcc if it finds one.
 set -euo pipefail
 
 packages=(
@@ -17,7 +17,7 @@ packages=(
   nlohmann-json3-dev libsimdjson-dev libcli11-dev libyaml-cpp-dev prometheus-cpp-dev
   librocksdb-dev libboost-dev libkainjow-mustache-dev
   libgtest-dev libgmock-dev libbenchmark-dev
-  # Servers that tests start. redis-tools has the program redis-server, but, unlike that package, starts no service.
+  # Servers that tests start. The package redis-tools has the program redis-server, but does not start a service.
   redis-tools
   # Certificates and networks of tests, and the debugger that tests/journeys uses.
   openssl iproute2 gdb

@@ -3,12 +3,11 @@
 
     deploy/notices.py --name NAME --version V --build DIR [--contains DIR] --out DIR FILE…
 
-FILE are the programs and libraries of the package, in the build tree DIR. What closure.py says of them counts and
-nothing else: code that was compiled in is part of the package; shared libraries are what it depends on, but for those
-of which the folder of --contains has a copy (as auditwheel puts beside a library). Texts are those of
-/usr/share/doc/*/copyright.
+FILE are the programs and libraries of the package, in the build tree DIR. closure.py alone determines their contents:
+code that was compiled in is part of the package; shared libraries are dependencies, unless the folder of --contains has
+a copy (as auditwheel puts beside a library). Texts are those of /usr/share/doc/*/copyright.
 
-Out come DIR/THIRD_PARTY_NOTICES and DIR/sbom.spdx.json.
+Writes DIR/THIRD_PARTY_NOTICES and DIR/sbom.spdx.json.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def copyright_file(package: closure.Package) -> Path | None:
 
 
 def licence_of(package: closure.Package) -> tuple[str, str]:
-    """As an SPDX expression for what most of its files are under, or NOASSERTION; and all that Debian names."""
+    """An SPDX expression for the licence of most files, or NOASSERTION; and all licences that Debian names."""
     path = copyright_file(package)
     if path is None:
         return "NOASSERTION", FOREIGN_TERMS.get(package.name, "")
@@ -65,11 +64,11 @@ def licence_of(package: closure.Package) -> tuple[str, str]:
 
 
 def bill(build: Path, files: list[Path], contains: Path | None) -> dict[closure.Package, str]:
-    """Each package of others, and how it comes in; the closest way where there are several."""
+    """Each third-party package, and how the package contains or uses it; the closest relation if there are several."""
     copies = [copy.name for copy in contains.iterdir()] if contains and contains.exists() else []
 
     def copied(path: Path) -> bool:
-        # auditwheel puts a hash behind the name: libfmt.so.9 becomes libfmt-4f700944.so.9.1.0.
+        # auditwheel adds a hash to the name: libfmt.so.9 becomes libfmt-4f700944.so.9.1.0.
         stem = re.escape(path.name.partition(".so")[0])
         return any(re.match(rf"{stem}(-[0-9a-f]{{6,}})?\.so", name) for name in copies)
 
@@ -84,7 +83,7 @@ def bill(build: Path, files: list[Path], contains: Path | None) -> dict[closure.
 
 
 def notices(name: str, parts: dict[closure.Package, str]) -> str:
-    """The texts of all that is part of the package, each source once."""
+    """The texts of all parts of the package, each source once."""
     by_text: dict[str, list[closure.Package]] = {}
     for package, how in parts.items():
         if how == NEEDED:
@@ -136,7 +135,7 @@ def _entry_of(package: closure.Package) -> dict[str, Any]:
 
 
 def spdx(name: str, packages: list[dict[str, Any]], relationships: list[dict[str, Any]]) -> dict[str, Any]:
-    """SPDX 2.3. The same content makes the same document, but for its time (SOURCE_DATE_EPOCH)."""
+    """SPDX 2.3. The same content gives the same document, except for its time (SOURCE_DATE_EPOCH)."""
     content = json.dumps([packages, relationships], sort_keys=True)
     when = datetime.datetime.fromtimestamp(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())), datetime.timezone.utc)
     return {

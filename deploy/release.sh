@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Makes a release from a clean tree: wheels, Debian packages, the image, a bill of materials, notes, signed sums.
+# Makes a release from a clean tree: wheels, Debian packages, the image, a bill of materials, notes, signed checksums.
 #
 #   deploy/release.sh --key FILE [--out DIR] [--packages DIR] [--no-install]
 #
-#   --key FILE      what signs: a private key of OpenSSH, or a public one whose private half ssh-agent has
+#   --key FILE      the signing key: a private key of OpenSSH, or a public one whose private half ssh-agent has
 #   --out DIR       a folder that is new or empty (default: dist/VERSION)
-#   --packages DIR  takes wheels, Debian packages and image from there, and builds nothing: for a key that is not where
-#                   things are built
-#   --no-install    leaves the system's packages alone
+#   --packages DIR  takes wheels, Debian packages and image from there and builds nothing, for a key that is not on the
+#                   machine where they are built
+#   --no-install    does not install system packages
 #
-# The version is that of CMakeLists.txt. CHANGELOG.md must begin with it and a day, and manifests and all that is made must
-# say it, or nothing is signed. Prints how to verify the release; the notes say it, too.
+# The version is that of CMakeLists.txt. CHANGELOG.md must begin with this version and a date, and manifests and all
+# products must state it; otherwise nothing is signed. Prints how to verify the release, as do the notes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -38,7 +38,7 @@ done
 for tool in git ssh-keygen python3 dpkg-deb; do
   command -v $tool >/dev/null || fail "$tool is missing"
 done
-# What can be known now is not left until things are built.
+# These checks come before the build, because they need no products.
 fingerprint=$(ssh-keygen -lf "$key" | cut -d' ' -f2) || fail "$key must be a key of OpenSSH"
 version=$(sed -n 's/^project(routing_replay VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 : "${out:=dist/$version}"

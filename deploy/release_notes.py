@@ -3,8 +3,8 @@
 
     deploy/release_notes.py --version V --key FINGERPRINT --image FILE >RELEASE_NOTES.md
 
-The changes are those of CHANGELOG.md; how a framework is started and what it was tested with come from the READMEs. A
-section or a row that is missing there is an error, so that the notes are complete.
+The changes are those of CHANGELOG.md; the READMEs say how a framework is started and what it was tested with. A section
+or a row that is missing there is an error, so that the notes are complete.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAINERS, CLIENTS = "trainer_plugin/README.md", "client/README.md"
-# Rows of the README's table, and where the section is that says what their users do.
+# Rows of the README's table, and the section that tells users of each framework what to do.
 FRAMEWORKS = {
     "verl": (TRAINERS, "verl"),
     "slime": (TRAINERS, "slime"),
@@ -29,7 +29,7 @@ FRAMEWORKS = {
     "vLLM": (CLIENTS, "From an engine"),
     "SGLang": (CLIENTS, "From an engine"),
 }
-# Of sections that have no lines to start with: what to do first.
+# The first step for frameworks whose sections have no lines to start with.
 FIRST = {
     "Megatron-Core": "Build the model with `moe_enable_routing_replay=True`, and put `megatron.attach` of "
     "`routing_replay_trainer` and three calls into your training step.",
@@ -83,7 +83,7 @@ nothing.
 
 def section(path: str, title: str) -> str:
     """The text under a heading, without examples."""
-    text = re.sub(r"(?ms)^```.*?^```$", "```", (ROOT / path).read_text())  # In code `#` begins a comment.
+    text = re.sub(r"(?ms)^```.*?^```$", "```", (ROOT / path).read_text())  # In code, `#` starts a comment.
     found = re.search(rf"(?ms)^#+ {re.escape(title)}$(.+?)(?=^#|\Z)", text)
     if found:
         return found[1].strip("\n")
@@ -91,7 +91,7 @@ def section(path: str, title: str) -> str:
 
 
 def changes(version: str) -> tuple[str, str]:
-    """The day of the version that CHANGELOG.md begins with, and its changes."""
+    """The date of the version with which CHANGELOG.md begins, and its changes."""
     found = re.search(r"(?ms)^## \[([^\]]+)\] - (\S+)$(.*?)(?=^## |\Z)", (ROOT / "CHANGELOG.md").read_text())
     if not found or found[1] != version or not re.fullmatch(r"\d{4}-\d\d-\d\d", found[2]):
         said = f"[{found[1]}] - {found[2]}" if found else "nothing"
@@ -107,7 +107,7 @@ def tested() -> dict[str, list[str]]:
 
 
 def to_do(name: str, path: str, title: str) -> str:
-    """What a user writes: the section's lines to start with, and what stands before them."""
+    """What a user must write: the section's first lines of code, and the text before them."""
     if name in FIRST:
         return FIRST[name]
     lines = re.match(r"(?s).*\n    [^\n]+", section(path, title).partition("```")[0].partition("\n|")[0])

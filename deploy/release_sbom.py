@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes the bill of materials (SPDX 2.3, JSON) of a release: its files, each with its sum, and what is in them.
+"""Writes the bill of materials (SPDX 2.3, JSON) of a release: its files, each with its checksum, and their contents.
 
     deploy/release_sbom.py --version V --out FILE PACKAGE…
 
-PACKAGE are wheels, Debian packages and the image. Each has a bill of its own inside, which notices.py made where the
-package was built; these are put together, and nothing is looked for again. A package of another version is rejected.
+PACKAGE are wheels, Debian packages and the image. Each contains a bill of its own, which notices.py wrote when the
+package was built; these bills are merged without another search. A package of another version is rejected.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _bills(package: Path) -> Iterator[bytes]:
 
 
 def bill_in(package: Path) -> dict[str, Any]:
-    """The one bill inside a package."""
+    """The only bill inside a package."""
     found = []
     with contextlib.suppress(OSError, KeyError, tarfile.TarError, zipfile.BadZipFile, subprocess.CalledProcessError):
         found = list(_bills(package))
@@ -62,7 +62,7 @@ def put_together(version: str, files: list[Path]) -> dict[str, Any]:
     relationships = []
     for file in files:
         bill = bill_in(file)
-        # The package has its file's name here: one name may stand for a wheel and for a Debian package.
+        # Here a package is identified by its file name, because a wheel and a Debian package may have the same name.
         ours = "SPDXRef-" + re.sub(r"[^A-Za-z0-9.-]", "-", file.name)
         for entry in bill["packages"]:
             if entry["SPDXID"] != "SPDXRef-Package":

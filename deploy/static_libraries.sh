@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds gRPC's dependencies as archives that can be linked into a shared library: in Debian's own archives, code with
-# thread-local variables is not position-independent.
+# Builds gRPC's dependencies as archives that can be linked into a shared library, because code with thread-local
+# variables in Debian's own archives is not position-independent.
 #
 #   deploy/static_libraries.sh DIR
 #
 # DIR/lib gets libprotobuf.a, libre2.a, libhwy.a and Abseil's archives, built from the sources of the installed Debian
-# packages. Does nothing if they were already built for these versions. About 3 minutes on two cores; needs Debian's archive
-# and no root.
+# packages. Does nothing if they are already built for these versions. Takes about 3 minutes on two cores; needs
+# Debian's archive, but not root.
 set -euo pipefail
 
 out=$(realpath -m "${1:?names no directory}")
@@ -32,13 +32,13 @@ for source in abseil protobuf re2 highway; do
   version=$(dpkg-query -W -f '${source:Version}' "${of[$source]}")
   made=$out/$source-$version
   [ ! -e "$made/made" ] || continue
-  # Others than Debian may have no sources; what is missed then is told below.
+  # Systems other than Debian may have no sources; the error below then names what is missing.
   [ -n "$updated" ] || "${apt[@]}" update || true
   updated=yes
   rm -rf "$made"
   mkdir -p "$made"
   (cd "$made" && "${apt[@]}" source --download-only "$source=$version" && dpkg-source --no-check -x ./*.dsc source)
-  # Debian's sources of RE2 leave out what is generated of the package unicode-data.
+  # Debian's sources of RE2 do not include the files generated from the package unicode-data.
   [ $source != re2 ] ||
     PATH=/usr/bin:$PATH make -s -C "$made/source" REBUILD_TABLES=1 re2/perl_groups.cc re2/unicode_casefold.cc re2/unicode_groups.cc
   # shellcheck disable=SC2086  # Several options.

@@ -1,6 +1,6 @@
-# The library for hosts that have no gRPC, or another one: with -DRR_STATIC_LIBRARIES=DIR, which
-# deploy/static_libraries.sh has filled, the target `bundled` makes lib/bundled/librouting_replay.so. gRPC, protobuf and
-# Abseil are inside, and nothing of them can be seen: a process may have other versions of them beside it.
+# The library for hosts that have no gRPC, or another version of it. With -DRR_STATIC_LIBRARIES=DIR, a folder filled by
+# deploy/static_libraries.sh, the target `bundled` builds lib/bundled/librouting_replay.so. It contains gRPC, protobuf
+# and Abseil and exports none of their symbols, so a process may also load other versions of them.
 if(NOT RR_STATIC_LIBRARIES)
   return()
 endif()
@@ -24,6 +24,6 @@ set(exports ${PROJECT_SOURCE_DIR}/trainer_plugin/capi/exports.map)
 target_link_libraries(bundled PRIVATE -Wl,--start-group ${archives} -Wl,--end-group isal simdjson Threads::Threads dl rt)
 target_link_options(bundled PRIVATE LINKER:--exclude-libs,ALL LINKER:-Bsymbolic LINKER:--version-script=${exports}
                     LINKER:--gc-sections LINKER:-z,defs LINKER:-z,nodelete
-                    LINKER:-z,nodynamic-undefined-weak)  # Or a host could give thread-locals of another gRPC.
+                    LINKER:-z,nodynamic-undefined-weak)  # Otherwise the library could use thread-locals of the host's gRPC.
 set_target_properties(bundled PROPERTIES LINKER_LANGUAGE CXX OUTPUT_NAME routing_replay LINK_DEPENDS ${exports}
                       LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/bundled)

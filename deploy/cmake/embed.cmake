@@ -1,5 +1,5 @@
-# cmake -DFILE=page.html -DHEADER=folder/page.h -DNAME=ns::kPage -DOUT=page.cc -P embed.cmake: the file as the constant
-# `const char ns::kPage[]` that the header declares.
+# cmake -DFILE=page.html -DHEADER=folder/page.h -DNAME=ns::kPage -DOUT=page.cc -P embed.cmake: writes the file as the
+# constant `const char ns::kPage[]` that the header declares.
 file(READ ${FILE} text)
 if(text MATCHES "\\)rr\"")
   message(FATAL_ERROR "${FILE} ends the string literal")

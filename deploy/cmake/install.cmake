@@ -6,7 +6,8 @@ include(GNUInstallDirs)
 set(RR_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/routing_replay)
 set(RR_COMPONENTS "")
 
-# rr_closure(UNITS LIBRARIES unit…): the given units and all that they stand on, and what those link of other projects.
+# rr_closure(UNITS LIBRARIES unit…): the given units with all units that they depend on, and the external libraries of
+# these units.
 function(rr_closure units_variable libraries_variable)
   set(pending ${ARGN})
   set(units "")
@@ -36,13 +37,13 @@ function(rr_closure units_variable libraries_variable)
 endfunction()
 
 # rr_component(NAME client UNITS client REQUIRES wire): component `client` of the package, routing_replay::client, is
-# one static library with the objects of these units and of all units that they stand on, but for those of the
-# components that it requires. Nothing is compiled again.
+# one static library with the objects of these units and of all units that they depend on, except those of the required
+# components. Nothing is compiled again.
 function(rr_component)
   cmake_parse_arguments(ARG "" "NAME" "UNITS;REQUIRES" ${ARGN})
   set(target routing_replay_${ARG_NAME})
   rr_closure(closure libraries ${ARG_UNITS})
-  # Has only headers, and no installed header of this project includes them.
+  # This unit has only headers, and no installed header of this project includes them.
   list(REMOVE_ITEM libraries nlohmann_json::nlohmann_json)
   set(units ${closure})
   foreach(required IN LISTS ARG_REQUIRES)
@@ -70,7 +71,7 @@ function(rr_component)
     target_link_options(${target} INTERFACE -fsanitize=${RR_SANITIZE})
   endif()
   target_compile_features(${target} INTERFACE cxx_std_20)
-  # Not librouting_replay.a: librouting_replay.so is the C library.
+  # Not librouting_replay.a, because librouting_replay.so is the C library.
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX RR_CLOSURE "${closure}" EXPORT_NAME ${ARG_NAME}
                         OUTPUT_NAME routing_replay_cxx_${ARG_NAME} ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
   install(TARGETS ${target} EXPORT routing_replay-${ARG_NAME} COMPONENT dev INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}

@@ -1,5 +1,5 @@
-# Debian packages, by `cpack` in the build tree (deploy/build_debs.sh): routing-replay-server, routing-replay-client and
-# routing-replay-dev. CUDA's code is in the Python packages alone.
+# Debian packages, built by `cpack` in the build tree (deploy/build_debs.sh): routing-replay-server,
+# routing-replay-client and routing-replay-dev. Only the Python packages contain CUDA code.
 set(RR_PACKAGE_FILES ${PROJECT_SOURCE_DIR}/deploy/debian/package_files.sh)
 
 set(CPACK_GENERATOR DEB)
@@ -28,8 +28,8 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "carries expert choices of MoE models from rollout to trainer")
 
 # rr_package(server SECTION net DESCRIPTION "…" COMPONENTS server [DEPENDS …] [RECOMMENDS …] [CONTROL file…])
-# The package has the components' files, and those that deploy/debian/package_files.sh makes when it is packed.
-# CONTROL: files of the package's control part.
+# The package has the components' files, and those that deploy/debian/package_files.sh writes during packaging. CONTROL:
+# files of the package's control part.
 function(rr_package name)
   cmake_parse_arguments(ARG "" "SECTION;DESCRIPTION;DEPENDS;RECOMMENDS" "COMPONENTS;CONTROL" ${ARGN})
   string(TOUPPER ${name} group)
@@ -50,7 +50,7 @@ function(rr_package name)
   set(CPACK_DEBIAN_${group}_PACKAGE_CONTROL_EXTRA "${ARG_CONTROL}" PARENT_SCOPE)
 endfunction()
 
-# For packages of other programs that use the C library; the number is its ABI version.
+# For packages of other projects that use the C library; the number is its ABI version.
 file(WRITE ${PROJECT_BINARY_DIR}/debian/shlibs
      "librouting_replay 2 routing-replay-client (>= ${PROJECT_VERSION})\n")
 file(WRITE ${PROJECT_BINARY_DIR}/debian/triggers "activate-noawait ldconfig\n")

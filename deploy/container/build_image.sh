@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Makes an image of the server without Docker: an OCI archive, for `docker load`, `podman load` or `skopeo copy`.
+# Builds an image of the server without Docker: an OCI archive for `docker load`, `podman load` or `skopeo copy`.
 #
 #   deploy/container/build_image.sh [--build DIR] [--out FILE] [--tag NAME:TAG]
 #
-#   --build DIR     a built release tree on Debian 12 (default: build/release)
+#   --build DIR     a release build on Debian 12 (default: build/release)
 #   --out FILE      the archive (default: routing-replay-server.tar)
 #   --tag NAME:TAG  its name (default: routing-replay-server:VERSION)
 #
-# Prints the image's digest, by which manifests should name it. The same build gives the same digest. The image is that
-# of the Dockerfile: the programs and what they load, no shell, a user that is not root, nothing written to its files.
+# Prints the image's digest, which manifests should use. The same build gives the same digest. The image equals that of
+# the Dockerfile: the programs and the libraries that they load, no shell, a user that is not root and cannot write to
+# any of its files.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

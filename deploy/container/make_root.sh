@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# make_root.sh BUILD LIBRARIES PROGRAMS: what a container of the server holds, in two new folders.
+# make_root.sh BUILD LIBRARIES PROGRAMS: writes the files of a container of the server into two new folders.
 #
-#   BUILD      a built release tree with routing-replay-server and rrctl, on the Debian that it was built on
-#   LIBRARIES  the shared libraries that these need, certificates of authorities, and users
-#   PROGRAMS   the two programs, licences and the bill of materials: changes with every release, the other seldom
+#   BUILD      a release build with routing-replay-server and rrctl, on the Debian release on which it was built
+#   LIBRARIES  the shared libraries that these need, CA certificates, and users
+#   PROGRAMS   the two programs, licences and the bill of materials. They change with every release, LIBRARIES seldom
 #
-# The Dockerfile and build_image.sh both copy the two over one another.
+# The Dockerfile and build_image.sh both copy the second folder over the first.
 set -euo pipefail
 build=$(realpath "$1") libraries=$2 programs=$3
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -16,7 +16,7 @@ libraries=$(realpath "$libraries") programs=$(realpath "$programs")
 
 install -D --strip -t "$programs/usr/bin" "$server" "$rrctl"
 
-# As a merged-usr system has them: packages and loaders name libraries by either path.
+# As in a merged-usr system: packages and loaders name libraries by either path.
 mkdir -p "$libraries"/usr/{lib,lib64,bin} "$libraries"/{dev,etc/routing-replay,proc,sys,tmp,var/lib/routing-replay}
 ln -s usr/lib "$libraries/lib"
 ln -s usr/lib64 "$libraries/lib64"

@@ -1,10 +1,10 @@
-"""Packs folders as an image: one layer each, in a tar archive in OCI's image layout.
+"""Packs folders as an image with one layer each, in a tar archive in OCI's image layout.
 
 Usage: oci_image.py --config CONFIG.json --tag NAME:TAG --out IMAGE.tar FOLDER…
 
-The same folders give the same bytes on every machine with the same zlib: entries are sorted, owned by root but for
-OWNED, and have the time SOURCE_DATE_EPOCH (default: 0). Prints the digest of the manifest, which is that of the image
-in every registry. `docker load`, `podman load`, `skopeo copy oci-archive:…` and `ctr image import` take the archive.
+The same folders give the same bytes on every machine with the same zlib: entries are sorted, owned by root except for
+OWNED, and have the time SOURCE_DATE_EPOCH (default: 0). Prints the digest of the manifest, which is the image's digest
+in every registry. `docker load`, `podman load`, `skopeo copy oci-archive:…` and `ctr image import` accept the archive.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def image(folders: list[Path], config: dict[str, Any], tag: str) -> tuple[str, b
     )
     name = {"org.opencontainers.image.ref.name": tag.rpartition(":")[2], "io.containerd.image.name": tag}
     index = {"schemaVersion": 2, "mediaType": f"{OCI}.index.v1+json", "manifests": [{**manifest, "annotations": name}]}
-    # For a Docker that reads no OCI layout: the same blobs, by their paths.
+    # For Docker versions that do not read the OCI layout: the same blobs, by path.
     paths = [f"blobs/{blob['digest'].replace(':', '/')}" for blob in (described, *layers)]
     docker = [{"Config": paths[0], "RepoTags": [tag], "Layers": paths[1:]}]
     for file, value in (("index.json", index), ("manifest.json", docker)):

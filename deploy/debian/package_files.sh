@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# package_files.sh NAME VERSION BUILD PREFIX MAINTAINER: what Debian's package routing-replay-NAME has beside the files of
-# its CMake components: copyright, changelog, notices and bill of materials, manual pages, completions, lintian's
-# overrides.
+# package_files.sh NAME VERSION BUILD PREFIX MAINTAINER: writes the files of Debian's package routing-replay-NAME that
+# are not in its CMake components: copyright, changelog, notices and bill of materials, manual pages, completions,
+# lintian's overrides.
 #
-# Called by cpack (deploy/cmake/packages.cmake), with the tree that it packs under PREFIX.
+# Called by cpack (deploy/cmake/packages.cmake) with the tree that it packs under PREFIX.
 set -euo pipefail
 name=$1 version=$2 build=$3 prefix=$4 maintainer=$5
 package=routing-replay-$name
@@ -25,14 +25,14 @@ gzip -9 -n -c CHANGELOG.md >"$doc/changelog.gz"
   echo " -- $maintainer  $(date -u -R -d "@$SOURCE_DATE_EPOCH")"
 } | gzip -9 -n -c >"$doc/changelog.Debian.gz"
 
-# manual PROGRAM SECTION: its --help as a manual page.
+# manual PROGRAM SECTION: writes its --help as a manual page.
 manual() {
   install -d "$prefix/share/man/man$2"
   help2man --no-info --section="$2" --no-discard-stderr --name="$3" "$build/bin/$1" | gzip -9 -n \
     >"$prefix/share/man/man$2/$1.$2.gz"
 }
 
-# guide: OPERATING.md, and beside it all that it names, under the same paths.
+# guide: copies OPERATING.md, and all files that it names under the same paths.
 guide() {
   local file
   sed 's/`CHANGELOG\.md`/`changelog.gz`/' deploy/OPERATING.md >"$doc/OPERATING.md"

@@ -52,14 +52,15 @@ ROWS = {
 
 
 def play(count: int, role: Callable[[int, Barrier], Counts], names: list[str]) -> tuple[list[Counts], dict[str, float]]:
-    """Runs `role` in processes that meet at the barrier when ready and after each step. Results, and ms per step."""
+    """Runs `role` in processes that meet at the barrier when ready and after each step. Returns the results, and
+    milliseconds per step."""
     barrier, results = _FORK.Barrier(count + 1, timeout=PATIENCE), _FORK.Queue()
 
     def run(index: int) -> None:
         try:
             results.put(role(index, barrier))
         except BaseException:
-            barrier.abort()  # The others need not wait for it.
+            barrier.abort()  # The other processes need not wait for it.
             raise
 
     children = [_FORK.Process(target=run, args=(index,), daemon=True) for index in range(count)]

@@ -54,10 +54,10 @@ def train(plays: list[Play], endpoint: str, rank: int, barrier: Barrier) -> dict
 
 
 def expected_rows(samples: list[Sample], place: dict[str, int]) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
-    """State and ids [layers, K] of each local row, worked out token by token, without the plan.
+    """State and ids [layers, K] of each local row, computed token by token, without the plan.
 
     A document has 2 * CP pieces, of which context rank r has the r-th from the front and the r-th from the back.
-    Sequence parallel ranks cut what that gives into equal parts.
+    Sequence parallel ranks cut these into equal parts.
     """
     states, ids = [], []
     for sample in samples:
@@ -93,7 +93,8 @@ def check(
 
 
 def check_router(layer: rrt.Layer, indices: NDArray[Any], states: NDArray[Any], ids: NDArray[Any]) -> None:
-    """Replayed rows go to their experts, unrecorded ones to the K of the highest logits; probabilities are softmax."""
+    """Replayed rows must go to their experts, unrecorded ones to the K highest logits; probabilities must be
+    softmax."""
     experts, top_k = layer.num_experts, layer.top_k
     logits = np.random.default_rng(layer.layer).standard_normal((len(states), experts), np.float32)
     out = rrt.router_replay_forward(rrt.Router(experts, top_k), logits, indices, states)

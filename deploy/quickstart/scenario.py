@@ -1,6 +1,6 @@
 """The scenario: runs, their samples, and the experts that their engines chose.
 
-Every process has it from the first one, so what a rank expects never passed through the server.
+Every process inherits it from the first one, so a rank's expectation never passed through the server.
 """
 
 import json
@@ -27,7 +27,7 @@ class Sample:
     id: str
     form: str
     tokens: NDArray[np.uint32]
-    ids: NDArray[np.uint16]  # [T - 1, layers, K], what the engine chose, also in the rows that it then lost.
+    ids: NDArray[np.uint16]  # [T - 1, layers, K], the engine's choice, including the rows that are lost afterwards.
     turns: tuple[tuple[int, int], ...]  # Half-open ranges of rows, one append each.
     lost: tuple[int, int]  # Rows that the engine does not deliver.
 

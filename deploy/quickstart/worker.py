@@ -46,12 +46,12 @@ def work(plays: list[Play], endpoint: str, worker: int, barrier: Barrier) -> dic
                         engine[play.run, sample.id, turn],
                         row_start=run.stat(sample.id).committed_rows if begin else 0,
                         unrecorded=sample.lost_in(*turn),
-                        tokens=sample.tokens[:end],  # A trainer that has other tokens for these rows is told so.
+                        tokens=sample.tokens[:end],  # A trainer with other tokens for these rows gets an error.
                         num_tokens=len(sample.tokens) if end == len(sample.ids) else None,  # Seals the sample.
                         group=1,
                         weight_version=17,
                     )
-                appender.flush()  # Waits, and raises what the server rejected.
+                appender.flush()  # Waits, and raises the errors of rejected appends.
             sent += appender.metrics()["payload_bytes"]
         barrier.wait()
     samples = [sample for samples in mine.values() for sample in samples]
@@ -69,7 +69,7 @@ def work(plays: list[Play], endpoint: str, worker: int, barrier: Barrier) -> dic
 
 
 def json_bytes(ids: NDArray[np.uint16]) -> int:
-    """Of "[[[1,2],[3,4]],…]": digits, and for each list of n elements two brackets and n - 1 commas."""
+    """Bytes of "[[[1,2],[3,4]],…]": digits, and for each list of n elements two brackets and n - 1 commas."""
     rows, layers, top_k = ids.shape
     digits = ids.size + sum(int((ids >= power).sum()) for power in (10, 100, 1000))
     return digits + rows * layers * (top_k + 1) + rows * (layers + 1) + rows + 1

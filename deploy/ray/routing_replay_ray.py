@@ -44,7 +44,7 @@ class Supervisor:
         deadline = time.monotonic() + _START_SECONDS
         while not self._file.exists():
             status = self._process.poll()
-            # Otherwise it is tried again: the server of an actor that has just died may still be draining.
+            # Otherwise it is retried: the server of an actor that has just died may still be draining.
             if status == _WRONG_SETTING or time.monotonic() > deadline:
                 self.stop()
                 raise RuntimeError(f"{self._command[0]} does not listen, exit status {status}")
@@ -91,7 +91,7 @@ class Supervisor:
 
 
 class _Server:
-    """The actor."""
+    """A Ray actor that runs one server."""
 
     def __init__(self, port: int, flags: Sequence[str]) -> None:
         host = ray.util.get_node_ip_address()
@@ -102,7 +102,7 @@ class _Server:
         return self._address
 
     def state(self) -> dict[str, int | bool]:
-        """listens, pid, and how often the server was started in this actor."""
+        """Whether it listens, its pid, and the number of its starts in this actor."""
         supervisor = self._supervisor
         return {"listens": supervisor.listens(), "pid": supervisor.pid, "starts": supervisor.starts}
 
@@ -111,7 +111,7 @@ class _Server:
 
 
 class _Directory:
-    """The actor by whose name the servers are found; it holds their handles, so that they live as long as it does."""
+    """The actor by whose name clients find the servers. It holds their handles, so they live as long as it does."""
 
     def __init__(self, servers: Mapping[str, ray.actor.ActorHandle]) -> None:
         self._servers = dict(servers)
@@ -126,16 +126,16 @@ class _Directory:
 
 
 def start(flags: Sequence[str], *, port: int = 7400, name: str = "routing-replay", num_cpus: float = 1) -> str:
-    """Starts a server on every node that the cluster has now, and returns what a Client takes. Nodes that do not offer
-    `num_cpus` CPUs to anybody, such as a head that only coordinates (num-cpus: "0"), get none.
+    """Starts a server on every node that the cluster has now, and returns the endpoint for a Client. Nodes that never
+    offer `num_cpus` CPUs, such as a head that only coordinates (num-cpus: "0"), get none.
 
-    flags: of routing-replay-server, such as "--memory-budget", "64GiB". Servers are reached over the network: TLS
-        (--tls-cert, …), or --insecure where the cluster's network is trusted as far as Ray's own ports
-    port: of every server; the same after it was started again
-    name: under which `endpoint` and `stop` find the servers; they outlive the job that started them
+    flags: of routing-replay-server, such as "--memory-budget", "64GiB". Servers are reached over the network: use TLS
+        (--tls-cert, …), or --insecure if you trust the cluster's network as far as for Ray's own ports
+    port: of every server; it stays the same after a restart
+    name: the name under which `endpoint` and `stop` find the servers, which outlive the job that started them
 
-    A server that ends is started again on its node and port. A store in memory is empty then: its samples are counted
-    as missing. Raises ValueError if there are servers of that name, RuntimeError if a server cannot be started or no
+    A server that ends is restarted on its node and port. Its store in memory is empty then, and its samples are counted
+    as missing. Raises ValueError if there are servers with that name, RuntimeError if a server cannot be started or no
     node has the CPUs.
     """
     kept: dict[str, Any] = {"max_restarts": -1, "max_task_retries": -1, "lifetime": "detached", "namespace": NAMESPACE}
@@ -159,7 +159,8 @@ def start(flags: Sequence[str], *, port: int = 7400, name: str = "routing-replay
 
 
 def endpoint(name: str = "routing-replay") -> str:
-    """What a Client takes, in any actor or task of any job of the cluster. Raises ValueError without such servers."""
+    """The endpoint for a Client, in any actor or task of any job of the cluster. Raises ValueError without such
+    servers."""
     return ray.get(ray.get_actor(name, namespace=NAMESPACE).endpoint.remote())
 
 
