@@ -27,7 +27,7 @@ class EndpointFileTest : public ::testing::Test {
     return line;
   }
 
-  // That are called like it.
+  // The number of files with this prefix.
   int Files() const {
     int files = 0;
     for (const auto& entry : std::filesystem::directory_iterator(path_.parent_path())) {
@@ -60,7 +60,7 @@ TEST_F(EndpointFileTest, IsThereUntilTheServerDrains) {
 }
 
 TEST_F(EndpointFileTest, ThatOfAnotherServerStays) {
-  // Also one with the same address.
+  // Also rejects a second listener with the same address.
   for (const char* address : {"localhost:7401", "localhost:7400"}) {
     ASSERT_OK_AND_ASSIGN(auto first, Start(path_, "localhost:7400"));
     ASSERT_OK_AND_ASSIGN(auto second, Start(path_, address));

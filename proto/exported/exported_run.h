@@ -50,7 +50,7 @@ struct ExportedRun {
   std::string run;
   Producer producer = Producer::kRollout;
   Geometry geometry;
-  std::vector<ExportedSample> samples;  // In the order written; no id twice.
+  std::vector<ExportedSample> samples;  // In the order in which they were written; each id is listed once.
 };
 
 // Writes one directory; no other exporter may write it at the same time. If the process or the machine ends early,

@@ -38,9 +38,9 @@ class JsonObject {
   // One of `names`.
   template <typename Enum>
   void Read(const char* key, const std::vector<std::pair<const char*, Enum>>& names, Enum& value);
-  // The field as it is, or nothing.
+  // The field's value, or null if it is absent.
   const Json* Find(const char* key);
-  // The same, but null counts as absent.
+  // The same, but a JSON null counts as absent.
   const Json* FindValue(const char* key);
 
   void Require(const char* key);

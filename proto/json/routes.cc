@@ -38,7 +38,7 @@ class Walker {
   std::vector<RouteText> take() { return std::move(found_); }
 
  private:
-  // The first character of the present token; 0 behind the last one.
+  // The first character of the current token; 0 after the last one.
   char Kind() const { return next_ < tokens_.size() ? body_[tokens_[next_]] : '\0'; }
   bool Take(char kind) {
     if (Kind() != kind) return false;

@@ -37,7 +37,7 @@ class Place {
 // Thread-safe.
 class ConnectionCalls {
  public:
-  // `max_streams`: the limit that every peer is told.
+  // `max_streams`: the limit that the server announces to every peer.
   explicit ConnectionCalls(int64_t max_streams) : max_streams_(max_streams) {}
 
   // Counts a call of the connection. `peer`: the connection's name in gRPC. Null for a Unix socket, whose peers share a
@@ -97,7 +97,7 @@ class RunQuota {
  public:
   struct Limits {
     int64_t bytes = 0;    // Stored for a run, and promised to it; 0: no limit.
-    int64_t streams = 0;  // For a run at a time, of each kind; 0: no limit.
+    int64_t streams = 0;  // Streams of each kind that a run may have at the same time; 0: no limit.
   };
   enum class StreamKind { kAppend, kRead };
   // The bytes stored for a run; NOT_FOUND if it does not exist.

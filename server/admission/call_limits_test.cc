@@ -202,7 +202,7 @@ TEST_F(RunQuotaTest, ARunThatRestedIsCountedAgain) {
   EXPECT_EQ(looks_, 3);
 }
 
-// Until a run's size is known, other appends wait for the first look.
+// Until a run's size is known, other appends wait for the query that measures it.
 TEST_F(RunQuotaTest, TheFirstLookIsWaitedFor) {
   RunQuota quota = Make({.bytes = 100});
   stored_["a"] = 90;
@@ -224,7 +224,8 @@ TEST_F(RunQuotaTest, HoldsArePartedAndJoined) {
   RunQuota quota = Make({.bytes = 100});
   ASSERT_OK_AND_ASSIGN(RunQuota::Hold hold, quota.AdmitUpTo("a", 1000));
   EXPECT_EQ(hold.bytes(), 94);
-  ExpectOver(quota.AdmitUpTo("a", 1).status(), "run-budget");  // The last sixteenth is for what comes beside it.
+  ExpectOver(quota.AdmitUpTo("a", 1).status(),
+             "run-budget");  // The last sixteenth is for the cost of appends beyond their payload.
   ASSERT_OK_AND_ASSIGN(RunQuota::Hold rest, quota.Admit("a", 6));
   hold.Merge(std::move(rest));
   {

@@ -171,7 +171,7 @@ ConnectionLimits WithinDescriptors(ConnectionLimits limits);
 
 class AcceptLoop {
  public:
-  // `told` is called on the thread of the loop. The last three events are logged, too.
+  // `told` is called on the loop's thread. The last three kinds of events are also logged.
   using Told = std::function<void(ConnectionEvent event)>;
   AcceptLoop(const ConnectionLimits& limits, Told told);
   AcceptLoop(const AcceptLoop&) = delete;

@@ -128,7 +128,7 @@ class Operations {
 
   // Call it once.
   void Serve(OperatedServer server);
-  // From here on it is not ready.
+  // The server is not ready from now on.
   void Drain();
   // Waits for requests in progress; does not use the server afterwards.
   void Stop();

@@ -11,8 +11,8 @@
 
 namespace routing_replay::server {
 
-// Calls `work` on a thread of its own from construction to destruction, the first time at once; `work` returns after
-// how long to call it again. Destruction waits for a running call.
+// Calls `work` on a new thread from construction to destruction, the first time at once. `work` returns the time until
+// its next call. Destruction waits for a running call.
 class PeriodicThread {
  public:
   using Work = std::function<std::chrono::milliseconds()>;

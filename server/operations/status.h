@@ -99,7 +99,7 @@ struct StatusPageInput {
   const ServerStatus& status;
   const Series& counters;  // As Metrics::Counters.
   const std::vector<CallTrouble>& troubles;
-  std::string settings;  // As YAML.
+  std::string settings;  // In YAML.
   std::chrono::system_clock::time_point now;
 };
 

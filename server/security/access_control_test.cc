@@ -112,7 +112,7 @@ TEST_F(AccessControlTest, WhatIsNoTokenIsRejected) {
 }
 
 TEST_F(AccessControlTest, TokensExpire) {
-  // The clock stands an hour after 1970 began.
+  // The clock shows 01:00 on 1 January 1970.
   Start(Entry("day", "[\"\"]", "[read]", ", expires: 1970-01-02") +
         Entry("time", "[\"\"]", "[read]", ", expires: \"1970-01-01T02:00:00+01:00\""));
   EXPECT_OK(Check("day", Scope::kRead, "a"));
@@ -136,7 +136,7 @@ TEST_F(AccessControlTest, AChangeHoldsForTheNextCheck) {
 TEST_F(AccessControlTest, ATokenHasTheNameOfItsEntry) {
   Start(Entry("tok", "[a-]", "[read]", ", expires: 1970-01-01") + "- {name: other, sha256: " + Hash("more") +
         ", runs: [b], scopes: [put]}\n");
-  EXPECT_EQ(control_->NameOf("Bearer tok"), "n");  // It has expired.
+  EXPECT_EQ(control_->NameOf("Bearer tok"), "n");  // The expired token still has its name.
   EXPECT_EQ(control_->NameOf("bearer more"), "other");
   for (const char* header : {"", "more", "Bearer ", "Bearer none"}) EXPECT_EQ(control_->NameOf(header), "") << header;
   EXPECT_EQ(AccessControl().NameOf("Bearer tok"), "");

@@ -69,9 +69,9 @@ int64_t CostOf(ServiceContext& context, absl::string_view run, const AppendReque
   return cost;
 }
 
-// Checks the run's limit for what the store will charge for the request; `promised` is the part that was admitted
-// before, as credit. Commit the returned hold when the append is stored. Errors as RunQuota::Admit; then `promised` is
-// given back.
+// Checks the run's limit against the memory that the store will charge for the request; `promised` is the part that was
+// already admitted as credit. Commit the returned hold when the append is stored. Errors are those of RunQuota::Admit;
+// `promised` is released then.
 absl::StatusOr<RunQuota::Hold> AdmitAppend(ServiceContext& context, absl::string_view run, const AppendRequest& request,
                                            RunQuota::Hold promised) {
   if (!context.quota.limits_bytes()) return RunQuota::Hold();
@@ -137,7 +137,7 @@ class AppendCall final : public ServedCall {
   AppendAck Process(AppendRequest request);
   // Records the ack if it is a rejection.
   void NoteRejection(const AppendAck& ack);
-  // Ends the call with `status` once the message in progress is answered and everything queued is written.
+  // Ends the call with `status` after the message in progress is answered and everything queued is written.
   void FinishWith(const absl::Status& status) override;
   void Pump();
   // Updates the gauge of all streams with this one's credit.

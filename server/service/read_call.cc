@@ -70,7 +70,7 @@ class ReadCall final : public ServedCall {
   CallEvent deadline_{this, [this](bool fired) { OnDeadline(fired); }};
 
   // Used by the worker while one is busy:
-  std::optional<ReadRequest> asked_;  // Until the session is made.
+  std::optional<ReadRequest> asked_;  // Set until the session is created.
   std::unique_ptr<ReadSession> session_;
   ReadStep step_;
   std::unique_ptr<Store::Watch> new_watch_;  // Watch for the sample that the last step waits for.

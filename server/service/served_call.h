@@ -313,7 +313,7 @@ class ServedCall : public Call {
   bool request_came_ = false;
   bool writing_ = false;
   int64_t writes_ = 0;
-  int64_t writes_at_look_ = -1;  // At the last check that found a write open.
+  int64_t writes_at_look_ = -1;  // The number of writes at the last check that found one pending.
 };
 
 }  // namespace routing_replay::server

@@ -50,7 +50,7 @@ inline int64_t SharedMemoryBytes(const ServerConfig& config) {
   return std::max<int64_t>(int64_t{16} << 20, config.memory_budget / 64);
 }
 
-// The address of the direct path, as clients are told. If `tickets` is null there is no direct path.
+// The address of the direct path that is reported to clients. If `tickets` is null there is no direct path.
 struct DirectOffer {
   int port = 0;                 // TCP port; 0: none.
   std::string unix_socket;      // Name of an abstract Unix socket.

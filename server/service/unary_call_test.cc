@@ -100,7 +100,7 @@ class UnaryCallTest : public ::testing::Test {
   RawService service_;
   std::unique_ptr<WorkerPool> workers_;
   std::unique_ptr<GrpcLoop> loop_;
-  HoldingCall* holding_ = nullptr;  // Where the test sets one, the loop's.
+  HoldingCall* holding_ = nullptr;  // Set by tests that need it.
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
   std::unique_ptr<v1::RoutingReplay::Stub> stub_;

@@ -384,7 +384,8 @@ absl::Status WithContent(const absl::Status& status, absl::string_view sample, c
 }
 
 int64_t SnapshotBytes(const SampleContent& content, size_t pieces) {
-  constexpr int64_t kCopies = 3;  // The lists exist as a state, as a record, and as bytes to send.
+  constexpr int64_t kCopies =
+      3;  // These lists also exist in the state, in the stored record, and in the bytes to send.
   return static_cast<int64_t>(pieces * sizeof(StoredRows)) + kCopies * content.metadata_bytes();
 }
 

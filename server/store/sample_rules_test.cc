@@ -53,7 +53,7 @@ TEST(SampleRulesTest, AttemptsAreInAnOrder) {
   EXPECT_THAT(step(4), Fails(kPrecondition, Reason::kOldRevision));
   EXPECT_THAT(step(0, 3), Fails(kPrecondition, Reason::kOldRevision));
   EXPECT_EQ(GetErrorDetail(step(4).status())->field, "append.restart_nonce");
-  // Where the rows were cut, the attempt goes on by naming the revision, and its late rows do not.
+  // After a truncation the attempt continues if it states the revision; its late rows, which do not, are rejected.
   ContentIds ids;
   content = TruncatedContent(content, 5, ids);
   EXPECT_EQ(AttemptOf(content.restart_nonce), 5);
@@ -93,7 +93,7 @@ TEST(SampleRulesTest, WhatIsKnownBesideTheRowsHasALimit) {
   EXPECT_OK(plan(last, {}));
   EXPECT_THAT(plan(last, {{rows + 1, rows + 2}}), Fails(kPrecondition, Reason::kLength));
   EXPECT_THAT(plan(last + 1, {}), Fails(kPrecondition, Reason::kLength));
-  // A range that goes on with the last one, and fewer entries.
+  // A range that continues the last one, and fewer entries.
   content.unrecorded.back().end = rows;
   EXPECT_OK(plan(last, {{rows, rows + 1}}));
   content.provenance.erase(content.provenance.begin());

@@ -7,7 +7,7 @@
 namespace routing_replay::server {
 namespace {
 
-// Computes the append's own token check, extended from row to row as far as it is known.
+// Computes the append's own token check, row by row, as far as the tokens are known.
 class Chain {
  public:
   Chain(const AppendTokens& tokens, std::optional<uint32_t> check)

@@ -94,7 +94,7 @@ class TokenChecks {
  private:
   int32_t block_rows_;
   int64_t rows_ = 0;
-  std::optional<uint32_t> end_ = 0;                  // At rows_.
+  std::optional<uint32_t> end_ = 0;                  // The check at rows_.
   std::vector<std::optional<uint32_t>> boundaries_;  // [i]: at (i + 1) * block_rows_.
   std::vector<RowRange> known_;                      // Rows whose tokens are part of a check; normal list.
   std::optional<uint32_t> known_end_;                // The check at the end of known_, if that is before rows_.

@@ -54,7 +54,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status);
 // details.)
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
-// A completion queue takes addresses as tags and only hands them back, so a number can stand in for one.
+// A completion queue treats tags as opaque addresses, so a number can be used as a tag.
 inline void* QueueTag(intptr_t number) {
   return reinterpret_cast<void*>(number);  // NOLINT(performance-no-int-to-ptr): nobody looks at what is there.
 }

@@ -1,4 +1,4 @@
-// Engine bytes → checked blocks: the one place where an engine's array is decoded, checked, narrowed and tiled. The
+// Engine bytes → checked blocks: the only place where an engine's array is decoded, checked, narrowed and tiled. The
 // client library and the server call the same function.
 #ifndef PROTO_WIRE_PAYLOAD_TENSOR_PAYLOAD_H_
 #define PROTO_WIRE_PAYLOAD_TENSOR_PAYLOAD_H_

@@ -46,7 +46,7 @@ std::string NpyHeader(DType dtype, const std::vector<int64_t>& shape) {
   return header.append(dict);
 }
 
-// What an engine would send.
+// A payload of an engine.
 struct Message {
   TensorDescription description;
   std::string payload;
@@ -149,7 +149,7 @@ void RoundTrip(const Geometry& geometry, std::mt19937_64& random) {
   DecodeOptions options{.row_start = static_cast<int64_t>(random() % 1000),
                         .block_rows = block_rows,
                         .codec = random() % 2 == 0 ? Codec::kRaw : Codec::kPacked};
-  // In front, in the middle or at the end of the slots.
+  // Before, between or after the slots.
   for (int64_t slot = 0, next = options.row_start; slot <= slots && random() % 3 != 0;) {
     const auto rows = static_cast<int64_t>(1 + random() % 40);
     options.unrecorded.push_back(RowRange::OfSize(next + slot, rows));

@@ -167,7 +167,7 @@ TEST_F(RingStreamTest, WhoSaysThatItWaitsIsWoken) {
   Say(*client_, "there");
   EXPECT_EQ(poll(&wait, 1, 0), 0);
   EXPECT_EQ(*Hear(*server_), "there");
-  EXPECT_FALSE(server_->HasBytes());  // It has not read until there was nothing.
+  EXPECT_FALSE(server_->HasBytes());  // All bytes were read, but no read found the ring empty yet.
   Say(*client_, "more");
   EXPECT_EQ(poll(&wait, 1, 0), 1);
 }

@@ -86,7 +86,7 @@ class TlsStreamTest : public ::testing::Test {
     server_ = TlsStream::Accept(server, ends[0]);
     client_ = TlsStream::Connect(client, ends[1], name);
   }
-  // Both ways.
+  // Sends bytes in both directions.
   absl::Status Talk() {
     absl::Status status = Pass(*client_, *server_, {{1, 2, 3}}, 2);
     status.Update(Pass(*server_, *client_, {{4}, {5, 6}}, 9));

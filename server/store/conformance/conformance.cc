@@ -53,7 +53,7 @@ void StoreConformance::ReopenRun(RunOptions options) {
 
 void StoreConformance::HearOthers(const std::string& sample) {
   if (GetParam().watches_hear_at_once) return;
-  std::atomic<int> heard{0};  // Both servers must have heard it, if calls go to two servers in turn.
+  std::atomic<int> heard{0};  // If calls alternate between two servers, both must have received the change.
   const auto one = *store_->WatchSample("run", Producer::kRollout, {.sample = sample}, [&] { ++heard; });
   const auto other = *store_->WatchSample("run", Producer::kRollout, {.sample = sample}, [&] { ++heard; });
   const Clock::Time deadline = Clock::Real().Now() + std::chrono::seconds(2);

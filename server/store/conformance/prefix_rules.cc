@@ -32,7 +32,7 @@ TEST_P(StoreConformance, AForkSharesThePrefix) {
     EXPECT_EQ(state.weights.size(), n == 0 ? 0u : 1u);
     EXPECT_EQ(Read(child), ExpectedRows(geometry(), kPlain, n, state.unrecorded));
     EXPECT_NE(state.content_id, Stat("parent").content_id);
-    // The check at n is known where the parent has one.
+    // The check at row n is known if the parent has a check there.
     EXPECT_EQ(state.token_check.has_value(), n % kWindow == 0 || n == 100) << n;
   }
 }

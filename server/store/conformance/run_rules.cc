@@ -332,7 +332,7 @@ TEST_P(StoreConformance, AWatchTellsOfTheNextChangeOnce) {
   const std::vector<std::function<void()>> changes = {
       [&] {
         EXPECT_OK(Append({.rows = {0, 10}}));
-      },  // Of a sample that does not exist yet.
+      },  // For a sample that does not exist yet.
       [&] {
         EXPECT_OK(Append({.rows = {10, 12}}));
       },

@@ -51,7 +51,7 @@ TEST_P(StoreConformance, RowsShiftedByOneAreRejected) {
     command.header.token_ids = kPlain.TokenIds({committed + 1, committed + 21});
     command.header.token_check_start = kPlain.TokenCheckAt(committed + 1);
     EXPECT_THAT(store_->Append(std::move(command)), Fails(kExists, Reason::kOtherTokens));
-    // The same as a repeat from the start.
+    // Has the same effect as a repeat from the start.
     AppendCommand repeat = MakeAppend(run_, {.rows = {0, 48}});
     repeat.header.token_ids = kPlain.TokenIds({1, 49});
     EXPECT_THAT(store_->Append(std::move(repeat)), Fails(kExists, Reason::kOtherTokens));
@@ -117,7 +117,7 @@ TEST_P(StoreConformance, RowsWithoutTokensBehindOthersLeaveWhatIsKnown) {
     EXPECT_EQ(matches(known, kPlain.TokenCheckAt(known)), true);
     EXPECT_EQ(matches(known, kOther.TokenCheckAt(known)), false);
     EXPECT_EQ(matches(90, kPlain.TokenCheckAt(90)), std::nullopt);
-    // The same for an append that goes past these rows.
+    // The same for an append that extends beyond these rows.
     Rejected({.from = kOther, .rows = {0, 60}}, kExists, Reason::kOtherTokens);
   }
 }

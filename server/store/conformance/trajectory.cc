@@ -21,7 +21,7 @@ absl::Span<const uint8_t> BytesOf(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
-// Where the ids of each layer start in a row.
+// The offset of each layer's ids in a row.
 std::vector<int32_t> LayerOffsets(const Geometry& geometry) {
   std::vector<int32_t> offsets{0};
   for (const LayerRouting& layer : geometry.layers()) offsets.push_back(offsets.back() + layer.top_k);

@@ -50,7 +50,7 @@ struct AppendSpec {
   std::optional<int64_t> seal_num_tokens;
   std::optional<PrefixReference> prefix;
   Codec codec = Codec::kRaw;
-  int64_t max_block_rows = std::numeric_limits<int64_t>::max();  // Cut the rows into blocks of at most so many.
+  int64_t max_block_rows = std::numeric_limits<int64_t>::max();  // Blocks have at most this number of rows.
 };
 
 AppendCommand MakeAppend(const RunInfo& run, const AppendSpec& spec);

@@ -50,7 +50,7 @@ struct SpillOptions {
 struct MemoryStoreOptions {
   const Clock* clock = &Clock::Real();             // Must outlive the store.
   ByteBudget* budget = nullptr;                    // Required. Must outlive the store and every snapshot.
-  Clock::Duration default_ttl = RunOptions{}.ttl;  // For runs that are made without options.
+  Clock::Duration default_ttl = RunOptions{}.ttl;  // For runs that are opened without options.
   HandleFunction handle_of = SampleHandle;         // Tests inject collisions here.
   SpillOptions spill;                              // Not used by NewKeptStore, whose blocks are stored elsewhere.
 };
@@ -82,7 +82,7 @@ class SampleJournal {
   virtual absl::Status Write(const SampleChange& change) = 0;
   // Records that the sample was used. Called within one TTL after a use that changed nothing.
   virtual absl::Status NoteUse(Producer producer, absl::string_view sample) = 0;
-  // As Write, for a sample that is removed.
+  // Like Write, for a sample that is removed.
   virtual absl::Status Remove(Producer producer, absl::string_view sample) = 0;
 };
 
@@ -107,7 +107,7 @@ class RunKeeper {
   virtual ~RunKeeper() = default;
 
   virtual std::string name() const = 0;                             // Name of the store.
-  virtual absl::Status Health() const { return absl::OkStatus(); }  // As Store::Health.
+  virtual absl::Status Health() const { return absl::OkStatus(); }  // See Store::Health.
   virtual DurabilityLevels durability() const = 0;
   // Between Begin and End, blocks that nobody holds are deleted from the storage. Before Begin and after End they are
   // kept, because the process also releases blocks when it starts and stops.

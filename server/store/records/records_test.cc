@@ -39,7 +39,7 @@ class RandomContent {
     content_.num_tokens.reset();
     Add({content_.rows(), content_.rows() + 1 + Below(40)});
   }
-  // By unrecorded rows without tokens.
+  // Adds unrecorded rows without tokens.
   void GrowQuietly(int64_t rows) {
     content_.num_tokens.reset();
     const RowRange added{content_.rows(), content_.rows() + rows};
@@ -51,7 +51,7 @@ class RandomContent {
   void Truncate(int64_t rows) { content_.Truncate(rows); }
 
   std::string head() const { return EncodeHead(content_); }
-  // Of all windows; empty where a store writes none.
+  // The records of all windows; an empty record if the store writes none.
   std::vector<std::string> all_windows() const {
     std::vector<std::string> windows;
     for (int64_t i = 0; i < WindowCount(content_.rows(), kWindow); ++i) {
@@ -68,7 +68,7 @@ class RandomContent {
   absl::StatusOr<SampleContent> Decode(const std::string& head, const std::vector<std::string>& windows) {
     return DecodeContent(head, windows, kWindow, [&](const BlockRef& ref) { return BlockAt(ref); });
   }
-  // Everything of a content, its blocks by their numbers.
+  // Everything in a content; blocks are represented by their numbers.
   std::string Describe(const SampleContent& content) const {
     const auto& ids = &content == &content_ ? ids_ : decoded_ids_;
     std::string text =

@@ -139,7 +139,7 @@ TEST_F(RedisFailureTest, AnOldLookCanStillBeReadForSomeTime) {
   ASSERT_OK(Append(*one_, {.rows = {0, 20}}));
   const std::vector<RowRange> all{{0, kMaxRows}};
   ASSERT_OK_AND_ASSIGN(const SampleSnapshot old, other_->Snapshot("run", kRollout, {.sample = "s"}, all));
-  ASSERT_OK(Append(*one_, {.rows = {20, 64}}));  // Merges and replaces what the look shows.
+  ASSERT_OK(Append(*one_, {.rows = {20, 64}}));  // Merges and replaces the pieces that the first look returned.
   EXPECT_EQ(*RowsOf(TestGeometry(), old), ExpectedRows(TestGeometry(), {}, 20));
   for (const std::string& key : Chunks()) {
     if (Ask(RedisCommand({"PTTL", key})).integer >= 0) Ask(RedisCommand({"DEL", key}));

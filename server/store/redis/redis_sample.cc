@@ -109,7 +109,7 @@ absl::Status CopyBlocks(const RunInfo& run, absl::Span<const Block> from, RowRan
   return absl::OkStatus();
 }
 
-// The rows that a child starts with, as blocks of its own: the parent's may be on another server.
+// Copies the rows that a child starts with into new blocks, because the parent's blocks may be on another server.
 absl::Status CopyRows(const RunInfo& run, const RowPieces& pieces, std::vector<Block>& blocks) {
   for (const RowPiece& piece : pieces.all()) {
     RR_ASSIGN_OR_RETURN(const LoadedBlock loaded, Load(piece.stored));
@@ -437,7 +437,7 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
   }
   for (const auto& block : change.added) static_cast<RedisBlock&>(*block).Written();
   if (absl::Status there = before.guessed ? CheckRun(*run_, answers.back()) : absl::OkStatus(); !there.ok()) {
-    // The run was dropped before this commit. Its samples may have been removed already, so what was written now is
+    // The run was dropped before this commit. Its samples may have been removed already, so this commit's data is
     // removed here.
     RedisRun dropped{.info = run_->info, .incarnation = run_->incarnation, .prefix = run_->prefix, .clears = true};
     ReleaseResult ignored;

@@ -38,7 +38,7 @@ class RedisStore final : public Store {
                                const std::string& version) { watches_.Changed(run, sample, key, version); };
   }
 
-  // The blocks of cached manifests hold the context, which holds the cache.
+  // Blocks of cached manifests hold the context, which holds the cache: this breaks the cycle.
   ~RedisStore() override { context_->cache.Clear(); }
 
   std::string name() const override { return name_; }
@@ -511,7 +511,7 @@ absl::Status RedisStore::SweepRun(const RunPtr& run, int64_t limit, int64_t& rem
   return status;
 }
 
-// Clears one dropped run whose time has come.
+// Clears one dropped run whose waiting time has passed.
 void RedisStore::ClearDropped() {
   const std::string key = context_->DroppedKey();
   RedisCommand command({"ZRANGEBYSCORE", key, "-inf"});

@@ -38,8 +38,8 @@ inline constexpr DurabilityLevels kRedisDurability{Durability::kWritten, Durabil
 struct RedisStoreOptions {
   // For times of use and expiry. Must outlive the store. The clocks of all servers of a deployment must be about equal.
   const Clock* clock = &Clock::Real();
-  Clock::Duration default_ttl = RunOptions{}.ttl;                      // For runs that are made without options.
-  std::function<int64_t(absl::string_view)> handle_of = SampleHandle;  // The same function in all servers.
+  Clock::Duration default_ttl = RunOptions{}.ttl;                      // For runs that are opened without options.
+  std::function<int64_t(absl::string_view)> handle_of = SampleHandle;  // All servers must use the same function.
   std::string prefix = "rr";                                           // Prefix of all keys; passes CheckId.
   // Time limit for one step of a call, unless its CallDeadline is earlier. A cluster needs some seconds to elect a new
   // master.

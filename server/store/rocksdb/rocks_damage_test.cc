@@ -187,7 +187,7 @@ TEST_F(RocksDamageTest, AStartThatWasKilledBeforeItTookTheDamageInIsMadeUpFor) {
   EXPECT_GT(Left("run", ::testing::Gt(0)), 0);
 }
 
-// What happens to the first file whose name contains `name`.
+// The damage to the first file whose name contains `name`.
 struct FileDamage {
   std::string what;
   std::string name;

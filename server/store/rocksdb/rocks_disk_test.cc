@@ -1,4 +1,4 @@
-// The store on a real disk that is full, or that cannot be written to. It needs a mount of its own, and therefore root.
+// The store on a real disk that is full or not writable. It needs a mount of its own, and therefore root.
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -25,8 +25,8 @@ constexpr int64_t kRows = 20000;
 
 class RocksDiskTest : public ::testing::Test {
  protected:
-  // All in one mount namespace of this process: RocksDB's threads outlive a database, and stay in the namespace in
-  // which they were created.
+  // All tests use one mount namespace of this process, because RocksDB's threads outlive a database and stay in the
+  // namespace in which they were created.
   void SetUp() override {
     static const bool apart =
         unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;

@@ -53,7 +53,7 @@ class RocksSpace {
   absl::StatusOr<ByteReservation> Promise(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   // Records that something was removed whose bytes are still on the disk. Call it when GiveBack can find them.
   void NoteEnd() { ended_ = true; }
-  // From now on GiveBack is called on `user`, as long as it lives.
+  // Calls GiveBack on `user` from now on, as long as it exists.
   void Join(std::weak_ptr<SpaceUser> user) ABSL_LOCKS_EXCLUDED(mutex_);
   // GiveBack is not called any more once this returns.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);

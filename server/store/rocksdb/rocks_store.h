@@ -33,7 +33,7 @@ std::string MachineBootId();
 
 struct RocksStoreOptions {
   std::string path;                              // A directory; made if it does not exist.
-  Durability durability = Durability::kWritten;  // For runs that ask for none.
+  Durability durability = Durability::kWritten;  // For runs that do not set one.
   // For data that was read and data that is not yet in a table file; not part of the budget.
   int64_t cache_bytes = int64_t{256} << 20;
   rocksdb::Env* env = nullptr;  // Must outlive the store. Null: the machine's. Tests inject failures here.
@@ -41,7 +41,7 @@ struct RocksStoreOptions {
   MemoryStoreOptions memory;  // The budget bounds the index.
 };
 
-// Counts of what the start found.
+// Counts of what the recovery found.
 struct RecoveryReport {
   int64_t runs = 0;
   int64_t samples = 0;

@@ -232,7 +232,7 @@ TEST_F(RocksStoreTest, RestartsAreNoUse) {
   EXPECT_EQ(store_->Sweep(10), 1);
   Open();
   EXPECT_EQ(report_.samples, 1);
-  // Not too early: the use that was written may be one TTL old already.
+  // Not too early: the recorded last use may already be one TTL ago.
   clock_.Advance(hours(18));
   Open();
   EXPECT_EQ(store_->Sweep(10), 0);
@@ -258,9 +258,9 @@ TEST_F(RocksStoreTest, TimeWithoutAServerIsNoIdleness) {
     clean ? Open() : OpenAfterACrash();
     EXPECT_EQ(store_->Sweep(10), 0);
     EXPECT_EQ(Stat(sample).committed_rows, 40);
-    Open();  // It is not removed when the server starts once more, either.
+    Open();  // It is not removed when the server starts again, either.
     EXPECT_EQ(store_->Sweep(10), 0);
-    // With a server it does count.
+    // While a server runs, the time counts.
     clock_.Advance(hours(11));
     EXPECT_EQ(store_->Sweep(10), 1);
   }
@@ -425,7 +425,7 @@ TEST_F(RocksStoreTest, ASmallerBudgetIsToldHowMuchItTakes) {
   expect_rejected((used + 1) / 2, "2");
   expect_rejected(used / 2 - 1, "2.1");
   expect_rejected(used - 1, "1.1");
-  expect_rejected(1, HumanNumber(static_cast<double>(used)));  // Not even the run has room.
+  expect_rejected(1, HumanNumber(static_cast<double>(used)));  // There is not even room for the run.
   EXPECT_OK(open_with(used));
 }
 

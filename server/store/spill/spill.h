@@ -63,7 +63,7 @@ class LoadedBytes {
 
 // Counts since the start. Each count is consistent by itself only.
 struct SpillCounts {
-  std::atomic<int64_t> samples{0};  // Samples moved to the disk.
+  std::atomic<int64_t> samples{0};  // Number of samples moved to the disk.
   std::atomic<int64_t> bytes{0};    // Memory that this freed.
   // Failures because of a full or broken disk, or a used-up budget: the block stayed in memory.
   std::atomic<int64_t> write_failures{0};
@@ -94,7 +94,8 @@ class SpillSegment {
   // Appends the next frame and returns its offset. Its room is counted as long as the file exists. Errors of
   // SpillDisk::Write, and RESOURCE_EXHAUSTED if the area's budget is used up.
   absl::StatusOr<int64_t> Append(absl::Span<const absl::Span<const uint8_t>> parts);
-  // `bytes`: of all parts together. DATA_LOSS if the frame differs from what was written; otherwise as SpillDisk::Read.
+  // `bytes`: total of all parts. DATA_LOSS if the frame differs from what was written; otherwise the errors of
+  // SpillDisk::Read.
   absl::StatusOr<LoadedBytes> Read(int64_t offset, int64_t bytes) const;
   // Size of all frames.
   int64_t size() const { return size_; }

@@ -67,7 +67,7 @@ struct Provenance {
   RowRange rows;
   int64_t weight_version = kUnknownWeightVersion;
   std::string weight_label;
-  std::string engine;   // As the appends gave it.
+  std::string engine;   // The engine that the appends stated.
   int64_t appends = 0;  // Messages that committed rows here. Those whose rows were truncated later are still counted.
   friend bool operator==(const Provenance&, const Provenance&) = default;
 };
@@ -94,7 +94,7 @@ struct SampleState {
   // Covers [0, committed_rows); neighbours differ in more than rows and appends. Empty if the server does not send it.
   std::vector<Provenance> provenance;
   int64_t stored_bytes = 0;
-  std::optional<TokenCheck> token_check;  // At committed_rows, if known.
+  std::optional<TokenCheck> token_check;  // The check at committed_rows, if known.
   std::string engine;
   int64_t idle_ms = 0;
   int64_t lost_end = 0;  // Rows from committed_rows up to here were acknowledged and then lost; 0: none.
@@ -150,7 +150,7 @@ struct SampleRecord {
   int64_t committed_rows = 0;
   std::optional<int64_t> num_tokens;
   int64_t revision = 0;
-  uint64_t content_id = 0;  // As on the wire: 0 if there is none.
+  uint64_t content_id = 0;  // 0 if there is none.
   std::vector<RowRange> unrecorded;
   std::vector<WeightSpan> weights;
 };

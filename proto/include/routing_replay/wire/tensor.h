@@ -1,4 +1,4 @@
-// Describes a tensor of expert ids as an engine gives it: the C++ form of TensorPayload in append.proto.
+// Describes a tensor of expert ids in the form that an engine returns: the C++ form of TensorPayload in append.proto.
 #ifndef ROUTING_REPLAY_WIRE_TENSOR_H_
 #define ROUTING_REPLAY_WIRE_TENSOR_H_
 

@@ -1,4 +1,4 @@
-// Tests one connection to a stand-in server, which sends what the test wants.
+// One connection to a stand-in server, which sends the bytes that the test defines.
 #include "server/store/redis/client/redis_connection.h"
 
 #include <thread>

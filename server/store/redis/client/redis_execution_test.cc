@@ -1,4 +1,4 @@
-// Redirections, servers out of service and lost connections, played by stand-ins.
+// Redirections, servers out of service and lost connections, simulated by stand-in servers.
 #include <algorithm>
 #include <atomic>
 

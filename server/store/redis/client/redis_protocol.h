@@ -22,7 +22,7 @@
 namespace routing_replay::server {
 
 constexpr int kRedisSlots = 16384;
-constexpr size_t kMaxRedisReply = size_t{256} << 20;  // For one command.
+constexpr size_t kMaxRedisReply = size_t{256} << 20;  // Limit for the reply to one command.
 
 // Digits and nothing else, without a leading zero: absl::SimpleAtoi also takes signs and white space.
 std::optional<int64_t> ParseDecimal(absl::string_view text);
@@ -69,7 +69,7 @@ class RedisCommandQueue {
 
  private:
   struct Piece {
-    absl::string_view bytes;  // Not written yet.
+    absl::string_view bytes;  // Bytes that are not written yet.
     bool last;                // Ends its command.
   };
 
@@ -77,7 +77,7 @@ class RedisCommandQueue {
   std::deque<std::string> texts_;  // Pieces that are not borrowed.
 };
 
-// What a server answered, as a plain owned value.
+// A server's reply as an owned value.
 struct RedisReply {
   enum class Type { kNil, kInteger, kBulk, kStatus, kError, kArray };
 

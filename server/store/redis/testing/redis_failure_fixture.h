@@ -1,4 +1,4 @@
-// A Redis, two servers over it, and ways to break what is between them.
+// A Redis, two servers over it, and ways to disturb the connections between them.
 #ifndef SERVER_STORE_REDIS_TESTING_REDIS_FAILURE_FIXTURE_H_
 #define SERVER_STORE_REDIS_TESTING_REDIS_FAILURE_FIXTURE_H_
 
