@@ -132,25 +132,26 @@ PyObject* Bind(PyObject* /*module*/, PyObject* function) {
   return PyErr_Occurred() == nullptr ? Py_NewRef(Py_None) : nullptr;
 }
 
-PyObject* Queue(PyObject* /*module*/, PyObject* given) {
-  PyObject *appender = nullptr, *arguments = nullptr, *options = nullptr;
-  if (PyArg_ParseTuple(given, "OO!O!", &appender, &PyTuple_Type, &arguments, &PyDict_Type, &options) == 0)
-    return nullptr;
-  if (!PyLong_CheckExact(appender)) return PyLong_FromLong(0);
+PyObject* Queue(PyObject* /*module*/, PyObject* const* given, Py_ssize_t count) {
+  constexpr int kGiven = 3;
+  if (count != kGiven || !PyLong_CheckExact(given[0])) return PyLong_FromLong(0);
   rr_append append{.producer = kRollout, .weight_version = kUnknownVersion};
   PyObject* rows = nullptr;
   Py_buffer buffer{};
-  if (!TakeArguments(arguments, options, append, rows)) return PyLong_FromLong(0);
+  if (!TakeArguments(given[1], given[2], append, rows)) return PyLong_FromLong(0);
   if (PyObject_GetBuffer(rows, &buffer, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0) {
     PyErr_Clear();
     return PyLong_FromLong(0);
   }
-  const int64_t queued = Append(static_cast<rr_appender*>(PyLong_AsVoidPtr(appender)), append, buffer);
+  const int64_t queued = Append(static_cast<rr_appender*>(PyLong_AsVoidPtr(given[0])), append, buffer);
   PyBuffer_Release(&buffer);
   return PyLong_FromLongLong(queued);
 }
 
-PyMethodDef methods[] = {{"bind", Bind, METH_O, nullptr}, {"queue", Queue, METH_VARARGS, nullptr}, {}};
+PyMethodDef methods[] = {
+    {"bind", Bind, METH_O, nullptr},
+    {"queue", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(Queue)), METH_FASTCALL, nullptr},
+    {}};
 PyModuleDef module{
     .m_base = PyModuleDef_HEAD_INIT, .m_name = "routing_replay._append", .m_size = -1, .m_methods = methods};
 
