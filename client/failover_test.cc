@@ -70,7 +70,7 @@ TEST_F(FailoverTest, CallsGoOnWithTheNextServerAndStayThere) {
   const int before = first.Calls("Stat");
   for (int i = 0; i < 5; ++i) EXPECT_OK(run_->Stat("a"));
   EXPECT_EQ(first.Calls("Stat"), before);
-  // Until that server is really gone.
+  // Waits until that server has stopped.
   for (auto& service : services_) {
     if (service.get() != &first) service.reset();
   }

@@ -71,7 +71,7 @@ absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDe
 // Decoded rows as encoded blocks: cut between windows of `block_rows` rows wherever a piece would exceed `piece_bytes`.
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, int32_t block_rows,
                                       int64_t piece_bytes = kPieceBytes);
-// The same, in pieces within the limits of the run's server.
+// The same, divided into pieces within the limits of the run's server.
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, const BlockOptions& blocks);
 // Where blocks must be cut because of options.weights: DecodeOptions.cuts.
 absl::StatusOr<std::vector<int64_t>> WeightCuts(absl::Span<const WeightSpan> weights);

@@ -198,7 +198,7 @@ class AppendQueueStepTest : public ::testing::Test {
   uint64_t Add(const std::string& sample, RowRange rows, milliseconds timeout = milliseconds(1000)) {
     return queue_.Add(MakePlan(sample, ids_, tokens_, rows, kPieceBytes, false), clock_.Now() + timeout);
   }
-  // With so many rows that it may not be sent without credit.
+  // Enough rows that the append needs credit.
   void AddLong(const std::string& sample, RowRange rows) {
     queue_.Add(MakePlan(sample, long_ids_, {}, rows, 10 * kLong, false), clock_.Now() + milliseconds(1000));
   }

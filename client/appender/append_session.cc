@@ -113,7 +113,7 @@ std::optional<AppendQueue::Message> AppendQueue::NextMessage(Clock::Time now) {
   if (to_send_.empty() || now < send_after_) return std::nullopt;
   const PieceRef head = *to_send_.begin();
   const int64_t head_bytes = At(head).piece.payload_bytes;
-  // While the server has not said yet what it grants, nobody knows how much credit is left for a small payload.
+  // While a credit request is unanswered, it is unknown how much credit is left for a small payload.
   const bool is_free = head_bytes <= kFreePayloadBytes && !asked_ && !ask_little_;
   const bool fits = head_bytes <= credit_ || is_free;
   AppendRequest request{.want_bytes = is_free ? 0 : WantBytes(head_bytes, now)};

@@ -116,7 +116,8 @@ class AppendQueue {
   void OnCredit(const Credit& credit, Clock::Time now);
   void OnAck(const AppendAck& ack, Clock::Time now);
   void Acknowledge(PieceRef ref, const AppendAck& ack);
-  // Sends again the piece and what was sent of its sample after it, which the server will reject because of the gap.
+  // Resends the piece and the later pieces of its sample that were sent: the server will reject them because of the
+  // gap.
   void SendAgain(PieceRef ref);
   void QueueToSend(PieceRef ref);
   void Finish(uint64_t sequence, const absl::Status& status);
@@ -146,14 +147,14 @@ class AppendQueue {
   AppenderMetrics metrics_;
 };
 
-// What Appender::Settle is asked for.
+// Identifies the appends for which Appender::Settle waits.
 struct SampleAttempt {
   std::string sample;
   std::optional<int64_t> attempt;
   friend auto operator<=>(const SampleAttempt&, const SampleAttempt&) = default;
 };
 
-// Of a plan, which has at least one piece.
+// The sample and attempt of a plan, which has at least one piece.
 SampleAttempt KeyOf(const AppendPlan& plan);
 
 // The first one; but trouble that was not marked precedes trouble that was.
@@ -238,7 +239,7 @@ class AppendSession {
   };
 
   explicit AppendSession(const Options& options);
-  // With given waits instead of random ones, for tests.
+  // With fixed waits instead of random ones, for tests.
   AppendSession(const Options& options, Backoff rejection_backoff, Backoff reconnect_backoff);
 
   // True if an append of this many bytes may be added. A single one always may, however big.

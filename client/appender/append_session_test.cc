@@ -119,7 +119,7 @@ TEST_F(AppendSessionTest, WhatGetsNoCreditForGoodFails) {
   EXPECT_EQ(Next(), Step::kConnect);
   const absl::Status gone = MakeError(absl::StatusCode::kNotFound, "no run", {.reason = Reason::kNoRun});
   for (size_t failed = 1; failed <= 2; ++failed) {
-    ASSERT_EQ(Next(), Step::kSend);  // Without a pause: credit for the others would be rejected in the same way.
+    ASSERT_EQ(Next(), Step::kSend);  // At once, as credit for the others would be rejected, too.
     const AppendResponse response{.credit = Credit{.granted_bytes = 0, .rejection = gone}};
     session_.OnMessage(Chain(EncodeAppendResponse(response)), clock_.Now());
     Deliver();

@@ -74,7 +74,7 @@ class DirectAppendStream {
   std::unique_ptr<DirectConnection> TakeConnection() { return std::move(connection_); }
 
  private:
-  // What has come.
+  // Returns what has arrived.
   Event Receive();
 
   Mutex& mutex_;

@@ -55,7 +55,7 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
     ~Events() { close(direct_wake); }
     grpc::CompletionQueue queue;
     grpc::Alarm wake;
-    const int direct_wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);  // In its place, on the direct path.
+    const int direct_wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);  // Replaces it on the direct path.
   };
 
   AppendSession::Options SessionOptions() const {
@@ -102,7 +102,7 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
   void Loop();
   // Does what can be done now and returns the time at which there may be more.
   Clock::Time Advance();
-  // Decides what to do next, and sends what is to be sent.
+  // Decides what to do next, and sends the message if there is one to send.
   AppendSession::Action Step();
   void Do(AppendSession::Action action);
   void OnEvent(intptr_t tag, bool ok);
@@ -270,7 +270,7 @@ absl::Status AppenderImpl::Close(std::chrono::milliseconds timeout, AppendFailur
     if (stopping_) return absl::OkStatus();
   }
   const absl::Status status = Flush(timeout, failures);
-  if (absl::IsCancelled(status) && absl::IsCancelled(CheckCall())) return status;  // The appender itself goes on.
+  if (absl::IsCancelled(status) && absl::IsCancelled(CheckCall())) return status;  // The appender itself continues.
   Abandon();
   return status;
 }
@@ -335,7 +335,7 @@ void AppenderImpl::Do(AppendSession::Action action) {
       return;
     case AppendSession::Step::kConnect: {
       auto connection = run_.link->Connect();
-      if (!connection.ok()) {  // As a file that is being replaced: a server that is away.
+      if (!connection.ok()) {  // Perhaps its file is being replaced: retry.
         MutexLock lock(mutex_);
         return session_.OnStreamEnd(absl::UnavailableError(connection.status().message()), Clock::Real().Now());
       }

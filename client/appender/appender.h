@@ -12,7 +12,7 @@
 
 namespace routing_replay::client {
 
-// What an appender needs of its run.
+// The parts of a run that an appender needs.
 struct AppenderRun {
   std::shared_ptr<Link> link;
   std::string name;

@@ -286,7 +286,7 @@ TEST_F(AppenderTest, NothingMoreGoesThroughOneThatIsClosed) {
   EXPECT_OK(appender->Flush(kLong));
   EXPECT_EQ(appender->metrics().failed, 1);
 
-  // The remaining appends are abandoned, and waiting threads are told.
+  // The remaining appends are abandoned, and waiting threads get an error.
   service_.OnAppend([](const AppendRequest&) { return Do::kHang; });
   const auto left = run_->NewAppender();
   ASSERT_OK(Append(*left, "s", ids, {0, 100}));
@@ -322,7 +322,7 @@ TEST_F(AppenderTest, WaitsEndWithTheirCall) {
     waiting.join();
   }
   EXPECT_EQ(appender->metrics().appends, 1);
-  ASSERT_OK(Append(*appender, "u", ids, {0, 100}));  // It is not closed.
+  ASSERT_OK(Append(*appender, "u", ids, {0, 100}));  // The appender is not closed.
   client::Cancellation late(Clock::Real().Now() + milliseconds(20));
   const client::CallScope scope(&late);
   EXPECT_EQ(appender->Flush(kLong).code(), absl::StatusCode::kDeadlineExceeded);

@@ -286,7 +286,7 @@ TEST(ForkTest, AChildOfAProcessNotAtRestIsToldSo) {
   EXPECT_EQ(user.Flush().message, "");
 }
 
-// A fork() that the library is not told of.
+// A fork() without the calls that prepare the library for it.
 TEST(ForkTest, AForkInSilenceIsNoHang) {
   User user(servers->good());
   ASSERT_EQ(user.Turn("before"), "");

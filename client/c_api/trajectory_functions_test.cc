@@ -142,7 +142,7 @@ TEST_F(CTrajectoryTest, WhatIsWrongWithATurn) {
   ASSERT_DONE(rr_appender_metrics(appender_, &counters));
   for (size_t i = 0; i < counters->count; ++i) {
     if (String(counters->data[i].name) != "rejected_appends") continue;
-    EXPECT_EQ(counters->data[i].value, 4);  // Without the truncation.
+    EXPECT_EQ(counters->data[i].value, 4);  // The failed truncation is not counted.
   }
   rr_free(counters);
 }

@@ -11,7 +11,7 @@ namespace {
 
 using testing::Fails;
 
-// A sequence of nothing, and of a null.
+// DER of a SEQUENCE of nothing, and of a NULL.
 constexpr char kPem[] = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
 constexpr char kOtherPem[] = "# who\n-----BEGIN CERTIFICATE-----\nMAIF\nAA==\n-----END CERTIFICATE-----\n";
 

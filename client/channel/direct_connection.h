@@ -17,10 +17,10 @@
 
 namespace routing_replay::client {
 
-// Where a server's direct path is. Of the two one is given.
+// The address of a server's direct path. One of the two is given.
 struct DirectAddress {
   std::string unix_socket;     // The name of an abstract one.
-  bool shared_memory = false;  // Where it leads; where there is none left, it is the socket's connection.
+  bool shared_memory = false;  // Ask for it; if none is left, stay on the socket.
   std::string host;            // An address, without brackets.
   int port = 0;
 };
@@ -49,7 +49,7 @@ class DirectConnection {
   bool IsFresh();
   // From any thread: everything that waits, and what comes after, fails.
   void Break() { stream_->Break(); }
-  // The answer to a greeting that asked for shared memory: goes on over that, or stays as it is.
+  // Reads the answer to a greeting that asked for shared memory, and continues over that memory or on the socket.
   absl::Status TakeMemory(Clock::Time deadline);
 
   // What is sent next, header and then payload, which must live until all is sent. Requires that nothing is being sent.
@@ -68,7 +68,7 @@ class DirectConnection {
 
  private:
   DirectConnection(std::unique_ptr<ByteStream> stream, DirectAddress address);
-  // What reading gave. Whether the frame is there as a whole.
+  // Handles the result of a read. Returns whether the frame is complete.
   absl::StatusOr<bool> OnBytes(const absl::StatusOr<size_t>& bytes);
   absl::Status Broken(absl::string_view what, const absl::Status& why);
 

@@ -26,7 +26,7 @@ absl::StatusOr<std::string> GrpcTarget(absl::string_view endpoint);
 // Returns the host of a target that is not a Unix socket: a name, or an address without brackets.
 std::string HostOf(absl::string_view target);
 
-// What a channel connects to.
+// The target of a channel.
 struct ServerTarget {
   std::string target;
   // Every address of the name is a server; calls go to them in turn, skipping those that cannot be reached.

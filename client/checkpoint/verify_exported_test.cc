@@ -32,7 +32,7 @@ class VerifyExportedTest : public ::testing::Test {
     EXPECT_OK((*exporter)->Finish());
   }
 
-  // Of sample s1.
+  // Changes an id of sample s1.
   void Write(int64_t file_row, int32_t ordinal, int32_t k, uint16_t id) {
     const std::string path = directory_.path() + "/00000001.npy";
     const auto size = static_cast<int64_t>(std::filesystem::file_size(path));

@@ -153,7 +153,7 @@ absl::StatusOr<std::optional<ReceivedBytes>> ReadStream::Next() {
   return std::optional<ReceivedBytes>(std::move(bytes));
 }
 
-// The result of asking one server for what is missing.
+// The result of reading the missing pieces from one server.
 struct Answer {
   absl::Status status;
   bool broke = false;       // The server failed, or rejected a token that was replaced meanwhile: retry.

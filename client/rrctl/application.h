@@ -49,7 +49,7 @@ std::string FailureText(const absl::Status& status);
 // Advice about a failure with exit code `code`, to be appended to its line; empty if the text contains it.
 std::string HintFor(const absl::Status& status, ExitCode code);
 
-// What a command uses to ask the server and to print.
+// Gives a command access to the server and to the output.
 class Session {
  public:
   using Question = std::function<absl::StatusOr<Document>(Client&)>;

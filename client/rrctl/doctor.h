@@ -117,7 +117,7 @@ Finding CheckClock(const Answer& fastest);
 // `way`: the result of Link::LookForDirect.
 Finding CheckTransport(const absl::StatusOr<std::string>& way);
 
-// What the token allows on runs like `scratch`, a name that no run has.
+// The calls that the token permits on runs like `scratch`, a name that no run has.
 struct Access {
   // Not set if unknown, because the server does not say it for runs that the token does not cover.
   std::optional<bool> put, read, admin;

@@ -66,7 +66,7 @@ TEST(ChooseSamplesTest, TheSameForTheSameSeed) {
   EXPECT_EQ(ChooseSamples(1000, 5000, 1).size(), 1000u);
 }
 
-// Not the first, not the last: the mean position is in the middle.
+// The samples are neither all from the start nor all from the end: their mean position is in the middle.
 TEST(ChooseSamplesTest, ItIsSpread) {
   double mean = 0;
   for (const size_t position : ChooseSamples(10000, 1000, 5)) mean += static_cast<double>(position) / 1000;

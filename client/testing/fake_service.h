@@ -16,7 +16,7 @@
 
 namespace routing_replay::testing {
 
-// What the server does with a message.
+// The server's reaction to a message.
 enum class Do {
   kAnswer,
   kLoseMessage,  // The stream breaks before the server has looked at the message …

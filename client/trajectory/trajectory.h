@@ -61,7 +61,7 @@ struct Turn {
   bool cut = false;  // The caller cuts the history: a sealed sample becomes open again.
 };
 
-// What to do for a turn.
+// The decision about a turn.
 struct TurnDecision {
   enum class Step : uint8_t {
     // The state of the sample on the server is unknown: call Stat, pass the result to OnState, then Decide again.
@@ -109,7 +109,7 @@ struct TrajectoryCounters {
   int64_t failed_appends = 0;
 };
 
-// What the trajectory remembers about one row.
+// The facts about one row that the trajectory keeps.
 struct RowMark {
   enum class Kind : uint8_t {
     kRecorded,
@@ -186,7 +186,7 @@ class Trajectory {
   const TrajectoryCounters& counters() const { return counters_; }
 
  private:
-  // What a fork needs of its parent to share rows.
+  // The parts of a parent that a fork needs to share its rows.
   struct Parent {
     std::string sample;
     int64_t revision = 0;

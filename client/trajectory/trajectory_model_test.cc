@@ -81,7 +81,7 @@ struct Writer {
   std::vector<ReferenceRow> stored;
   Tokens written;  // The tokens that the rows belong to.
   std::optional<int64_t> sealed;
-  int64_t acknowledged = 0;  // As told to the trajectory.
+  int64_t acknowledged = 0;  // As acknowledged to the trajectory.
 };
 
 struct Queued {

@@ -91,7 +91,7 @@ TEST_F(TrajectoryWriterTest, AfterAnAppendThatFailedTheServerIsAsked) {
   const auto writer = New("s");
   ASSERT_OK(Add(*writer, {0, 9}, 10).status());
   ASSERT_OK(appender_->Flush(kLong));
-  ASSERT_OK(run_->Truncate("s", Producer::kRollout, 5, {}));  // By another writer.
+  ASSERT_OK(run_->Truncate("s", Producer::kRollout, 5, {}));  // Another writer truncates the sample.
   ASSERT_OK(Add(*writer, {9, 19}, 20).status());
   EXPECT_THAT(appender_->Flush(kLong), Fails(absl::StatusCode::kFailedPrecondition, Reason::kOldRevision));
   ASSERT_OK_AND_ASSIGN(const TurnResult turn, Add(*writer, {0, 29}, 30));

@@ -19,10 +19,9 @@ struct ServerConfig {
   // host:port, [v6]:port or unix:PATH; port 0: any free one.
   std::vector<std::string> listen = {"127.0.0.1:7400"};
   std::string direct_listen;  // Address of the direct path: host:port, [v6]:port, or kOff; empty: see DirectListenerOf.
-  std::string
-      advertise;  // The address that the server reports to clients, or kShard and a list; empty: the first listener.
-  std::string endpoint_file;     // Holds the advertised address while the server listens; written atomically.
-  int exit_with_pid = 0;         // The server ends when this process ends; 0: off.
+  std::string advertise;      // The address for clients, or kShard and a list; empty: the first listener.
+  std::string endpoint_file;  // Holds the advertised address while the server listens; written atomically.
+  int exit_with_pid = 0;      // The server ends when this process ends; 0: off.
   std::string store = "memory";  // As for OpenStore.
   std::string durability;  // For runs that ask for none: "memory", "written", "synced"; empty: the store's default.
   int64_t memory_budget = int64_t{4} << 30;
@@ -48,8 +47,7 @@ struct ServerConfig {
   int64_t max_payload_bytes = int64_t{256} << 20;  // For one append, after decompression: four of the longest messages.
   int64_t stream_window_bytes = int64_t{32} << 20;  // Credit of one append stream: eight messages of 4 MiB in transfer.
   int64_t read_message_bytes = int64_t{2} << 20;    // Size of a read message; longer ones are not faster (tests/bench).
-  std::chrono::milliseconds max_wait =
-      std::chrono::minutes(10);  // Limit for the wait of a read. The client then sends the read again.
+  std::chrono::milliseconds max_wait = std::chrono::minutes(10);  // Of a waiting read. Its client then asks again.
   // A reader that takes nothing for this long, or a request that takes longer to arrive, is cut off: at 5 Mbit/s, 64
   // MiB arrive in this time.
   std::chrono::milliseconds stall_timeout = std::chrono::minutes(2);

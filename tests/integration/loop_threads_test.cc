@@ -123,8 +123,7 @@ RR_HOOK int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex)
 #ifdef RR_THREAD_SANITIZER
   static void* const versioned = nullptr;  // Use ThreadSanitizer's function, which knows that the lock is released.
 #else
-  static void* const versioned =
-      dlvsym(RTLD_NEXT, "pthread_cond_wait", "GLIBC_2.3.2");  // Without a version, dlsym may return an older one.
+  static void* const versioned = dlvsym(RTLD_NEXT, "pthread_cond_wait", "GLIBC_2.3.2");  // Not an older one.
 #endif
   static const auto wait =
       reinterpret_cast<Wait>(versioned != nullptr ? versioned : dlsym(RTLD_NEXT, "pthread_cond_wait"));

@@ -267,8 +267,7 @@ TEST_F(SlowLorisTest, OnTheConnection) {
 }
 
 TEST_F(SlowLorisTest, InTheTlsHandshake) {
-  const std::string hello =
-      std::string("\x16\3\1\2\0\1\0\1\xfc\3\3", 11) + std::string(256, 'x');  // Announces 512 bytes.
+  const std::string hello = std::string("\x16\3\1\2\0\1\0\1\xfc\3\3", 11) + std::string(256, 'x');  // Of 512 bytes.
   ExpectSlowPeersAreCutOff(/*encrypted=*/true, hello, hello);
 }
 
@@ -419,8 +418,7 @@ TEST_F(AttackTest, NamesOfRunsDoNotPileUp) {
         ASSERT_TRUE(stream->Write(name));
       }
       v1::AppendResponse answer;
-      ASSERT_TRUE(stream->Write(Wish("run", 1)) &&
-                  stream->Read(&answer));  // The answer comes after the server has processed all earlier messages.
+      ASSERT_TRUE(stream->Write(Wish("run", 1)) && stream->Read(&answer));  // All messages before it are processed.
       EXPECT_EQ(answer.credit().granted_bytes(), 1u);
     };
     // The first round allocates the buffers that gRPC keeps for a stream.

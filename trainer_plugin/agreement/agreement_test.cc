@@ -236,7 +236,7 @@ TEST(Agreement, OtherVersionsAndOddWords) {
   EXPECT_TRUE(one.words().empty());
 }
 
-// Computes in a slow way what the ranks must decide.
+// Computes slowly and simply what the ranks must decide.
 absl::StatusOr<StepDecision> Reference(const std::vector<StepReport>& seen) {
   StepDecision decision;
   const size_t samples = seen[0].samples.size();

@@ -127,7 +127,7 @@ TEST_F(TrainerServiceTest, NothingIsReadForOnlyLiveSequences) {
 
 TEST_F(TrainerServiceTest, AReadThatFailedIsMadeAgainOrGivenUp) {
   rrt_fetch* fetch = NewFetch(plan_, {.missing = RRT_LIVE});
-  service_.OnRead([](v1::ReadResponse& response) { return response.records(0).index() == 0; });  // Not b.
+  service_.OnRead([](v1::ReadResponse& response) { return response.records(0).index() == 0; });  // All but b.
   EXPECT_EQ(Failure(rrt_fetch_read(fetch, c_run_, &kBrief)).code, absl::StatusCode::kDeadlineExceeded);
   service_.OnRead(nullptr);
   ASSERT_DONE(rrt_fetch_read(fetch, c_run_, &kBlocking));

@@ -185,7 +185,7 @@ TEST_F(TrainerCapiStepTest, WhatWasToBeReadComesFirst) {
   EXPECT_EQ(Take(rrt_step_cache_next(fetch, 0, &reads)), json({"FAILED_PRECONDITION", "fetch"}));
   EXPECT_EQ(reads, 7);
   const rrt_records* records = nullptr;
-  EXPECT_EQ(Take(rrt_fetch_result(fetch, nullptr, &records))[0], "FAILED_PRECONDITION");  // The fetch goes on.
+  EXPECT_EQ(Take(rrt_fetch_result(fetch, nullptr, &records))[0], "FAILED_PRECONDITION");  // The fetch still runs.
   EXPECT_EQ(Take(rrt_source_fetch(source_, fetch)), nullptr);
   EXPECT_EQ(Take(rrt_step_cache_next(fetch, 0, &reads)), nullptr);
   EXPECT_EQ(reads, 0);

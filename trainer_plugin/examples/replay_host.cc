@@ -82,7 +82,7 @@ absl::StatusOr<Batch> Fetch(const Rows& rows, const ReplayPlan& plan) {
   return batch;
 }
 
-// Does what the router of a layer in a model would do, forward and backward. On a GPU: LaunchRouterForward and
+// Does the work of a layer's router in a model, forward and backward. On a GPU, use LaunchRouterForward and
 // LaunchRouterBackward of routing_replay/trainer/replay_cuda.h.
 absl::Status RunRouter(const LayerRouting& layer, int32_t slot, const Batch& batch) {
   const RouterConfig config{.num_experts = layer.num_experts, .top_k = layer.top_k};

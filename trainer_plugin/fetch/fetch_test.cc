@@ -166,7 +166,7 @@ TEST_F(FetchTest, ASampleTakenBackIsLiveThroughout) {
   EXPECT_THAT(StatesOf(staged), ElementsAre(kLive, kLive, kLive, kLive, kReplayed, kLive, kReplayed, kLive));
 }
 
-// As if the server had failed in the middle.
+// As if the server had failed in the middle of the sample.
 TEST_F(FetchTest, ASampleThatBeginsAgainIsStagedOnce) {
   run_.records = {{.index = 0, .status = SampleStatus::kOk},
                   {.index = 0, .status = SampleStatus::kOk, .unrecorded = {{0, 1}}},

@@ -18,9 +18,7 @@
 
 namespace routing_replay::trainer {
 
-// What such a source knows about a sample.
-
-// Rows 0 … num_tokens − 2 of a sealed sample.
+// A sealed sample, with rows 0 … num_tokens − 2, that such a source has.
 struct KnownSample {
   int64_t num_tokens = 0;
   std::vector<RowRange> unrecorded;      // Normal list.

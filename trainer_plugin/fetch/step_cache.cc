@@ -93,10 +93,10 @@ struct StepCache::Entry {
   std::string key;
   State state = State::kReading;
   std::shared_ptr<const StagedRows> rows;  // Set in the state kReady.
-  int64_t bytes = 0;                       // Of kept entries.
+  int64_t bytes = 0;                       // Bytes of kept entries.
   int64_t keep_until = 0;                  // The last step that has requested the slice.
   bool awaited = false;                    // Prefetched, and not used yet.
-  std::list<EntryPtr>::iterator place;     // Of kept entries.
+  std::list<EntryPtr>::iterator place;     // Position in the list of kept entries.
   bool kept = false;
 };
 

@@ -259,7 +259,7 @@ TEST_F(StepCacheTest, WhatIsReadAheadWaitsForItsUse) {
   const FetchOptions options;
   CachedFetch late(cache, second, other, options, "run", FetchTime::kAheadInStep);
   EXPECT_THAT(late.Next(AtOnce()), Fails(absl::StatusCode::kDeadlineExceeded, Reason::kUnspecified));  // No room.
-  Check(cache, {3});  // It gets no room from entries that wait …
+  Check(cache, {3});  // It cannot evict entries that are waited for …
   EXPECT_EQ(cache->counters().not_kept, 1);
   Check(cache, {0});
   EXPECT_EQ(cache->counters().hits, 1);

@@ -58,7 +58,7 @@ class Rollout {
     }
   }
 
-  // What the engine would record, per sequence.
+  // The ids that the engine would record, per sequence.
   std::vector<RouteIds> Recorded() {
     std::vector<RouteIds> recorded;
     for (size_t s = 0; s < scores_.size(); ++s) {

@@ -43,7 +43,7 @@ TEST(Padding, SlimePadsTheStreamAndVerlTheSample) {
 }
 
 TEST(Padding, TailOfSlimeMayBeOdd) {
-  // An odd multiplier: the padding document of 6 rows is no multiple of 2 x cp_size, which padding alone need not be.
+  // With an odd multiplier, the padding document of 6 rows is not a multiple of 2 x cp_size. Padding need not be one.
   ASSERT_OK_AND_ASSIGN(const auto prediction,
                        PredictPadding(Batch({4}, 2, 1, false), SlimePadding{.pad_size_multiplier = 5}));
   EXPECT_THAT(prediction.layout.cu_seqlens_padded, ElementsAre(0, 4, 10));
@@ -160,7 +160,7 @@ TEST(Padding, HybridEpOverridesTheOtherRules) {
   ASSERT_OK_AND_ASSIGN(const auto prediction, PredictPadding(batch, options));
   EXPECT_EQ(prediction.layout.total_rows, 100);
   EXPECT_THAT(prediction.hazards, ElementsAre(HasSubstr("pads the whole model input")));
-  // The length may be no multiple of what CP and SP need.
+  // The length may not be a multiple of what CP and SP require.
   ASSERT_OK_AND_ASSIGN(const auto uneven, PredictPadding(Batch({10}, 2, 8, true), options));
   EXPECT_THAT(uneven.hazards, ElementsAre(HasSubstr("not every batch"), HasSubstr("pads the whole model input"),
                                           HasSubstr("not a multiple of tp_size = 8")));

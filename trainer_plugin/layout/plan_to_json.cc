@@ -91,7 +91,7 @@ struct LocalRows {
   int64_t begin = 0, end = 0, stride = 1;
 };
 
-// What one rank holds of a sequence, or the rank's padding.
+// The rows that one rank holds of a sequence, or of padding.
 struct Held {
   std::vector<RowRange> replayed, unrecorded;
   std::vector<LocalRows> at;

@@ -29,7 +29,7 @@ Geometry Mixed() {
                             .top_k = {2, 8, 4, 6, 3, 6}});
 }
 
-// The routers of a model replica; the reference says which rows each one has.
+// The routers of a model replica; the reference determines the rows of each one.
 class Replica {
  public:
   Replica(const Geometry& geometry, const MicroBatchLayout& layout, uint64_t seed)

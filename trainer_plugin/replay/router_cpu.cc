@@ -44,7 +44,7 @@ absl::Status FirstError(std::initializer_list<absl::Status> statuses) {
   return absl::OkStatus();
 }
 
-// Of compact ids.
+// Bytes of a row of compact ids.
 uint64_t RowBytes(const RouterConfig& config) { return static_cast<uint64_t>(config.top_k) * IdBytes(config); }
 
 absl::Status CheckGroups(const RouterConfig& config) {

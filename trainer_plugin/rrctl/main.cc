@@ -35,7 +35,7 @@ using client::Session;
 
 std::string StandardInput() { return std::string(std::istreambuf_iterator<char>(std::cin), {}); }
 
-// Prints for people which rank has which layers and rows, and what the rank of the description reads.
+// Prints, for people, the layers and rows of each rank, and what the rank of the description reads.
 absl::Status Explain(Session& session, absl::string_view description) {
   const auto explained = ExplainFromJson(description);
   Output& output = session.output();

@@ -31,7 +31,7 @@ class AnswerTest(ServerTest):
         self.store = client.run(self.run_name, GEOMETRY)
 
     def stored(self, recorded: Any, begin: int = 0, unrecorded: tuple[tuple[int, int], ...] = ()) -> rr.SampleState:
-        """The state of a sample that holds `begin` rows, then those of the answer."""
+        """The state of a sample that first holds `begin` rows, and then the rows of the answer."""
         if begin:
             self.store.append("s", ROUTES[:begin], tokens=TOKENS[:begin])
         self.store.append("s", recorded, seal=True)

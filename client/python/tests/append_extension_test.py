@@ -1,4 +1,4 @@
-"""Plain appends, which the extension makes, beside the same ones through ctypes."""
+"""Plain appends through the extension, compared with the same ones through ctypes."""
 
 from __future__ import annotations
 

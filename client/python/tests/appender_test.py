@@ -159,7 +159,7 @@ class AppenderTest(ServerTest):
         del appender, run, dropped
         gc.collect()
         self.assertEqual([reference() for reference in gone], [None] * 4)
-        client.close()  # Also sends what a run without references had queued.
+        client.close()  # Also sends the queue of a run without references.
         self.assertEqual(rr.Client(self.server.endpoint).run(self.run_name).stat("c").committed_rows, 500)
         gone = [weakref.ref(client), weakref.ref(client._link)]
         del client

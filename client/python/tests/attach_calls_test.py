@@ -1,4 +1,4 @@
-"""Attached engines: which calls are recorded, what their outputs contain, and what is left after detach."""
+"""Attached engines: which calls are recorded, what their outputs contain, and what remains after detach."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class CallsTest(AttachedTest):
         llm.enqueue_chat([["c"]], params(0))
         self.assertEqual(len(llm.wait_for_completion()), 3)
         llm.enqueue(["d"], params(0))
-        self.assertEqual(len(llm.generate(["e"], [params(3)])), 2)  # Runs what is enqueued as well.
+        self.assertEqual(len(llm.generate(["e"], [params(3)])), 2)  # Also runs the enqueued requests.
         attachment.flush()
         self.stored(*(f"{i}/0" for i in range(5)))
 

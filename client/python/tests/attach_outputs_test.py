@@ -132,7 +132,7 @@ class OutputsTest(ServerTest):
         self.assertEqual(caught.exception.field, "output_ids")
         state = self.run_.stat("s")
         self.assertEqual((state.num_tokens, state.unrecorded, state.sealed), (6, ((0, 5),), True))
-        self.assertIs(events[-1]["meta_info"]["routed_experts"], text)  # They stay.
+        self.assertIs(events[-1]["meta_info"]["routed_experts"], text)  # The rows stay in the output.
         self.assertEqual(attachment.metrics()["rejected"], 1)
 
     def test_a_stream_that_counts_nothing(self) -> None:

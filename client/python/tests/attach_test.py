@@ -115,7 +115,7 @@ class AttachTest(ServerTest):
         self.assertEqual(reference["fields"]["routed_experts"], {"dtype": "uint8", "shape": [7, LAYERS, TOP_K]})
         self.assertIsNone(outputs[1].outputs[1].routed_experts)
         self.assertEqual((metrics["handed_over"], metrics["without_rows"], metrics["waiting_bytes"]), (4, 1, 0))
-        self.assertEqual(llm.generate.__func__, Llm.generate)  # As before.
+        self.assertEqual(llm.generate.__func__, Llm.generate)  # The method is the original one again.
 
     def test_vllm_async(self) -> None:
         async def play(kind: str) -> AsyncLlm:
@@ -573,7 +573,7 @@ class HandOverTest(unittest.TestCase):
         dropped = [f"-{i}" for i in range(10, 20)]
         self.assertEqual([name for name in self.done if name in dropped], dropped)
         rest = [str(i) for i in range(100) if not 10 <= i < 20]
-        self.assertEqual([name for name in self.done if name not in dropped], rest)  # In order.
+        self.assertEqual([name for name in self.done if name not in dropped], rest)  # In the order of submission.
         self.assertEqual(queue.metrics()["dropped"], 10)
         self.assertFalse(queue._waiting)
 

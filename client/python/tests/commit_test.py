@@ -52,7 +52,7 @@ class CommitTest(QuietTest):
         self.assertEqual(run.commit("s", 21), rr.Commit("s", "committed", 20, 21, None))
         turns = run.trajectory("t")
         turns.add(ROWS[:9], tokens=TOKENS[:10])
-        self.assertEqual(run.commit("t", 10), rr.Commit("t", "committed", 9, 10, None))  # And sealed by this.
+        self.assertEqual(run.commit("t", 10), rr.Commit("t", "committed", 9, 10, None))  # This call seals the sample.
         self.assertTrue(run.commit("t", 10).ok)
         self.assertEqual(self.unrecorded("t"), ())
 
@@ -114,7 +114,7 @@ class CommitTest(QuietTest):
 
     def test_tokens_are_told_and_compared(self) -> None:
         run = self.run_
-        run.append("s", ROWS[:9])  # Of an engine that does not report its tokens.
+        run.append("s", ROWS[:9])  # The engine does not report its tokens.
         self.assertEqual(run.commit("s", tokens=TOKENS[:10]), rr.Commit("s", "committed", 9, 10, None))
         self.assertEqual(run.stat("s").token_check, rr.token_check(TOKENS[:9]))
         for sample, seal in (("open", False), ("sealed", True)):

@@ -109,7 +109,7 @@ class VllmTest(EngineTest):
 
     def test_split_arrays(self) -> None:
         prompt, output = MOE[:P].astype(np.int16), MOE[P:].astype(np.int16)
-        prompt[:5] = -1  # From the prefix cache.
+        prompt[:5] = -1  # As if they came from the prefix cache.
         for rows, surplus in ((output, 1), (output[:-1], 0)):
             recorded = vllm.rows(self.output(rows, prompt_routed_experts=prompt))
             self.assertEqual((recorded.layers, recorded.surplus_rows), ("moe", surplus))

@@ -77,7 +77,7 @@ class ForkTest(ServerTest):
             child = os.fork()
             if child == 0:
                 os._exit(0)
-            self.assertLess(time.monotonic() - start, 1.5)  # It took 4 s when gRPC had stopped all calls before.
+            self.assertLess(time.monotonic() - start, 1.5)  # It would take 4 s if gRPC had stopped all calls before.
             os.waitpid(child, 0)
         client.close()
 

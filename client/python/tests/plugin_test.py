@@ -29,7 +29,7 @@ TEXT = base64.b64encode(ROUTES.astype("<i4").tobytes()).decode()
 
 
 async def generate_request(manager: Any, request: Any) -> Any:
-    """Like TokenizerManager's."""
+    """In the form of TokenizerManager."""
     meta = {"id": request.rid, "prompt_tokens": 2, "completion_tokens": 4, "finish_reason": {"type": "stop"}}
     if hasattr(request, "is_embedding"):
         yield {"embedding": [0.5], "meta_info": {"id": request.rid, "prompt_tokens": 2, "finish_reason": {}}}
@@ -156,7 +156,7 @@ class SglangTest(PluginTest):
         async def play() -> None:
             await self.joined(hook)
             await self.play(hook, request("judge", return_routed_experts=False))
-            await self.play(hook, request("plain"))  # Of a request without the field.
+            await self.play(hook, request("plain"))  # For a request without the field.
             await self.play(hook, request("embedding", is_embedding=True))
             self.assertEqual(json.loads(await self.play(hook, request("with")))["handle"]["sample"], "with")
             await asyncio.to_thread(hook.attachment.flush)

@@ -79,7 +79,7 @@ class Forwarder:
 
 class TransportTest(unittest.TestCase):
     flags: tuple[str, ...] = ()  # Flags of every server.
-    security: ClassVar[dict[str, str]] = {}  # What clients need for these.
+    security: ClassVar[dict[str, str]] = {}  # Client settings for these servers.
     local = "shm"  # The transport on the server's machine.
 
     def setUp(self) -> None:
@@ -191,7 +191,7 @@ class TransportTest(unittest.TestCase):
         """The other server does not know the ticket."""
         direct = reserve_address()
         server, other = self.start("--direct-listen", direct), self.start("--direct-listen", reserve_address())
-        with self.client(other.endpoint) as client:  # The other server gives its own tickets.
+        with self.client(other.endpoint) as client:  # The other server issues its own tickets.
             client.run("run", GEOMETRY).append("s", ROWS)
         self.elsewhere(port_of(server.endpoint), server.endpoint)
         self.elsewhere(port_of(direct), f"127.0.0.1:{port_of(other.endpoint)}")

@@ -238,8 +238,7 @@ class ModelTest {
         EXPECT_EQ(from.engine, origin.engine);
         appends.insert(origin.append);
       }
-      EXPECT_GE(from.appends,
-                static_cast<int64_t>(appends.size()));  // Appends whose rows were truncated are counted, too.
+      EXPECT_GE(from.appends, static_cast<int64_t>(appends.size()));  // It includes truncated ones.
       if (i == 0) continue;
       const Provenance& before = state.provenance[i - 1];
       EXPECT_TRUE(before.weight_version != from.weight_version || before.weight_label != from.weight_label ||

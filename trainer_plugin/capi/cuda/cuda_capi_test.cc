@@ -31,8 +31,8 @@ Bytes BytesOf(const std::vector<T>& values) {
   return bytes;
 }
 
-// Softmax of equal logits and sigmoid of zeros are exact in every dtype, so that bytes can be compared. Other values
-// are tested beside the kernels.
+// Softmax of equal logits and sigmoid of zeros are exact in every dtype, so bytes can be compared. The tests of the
+// kernels use other values.
 struct Call {
   rrt_router router;
   Bytes logits, indices, states;

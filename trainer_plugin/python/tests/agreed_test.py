@@ -1,4 +1,4 @@
-"""Steps that ranks begin together: what they decide, and what they report."""
+"""Steps that ranks begin together: their decisions and their reports."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def agree(collective: Collective, seen: list[SampleReport] | None, *arguments: A
 
 
 def on_all(size: int, body: Callable[[Collective], Any]) -> list[Any]:
-    """What `body` returns or raises on each rank of a LocalGroup."""
+    """The results or exceptions of `body` on each rank of a LocalGroup."""
     group, results = LocalGroup(size), [None] * size
 
     def run(rank: int) -> None:

@@ -40,7 +40,7 @@ class Difference(Exception):
 
 
 class Needs(Exception):
-    """This megatron-core lacks what the case needs."""
+    """This version of megatron-core lacks something that the case needs."""
 
 
 def number(value: Any) -> float:
@@ -468,7 +468,7 @@ KINDS = {"replay_traces": replay_traces, "router_forward": router_forward, "rout
 
 def run(kind: Callable[[dict[str, Any]], None], case: dict[str, Any]) -> dict[str, str]:
     try:
-        # Where Megatron puts the buffers of its routers.
+        # Megatron allocates the buffers of its routers on the current device.
         with mock.patch.object(torch.cuda, "current_device", lambda: "cpu"):
             kind(case)
         return {"verdict": "passed"}

@@ -16,7 +16,7 @@ SKIPPED = 77  # CTest's status for a skipped test.
 try:
     import golden_megatron as golden
     import torch
-except (ImportError, SystemExit):  # The script says first what it needs.
+except (ImportError, SystemExit):  # The script reports a missing requirement first.
     print("SKIPPED: tests/run.sh --peers has an environment with megatron-core")
     sys.exit(SKIPPED)
 if shutil.which("zstd") is None:
@@ -25,7 +25,7 @@ if shutil.which("zstd") is None:
 
 DATA = Path(os.environ["ROUTING_REPLAY_GOLDEN_DATA"]) / "megatron"
 CASES_PER_FILE = 12
-VALUES_PER_FIELD = 2  # Of the many numbers of one array.
+VALUES_PER_FIELD = 2  # Number of values to change per array, which may be long.
 
 Place = tuple[Any, ...]
 

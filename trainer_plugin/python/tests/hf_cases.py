@@ -24,8 +24,8 @@ LENGTHS = (7, 4)
 
 
 class Choices(TorchFunctionMode):
-    """The slow reference: whatever calls torch.topk for K of E experts gets the ids of the next entry of `forced`, and
-    its live ones where a row of that is negative; what was chosen is kept. Entries repeat when they are through."""
+    """The slow reference: a call of torch.topk for K of E experts returns the ids of the next entry of `forced`, and
+    its live ids in rows where that is negative; the result is kept. When all entries are used, they start again."""
 
     def __init__(self, forced: list[torch.Tensor] | None = None) -> None:
         super().__init__()
@@ -47,8 +47,8 @@ class Choices(TorchFunctionMode):
 class Rollout:
     """Two samples in one micro-batch, a layout, and recorded ids.
 
-    call: what the model is called with
-    said: what micro_batch is told
+    call: the arguments of the model's call
+    said: the arguments of micro_batch
     forced: per MoE layer the ids [rows, K] that each row must take, -1 where it must choose live
     """
 
@@ -607,7 +607,7 @@ def decoder_of(model: Any) -> Any:
 
 
 def block_of(layer: Any) -> Any:
-    """Also of Mixtral's layers in transformers 4."""
+    """Also supports Mixtral's layers of transformers 4."""
     return layer.block_sparse_moe if hasattr(layer, "block_sparse_moe") else layer.mlp
 
 

@@ -1,4 +1,4 @@
-"""The Hugging Face interface without torch: which modules choose experts, and what a trainer says of a micro-batch."""
+"""The Hugging Face interface without torch: which modules choose experts, and the arguments of micro_batch."""
 
 from __future__ import annotations
 

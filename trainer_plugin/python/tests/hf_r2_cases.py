@@ -1,4 +1,4 @@
-"""Mode R2 of the Hugging Face interface, over any models: what is recorded, replayed and written."""
+"""Mode R2 of the Hugging Face interface, with any model: recording, replaying and writing."""
 
 from __future__ import annotations
 

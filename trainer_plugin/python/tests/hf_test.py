@@ -35,7 +35,7 @@ class TransformersTest(RecordCases):
 
     @over("right")
     def test_logits_of_the_routers_are_asked_for(self, model: Any, rollout: Rollout) -> None:
-        """transformers wraps routers of its own accord then, or fails as it does without us."""
+        """With output_router_logits, transformers wraps routers itself, or fails in the same way without us."""
         peer = copy.deepcopy(model)
         try:
             copy.deepcopy(model)(**rollout.call, output_router_logits=True)

@@ -407,7 +407,7 @@ class FaultsTest(MegatronCase):
                         used = used.nonzero()[:, 1].view(len(ids), -1)
                         self.assertEqual(used[recorded].tolist(), ids[recorded].sort(1).values.tolist())
                 replay.detach()
-        model.decoder.layers[1].mlp.router.tid2eid = None  # It must replay, but the run has no routes of it.
+        model.decoder.layers[1].mlp.router.tid2eid = None  # It must replay, but the run has no routes for it.
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "layer 1 chooses by scores|not that of the model"):
             self.attach(model, config, part)
 

@@ -271,7 +271,7 @@ def expected_counts(sequences: Any, given: Any) -> Any:
 
 
 def told(sequence: trainer.FetchSequence) -> tuple[Any, ...]:
-    """What a source is asked for."""
+    """The requests that a source gets."""
     made = _core.Sequence()
     sequence._fill(made, 1)
     check = (made.check_rows, made.check_crc) if made.has_token_check else None
@@ -456,7 +456,7 @@ class MicroBatchTest(unittest.TestCase):
                 describe(["a"], **given)
 
 
-LAYERS = {0: [0, 1], 1: [4, 5]}  # Of the rank's two chunks.
+LAYERS = {0: [0, 1], 1: [4, 5]}  # Layers of the rank's two chunks.
 ROWS = 5
 
 
@@ -593,7 +593,7 @@ class PassesTest(unittest.TestCase):
             self.chunks[0].ask(0, recompute=True)
         self.chunks[0].begin_backward(of)
         self.chunks[0].end_backward(of)
-        self.chunks[0].end_backward(of)  # Of a second output.
+        self.chunks[0].end_backward(of)  # The backward pass of a second output.
         self.assertEqual(self.chunks[0].in_flight, 0)
 
     def test_a_pass_that_is_over_is_not_recomputed(self) -> None:
@@ -611,7 +611,7 @@ class PassesTest(unittest.TestCase):
         self.chunks[1].check_none_in_flight()
         for of, layer in ((ended, 0), (dropped, 4)):
             chunk = self.chunks[of.key.chunk]
-            chunk.begin_backward(of)  # Without recompute it is no error: saved values are right.
+            chunk.begin_backward(of)  # Without recompute this is not an error: the saved values are right.
             chunk.end_backward(of)
             chunk.begin_backward(of)
             with self.assertRaisesRegex(trainer.FailedPreconditionError, f"micro-batch {of.key.micro_batch} of step 3"):

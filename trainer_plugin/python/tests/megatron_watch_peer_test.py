@@ -32,7 +32,7 @@ LAYERS = 4
 
 
 class Rollout:
-    """What a model chooses for random tokens, as the rows of its samples."""
+    """The choices of a model for random tokens, as rows of its samples."""
 
     def __init__(self, model: Any) -> None:
         self.geometry = {"num_layers": LAYERS, "num_experts": 8, "top_k": 2}
@@ -46,7 +46,7 @@ class Rollout:
                 self.rows[f"{index}/{place}"] = rows[:-1].int().numpy()
 
     def source(self, *, rows: int = 0, layers: int = 0) -> trainer.LocalSource:
-        """Shifted by so many rows."""
+        """The rows, shifted by `rows` and `layers`."""
         source = trainer.LocalSource(self.geometry)
         for name, ids in self.rows.items():
             source.add(name, np.roll(ids, (rows, layers), (0, 1)))

@@ -35,7 +35,7 @@ STATES = torch.tensor([0, 1, 2, 0, 3, 0, 0], dtype=torch.uint8)
 
 
 def bits(tensor: torch.Tensor) -> np.ndarray:
-    """As the numpy functions take it."""
+    """In the form that the NumPy functions accept."""
     tensor = tensor.detach()
     return tensor.view(torch.uint16).numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
 

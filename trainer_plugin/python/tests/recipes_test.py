@@ -16,7 +16,8 @@ FACE = ROOT / "python/src/routing_replay_trainer"
 
 
 def face_of(name: str) -> ast.Module:
-    """The code of an interface, which may import what is missing here, after the code that both interfaces share."""
+    """The code of both interfaces in common, and then the code of one, which may import modules that are missing
+    here."""
     common, own = (ast.parse(path.read_text()) for path in (FACE / "_attached.py", FACE / name / "_replay.py"))
     return ast.Module([*common.body, *own.body], [])
 

@@ -80,7 +80,7 @@ def recorded(said: MicroBatch, plan: trainer.Plan) -> np.ndarray:
 
 
 def on_all(body: Callable[[Collective, dict[str, int]], Any]) -> list[Any]:
-    """What each rank returns or raises."""
+    """The results or exceptions of the ranks."""
     group, results = LocalGroup(len(ranks())), [None] * len(ranks())
 
     def run(number: int) -> None:
@@ -98,9 +98,9 @@ def on_all(body: Callable[[Collective, dict[str, int]], Any]) -> list[Any]:
 
 
 class Run:
-    """A fake run that keeps what is appended, and is its own appender.
+    """A fake run that keeps all appends, and is its own appender.
 
-    rejects: by sample, an exception, raised at once or as the append's outcome, or how many of its rows conflict
+    rejects: by sample: an exception, raised at once or as the append's outcome, or the number of conflicting rows
     """
 
     def __init__(self, **rejects: Any) -> None:
@@ -275,7 +275,7 @@ class WriterTest(unittest.TestCase):
                 np.testing.assert_array_equal(rows, routes(name, len(rows)))
 
     def test_what_is_recorded_again_in_part(self) -> None:
-        """Those samples of a micro-batch that no later one has are still written."""
+        """The samples of a micro-batch that no later one recorded again are still written."""
         run = Run()
 
         def body(collective: Collective, rank: dict[str, int]) -> Any:

@@ -355,7 +355,7 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual(self.samples_read(), 1)
         threading.Timer(0.1, self.append_rest_of_late).start()
         batch = source.fetch(plan_of({"late": 10, **some(0)}))
-        self.assertEqual((batch.fallback_sequences, self.samples_read()), (0, 2))  # And the late one.
+        self.assertEqual((batch.fallback_sequences, self.samples_read()), (0, 2))  # Now the late sample was read, too.
 
     def append_rest_of_late(self) -> None:
         self.run_.append("late", rows_of(10, 3)[4:], tokens=np.arange(4, 9), row_start=4, num_tokens=10, seal=True)

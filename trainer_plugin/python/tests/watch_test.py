@@ -108,7 +108,7 @@ class WatchTest(unittest.TestCase):
                     )
                     self.assertIn(f"{name} (each token got the route of the token", said)
                     self.assertRegex(said, r"sample (math/0|math/1|code/7) .* layer [345]")
-                    # What was measured, and what is likely of it.
+                    # The warning states what was measured, and the likely cause.
                     self.assertRegex(said, r"[0-9.]+% of the rows have no expert in common .* chosen live \(100%")
                     self.assertRegex(said, r"corrected, \d+% would be chosen live, so it is the likely cause")
                     self.assertEqual(watch.alarms, 1)

@@ -130,7 +130,7 @@ _COUNTED = ("replayed_rows", "unrecorded_rows", "live_rows", "pad_rows", "fallba
 
 class Tally:
     """Counts since the last `take`. Overlaps stay on their device until then. The counts of a pass with fetched rows
-    are added when the pass is settled or counts are taken, but not if the pass was given up before."""
+    are added when the pass is settled or counts are taken, unless the pass was abandoned before."""
 
     def __init__(self) -> None:
         self._rows: Counter[str] = Counter()  # Also has the key "sequences".

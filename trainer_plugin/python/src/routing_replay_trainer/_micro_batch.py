@@ -355,7 +355,7 @@ def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[di
 
 
 def _named(piece: Any) -> FetchSequence:
-    """What a fetch expects of a sequence of which only this piece is known."""
+    """The expectations of a fetch for a sequence of which this rank knows only a piece."""
     if piece is None or getattr(piece, "sample", "") is None:
         return _LIVE
     if not isinstance(piece, Sequence):
