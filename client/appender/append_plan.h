@@ -122,7 +122,7 @@ class PlanAppender : public Appender {
  public:
   struct Queued {
     uint64_t sequence = 0;
-    bool dropped = false;  // Only a mark of its rows was queued.
+    bool dropped = false;  // Only the mark of its rows as unrecorded was queued.
   };
   static PlanAppender& Of(Appender& appender) { return static_cast<PlanAppender&>(appender); }
 

@@ -60,7 +60,7 @@ absl::StatusOr<int> Connected(int family, const sockaddr* address, socklen_t siz
 absl::StatusOr<int> DialUnix(const std::string& name, Clock::Time deadline) {
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
   if (name.size() + 1 > sizeof(address.sun_path)) return Unavailable("the socket's name is too long");
-  std::memcpy(address.sun_path + 1, name.data(), name.size());  // Behind a zero: it is no file.
+  std::memcpy(address.sun_path + 1, name.data(), name.size());  // An abstract name starts with a zero byte.
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   auto fd = Connected(AF_UNIX, reinterpret_cast<const sockaddr*>(&address), size, deadline);
   if (fd.ok()) PrepareUnix(*fd);

@@ -86,7 +86,7 @@ class Application {
  public:
   using Command = std::function<absl::Status(Session&)>;
 
-  // Makes the program with the commands of this folder.
+  // Returns the program with the commands of this folder.
   Application();
   Application(const Application&) = delete;
   Application& operator=(const Application&) = delete;

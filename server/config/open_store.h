@@ -28,7 +28,7 @@ struct OpenedStore {
 // The part of `memory_bytes` that the store uses outside its budget: a cache of data on a disk.
 int64_t CacheBytes(absl::string_view name, int64_t memory_bytes);
 
-// For a server that starts together with its Redis, or before it: how it waits until Redis can be reached.
+// For a server that starts at the same time as its Redis, or earlier: it waits until Redis can be reached.
 struct StoreWait {
   // Called every few seconds; returns true to end the wait.
   std::function<bool()> give_up = [] { return false; };

@@ -28,7 +28,7 @@ struct LatentConfig {
   double token = 0;        // Weights of the token's, the walk's and the topic's part of z.
   double walk = 0;
   double topic = 0;
-  double walk_coefficient = 0;  // Of the autoregressive walk, in [0, 1).
+  double walk_coefficient = 0;  // Coefficient of the autoregressive walk, in [0, 1).
   double noise = 0;             // Standard deviation per token, layer and expert.
 };
 

@@ -46,7 +46,7 @@ class MemoryRun {
   // Adds a sample found at the start. RESOURCE_EXHAUSTED (kOverBudget), ALREADY_EXISTS (kHandleCollision).
   absl::Status Adopt(KeptSample sample);
 
-  // Upper bound of what Append takes of the budget in addition to the command's reservation.
+  // Upper bound of the memory that Append charges to the budget in addition to the command's reservation.
   int64_t RoomFor(const AppendCommand& command) const;
   absl::StatusOr<AppendAck> Append(AppendCommand command);
   // Never null. NOT_FOUND (kNoSample).

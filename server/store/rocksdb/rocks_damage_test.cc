@@ -47,7 +47,7 @@ class RocksDamageTest : public ::testing::Test {
           run, {.run = run_name, .sample = absl::StrCat(i), .rows = {0, rows}, .seal_num_tokens = rows + 1})));
     }
   }
-  // Copies the database as a process that is killed now would leave it.
+  // Copies the database in the state that a kill at this moment would leave.
   void Kill() {
     const std::string next = absl::StrCat(directory_.path(), "/", ++copies_);
     fs::copy(path_, next, fs::copy_options::recursive);

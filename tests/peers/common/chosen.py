@@ -130,7 +130,7 @@ class ChosenTest(unittest.TestCase):
         sets, equal, moved = compare(Path(sys.argv[1]), Path(sys.argv[2]))
         self.assertEqual(equal, sets)
         self.assertGreaterEqual(sets, self.LEAST)
-        self.assertLess(moved, sets / 10, "rows moved by one are not told apart")
+        self.assertLess(moved, sets / 10, "rows shifted by one are not distinguished")
 
 
 if __name__ == "__main__":

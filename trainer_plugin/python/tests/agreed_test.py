@@ -335,7 +335,7 @@ class AgreedTest(unittest.TestCase):
             self.assertEqual((batch.unrecorded_rows, batch.pad_rows), (1 + 2 * (1 - last), last))
 
     def test_samples_without_rows(self) -> None:
-        """Samples of one token or none: nobody appends them."""
+        """Samples of one token or none have no rows, so nobody appends them."""
         for missing in ("strict", "live", "drop"):
             steps = self.steps(missing, 0.0)
             expected = [trainer.FetchSequence("one", 1), *expected_of(0), trainer.FetchSequence("none", 0)]

@@ -103,8 +103,8 @@ class RecordCases(Cases):
 
     @over("packed")
     def test_r2_sequences_under_one_name(self, model: Any, rollout: Rollout) -> None:
-        """In one micro-batch, and in two of one recording pass. What has been replayed, or whose step has ended, may be
-        recorded again."""
+        """Two sequences with one name, in one micro-batch, and in two of one recording pass. A sample that has been
+        replayed, or whose step has ended, may be recorded again."""
 
         def passes(replay: Any, samples: list[str], grad: bool = False) -> None:
             with replay.micro_batch(samples, **rollout.said), torch.set_grad_enabled(grad):

@@ -94,7 +94,7 @@ _FAMILIES = {
     "dbrx": Family(depth_key="n_layers", experts_in="ffn_config"),
     "longcat_flash": Family(depth_key="num_layers", zero_experts_key="zero_expert_num"),
     "zaya": Family(zero_experts=1),
-    # Steps, intervals, periods, lists.
+    # Keys whose values are steps, intervals, periods or lists.
     "qwen2_moe qwen3_moe qwen3_omni_moe qwen3_omni_moe_thinker qwen3_next qwen3_vl_moe": Family("step"),
     "flint": Family("step", 2),
     "ernie4_5_moe ernie4_5_vl_moe": Family("interval", 1),

@@ -132,7 +132,7 @@ def _batches(iterators: list[Any], count: int, peek: Callable[[Any, int], Any] |
         kinds = ", ".join(type(iterator).__name__ for iterator in iterators)
         raise invalid(
             "data_iterator",
-            f"{kinds or 'none'} gives no batches to describe: every rank and model chunk needs an iterator of Python "
+            f"{kinds or 'none'} gives no batches to describe: every rank and model chunk needs a Python iterator "
             "here, or `peek` that knows the batches without one",
         )
     held = [_next(iterator, count) for iterator in iterators]
