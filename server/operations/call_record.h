@@ -99,11 +99,12 @@ class CallRecord {
   void End(const absl::Status& status);
   // One message of the call was rejected, and the call goes on.
   void Reject(const absl::Status& status);
-  // Logs who made or destroyed something of a run. `action`: [a-z_]+. `status`: how it ended.
+  // Logs who created or destroyed something of a run. `action`: [a-z_]+. `status`: how it ended.
   void Audit(const char* action, absl::string_view run, const absl::Status& status, const LogFields& what) const;
 
  private:
-  // request_id, traceparent (where the client sent one), peer, client (names of its certificate), token (its name).
+  // The call's log fields: request_id, traceparent (if the client sent one), peer, client (names of its certificate),
+  // token (its name).
   LogFields Identity() const;
 
   CallBook& book_;
