@@ -108,7 +108,7 @@ def table(figures: dict[str, Any]) -> str:
         for key, text in ways.items():
             count = figures["bytes"][key]
             lines.append(f"  {text:<44} {count:>15,} {count / figures['recorded_rows']:>12.1f}")
-    lines.append(f"\n{'hop, all processes of it together':<46} {'wall time':>15}")
+    lines.append(f"\n{'hop, all its processes together':<46} {'wall time':>15}")
     lines += [f"  {text:<44} {figures['hop_ms'][key]:>12.1f} ms" for key, text in HOPS.items()]
     lines.append(f"\n{'rows on the ranks, once per pipeline stage':<46} {'rows':>15}")
     lines += [f"  {text:<44} {figures['rank_rows'][key]:>15,}" for key, text in ROWS.items()]

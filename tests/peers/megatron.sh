@@ -42,7 +42,7 @@ run() {
 
 units=trainer_plugin/python/tests
 faces=("$units"/{collective,device,ops,megatron_faults_peer,megatron_gpu_peer,megatron_peer,megatron_watch_peer})
-python=$(peer_megatron $older) || { echo "skipped: no packages for Megatron-Core"; exit 77; }
+python=$(peer_megatron $older) || { echo "skipped: the packages for Megatron-Core cannot be installed"; exit 77; }
 run $older "$python" 'routers, faces' nothing "${faces[@]}"
 python=$(peer_megatron $newest)
 export RR_GOLDEN_PYTHON=$python

@@ -23,7 +23,7 @@ alone() {
 }
 
 if ! parser=$(peer_parser) || ! python=$(MADE_BY=alone peer_environment miles-$version torch,slime); then
-  echo "skipped: no packages for miles"
+  echo "skipped: the packages for miles cannot be installed"
   exit 77
 fi
 build=$(peer_build "$build" routing_replay_library routing-replay-server)

@@ -29,7 +29,7 @@ environment() {
       accelerate 'peft<0.21' dacite modelscope json-repair einops pillow addict msgspec
 }
 
-python=$(environment) || { echo "skipped: no packages for ms-swift"; exit 77; }
+python=$(environment) || { echo "skipped: the packages for ms-swift cannot be installed"; exit 77; }
 build=$(peer_build "$build" routing_replay_library routing-replay-server)
 peer_paths "$build"
 PYTHONPATH+=:$PWD/tests/peers/megatron:$PWD/tests/peers/ms_swift

@@ -33,7 +33,7 @@ status=0
 while read -r name neighbours packages; do
   [ -n "$name" ] || continue
   # shellcheck disable=SC2086 # The packages are words.
-  python=$(peer_environment "neighbours-$name" '' numpy $packages) || { echo "skipped: no packages for $name"; exit 77; }
+  python=$(peer_environment "neighbours-$name" '' numpy $packages) || { echo "skipped: the packages for $name cannot be installed"; exit 77; }
   echo "== $name"
   # shellcheck disable=SC2086
   "$python" tests/peers/neighbours/neighbours_test.py ${neighbours//,/ } || status=1

@@ -26,7 +26,7 @@ peer_sources "$nemo_rl" nemo_rl $sources 'NeMo-RL at 7ea279ab'
 if ! peer_megatron 0.19.2 >/dev/null ||
   ! python=$(peer_environment nemo-rl torch,megatron-core-0.19.2 ray 'transformers>=5.5,<5.9' pydantic omegaconf \
     hydra-core pillow); then
-  echo "skipped: no packages for NeMo-RL"
+  echo "skipped: the packages for NeMo-RL cannot be installed"
   exit 77
 fi
 build=$(peer_build "$build" routing_replay_library routing-replay-server)

@@ -17,7 +17,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build=
 peer_options --build "$@"
 
-python=$(peer_sglang) || { echo "skipped: no packages for SGLang"; exit 77; }
+python=$(peer_sglang) || { echo "skipped: the packages for SGLang cannot be installed"; exit 77; }
 build=$(peer_build "$build" routing_replay_library routing-replay-server)
 
 work=$(mktemp -d)

@@ -25,7 +25,7 @@ environment() {
       httpx jaxtyping loguru omegaconf orjson pandas pybase64 pydantic requests torchdata zstandard
 }
 
-python=$(environment) || { echo "skipped: no packages for SkyRL"; exit 77; }
+python=$(environment) || { echo "skipped: the packages for SkyRL cannot be installed"; exit 77; }
 build=$(peer_build "$build" routing_replay_library routing-replay-server)
 peer_paths "$build"
 PYTHONPATH+=:$PWD/tests/peers/megatron

@@ -42,7 +42,7 @@ patched() {
 
 if ! parser=$(peer_parser) ||
   ! python=$(MADE_BY=patched peer_environment slime-megatron torch,slime --no-deps packaging six); then
-  echo "skipped: no packages for slime"
+  echo "skipped: the packages for slime cannot be installed"
   exit 77
 fi
 [ -n "$wheels" ] || build=$(peer_build "$build" routing_replay_library routing-replay-server)

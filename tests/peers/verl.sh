@@ -30,7 +30,7 @@ environment() {
       pylatexenc pyzmq uvicorn
 }
 
-python=$(environment) || { echo "skipped: no packages for verl"; exit 77; }
+python=$(environment) || { echo "skipped: the packages for verl cannot be installed"; exit 77; }
 [ -n "$wheels" ] || build=$(peer_build "$build" routing_replay_library routing-replay-server)
 peer_paths "$build" "$wheels"
 export TORCHDYNAMO_DISABLE=1 # Code that verl compiles for a GPU runs uncompiled.

@@ -16,7 +16,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build=
 peer_options --build "$@"
 
-python=$(peer_vllm) || { echo "skipped: no packages for vLLM"; exit 77; }
+python=$(peer_vllm) || { echo "skipped: the packages for vLLM cannot be installed"; exit 77; }
 build=$(peer_build "$build" routing_replay_library routing-replay-server)
 
 work=$(mktemp -d)
