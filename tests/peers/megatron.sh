@@ -43,12 +43,12 @@ run() {
 units=trainer_plugin/python/tests
 faces=("$units"/{collective,device,ops,megatron_faults_peer,megatron_gpu_peer,megatron_peer,megatron_watch_peer})
 python=$(peer_megatron $older) || { echo "skipped: the packages for Megatron-Core cannot be installed"; exit 77; }
-run $older "$python" 'routers, faces' nothing "${faces[@]}"
+run $older "$python" 'routers, interfaces' nothing "${faces[@]}"
 python=$(peer_megatron $newest)
 export RR_GOLDEN_PYTHON=$python
-run $newest "$python" 'routers, faces' nothing "${faces[@]}" $units/golden_megatron
+run $newest "$python" 'routers, interfaces' nothing "${faces[@]}" $units/golden_megatron
 run $newest "$python" 'GPTModel under its schedules on 1, 4 and 8 ranks, with all of recompute, TP, PP, VPP, CP, EP' \
-  "attention and norms where its own want Transformer Engine, CPU for CUDA" tests/peers/megatron/{gpt,gpt_ranks,recipe}
+  "attention and norms where its own require Transformer Engine, CPU instead of CUDA" tests/peers/megatron/{gpt,gpt_ranks,recipe}
 echo "== golden files"
 "$build/bin/golden_runner" || status=1
 exit $status

@@ -41,7 +41,7 @@ for test in differential step; do
   "$python" tests/peers/ms_swift/${test}_test.py || status=1
 done
 [ $status -ne 0 ] || "$python" tests/peers/common/support.py ms-swift $version \
-  'MegatronGRPOTrainer from rollout to optimizer, its R3 beside ours' \
-  "random answers for an engine's, to which no weights go, stand-ins for Transformer Engine, a small model in the \
-place of a checkpoint's, attention and norms as beside Megatron-Core, an optimizer that is not distributed, CPU for CUDA"
+  'MegatronGRPOTrainer from rollout to optimizer, its R3 compared with ours' \
+  "random answers instead of an engine's, no weights sent to an engine, stand-ins for Transformer Engine, a small model \
+instead of a checkpoint's, attention and norms as for Megatron-Core, an optimizer that is not distributed, CPU instead of CUDA"
 exit $status

@@ -41,8 +41,8 @@ for test in contract command differential step; do
 done
 [ $status -ne 0 ] || "$python" tests/peers/common/support.py NeMo-RL 7ea279abfbeb \
   "run_grpo.py up to the start of its workers, multi-turn rollout, Policy and its Megatron worker on 1, 2 and 4 ranks, its \
-R3 beside ours" \
-  "random answers for vLLM's, one process for driver and worker, a small model in the place of a checkpoint's, \
-attention and norms as beside Megatron-Core, no clipping, stand-ins for megatron.bridge, Transformer Engine and loggers, \
-CPU for CUDA"
+R3 compared with ours" \
+  "random answers instead of vLLM's, one process for driver and worker, a small model instead of a checkpoint's, \
+attention and norms as for Megatron-Core, no clipping, stand-ins for megatron.bridge, Transformer Engine and loggers, \
+CPU instead of CUDA"
 exit $status

@@ -36,5 +36,5 @@ echo "== beside transformers"
 "$python" -m common.chosen "$PEER_KEPT" "$PEER_MODELS" || status=1
 [ $status -ne 0 ] || "$python" -m common.support SGLang $peer_sglang_version \
   'Engine and its server on the CPU, models of five families' \
-  'one line about pinned memory; torch 2.13 for 2.14; of n-gram guesses and HiCache the kernels'
+  'one line about pinned memory; torch 2.13 instead of 2.14; other kernels for n-gram speculation and HiCache'
 exit $status

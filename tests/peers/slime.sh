@@ -58,8 +58,8 @@ for test in identity differential step; do
   "$python" tests/peers/slime/${test}_test.py || status=1
 done
 [ $status -ne 0 ] || "$python" tests/peers/common/support.py slime 624b824a898a \
-  'with its own Megatron: command line, rollout and trainer over Ray, its R3 beside ours' \
-  "random answers for an engine's, of sglang the options alone, and these as a dataclass, stand-ins for \
-torch_memory_saver and wandb, a name in its Megatron that is missing without Transformer Engine, a small model in the \
-place of a checkpoint's, attention and norms as beside Megatron-Core, CPU for CUDA"
+  'with its own Megatron: command line, rollout and trainer over Ray, its R3 compared with ours' \
+  "random answers instead of an engine's, of sglang only the options, as a dataclass, stand-ins for \
+torch_memory_saver and wandb, a name in its Megatron that is missing without Transformer Engine, a small model \
+instead of a checkpoint's, attention and norms as for Megatron-Core, CPU instead of CUDA"
 exit $status

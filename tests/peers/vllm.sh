@@ -34,5 +34,5 @@ done
 echo "== beside transformers"
 "$python" -m common.chosen "$PEER_KEPT" "$PEER_MODELS" || status=1
 [ $status -ne 0 ] || "$python" -m common.support vLLM $peer_vllm_version \
-  'LLM, AsyncLLM and its server on the CPU, models of five families' 'a Triton backend named cpu beside it'
+  'LLM, AsyncLLM and its server on the CPU, models of five families' 'an additional Triton backend named cpu'
 exit $status

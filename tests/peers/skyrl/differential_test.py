@@ -197,7 +197,7 @@ class DifferentialTest(unittest.TestCase):
         right = on_ranks(1, step, config, rollout, False)
         print(f"rows moved by one: {summed(moved)} right and not, {apart(moved, right)} apart")
         self.assertGreater(apart(moved, right), 1e-3)
-        passed("SkyRL", version("skyrl"), f"own R3 beside ours, {len(LAYOUTS)} layouts", sides.CHANGED)
+        passed("SkyRL", version("skyrl"), f"own R3 compared with ours, {len(LAYOUTS)} layouts", sides.CHANGED)
 
     def configuration(self, *said: str) -> Any:
         samples = [f"trainer.{size}_batch_size={SAMPLES}" for size in ("train", "policy_mini")]

@@ -23,8 +23,8 @@ from transformers import Qwen3MoeConfig
 LAYERS, EXPERTS, TOP_K = 4, 8, 2
 RUN = "here/grpo-42"
 CHANGED = (
-    "stand-ins for megatron.bridge and nvidia_resiliency_ext, a small model in the place of a checkpoint's, "
-    "attention and norms as beside Megatron-Core, an optimizer that is not distributed, CPU for CUDA"
+    "stand-ins for megatron.bridge and nvidia_resiliency_ext, a small model instead of a checkpoint's, "
+    "attention and norms as for Megatron-Core, an optimizer that is not distributed, CPU instead of CUDA"
 )
 STAND_INS = ("megatron.bridge", "nvidia_resiliency_ext")
 

@@ -233,7 +233,8 @@ class StepTest(unittest.TestCase):
             "SkyRL",
             version("skyrl"),
             "RayPPOTrainer.train with its generator and workers, from command line and data set to release",
-            f"{sides.CHANGED}, random answers for an engine's, to which no weights go, one process for Ray's",
+            f"{sides.CHANGED}, random answers instead of an engine's, no weights sent to an engine, "
+            "one process instead of Ray's",
         )
 
     def check(self, step: dict[str, Any]) -> None:

@@ -131,9 +131,7 @@ class StepTest(unittest.TestCase):
             before = handles
             routes = sum((len(tokens) - 1) * sides.LAYERS * sides.TOP_K * 4 for tokens in data["tokens"])
             carried, held = 8 * len(handles), rr.Client().server_info().stored_bytes
-            print(
-                f"{carried} bytes of handles in the place of {routes} bytes of routes; the service holds {held} bytes"
-            )
+            print(f"{carried} bytes of handles instead of {routes} bytes of routes; the service holds {held} bytes")
             print(f"rollout {rollout}: {told.total()} rows and layers as recorded in each pass")
         self.assertTrue(all(said.get("return_routed_experts") for said in self.engine.asked))
 

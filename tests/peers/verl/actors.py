@@ -32,7 +32,7 @@ from verl.workers.utils.losses import value_loss
 
 MODEL = "mixtral"  # From common/models.py; only its configuration and its tokenizer are used.
 CONFIG = Path(verl.__file__).parent / "trainer/config"
-CHANGED = "a small model in the place of a checkpoint's, no optimizer, CPU for CUDA"
+CHANGED = "a small model instead of a checkpoint's, no optimizer, CPU instead of CUDA"
 
 
 def flags() -> list[str]:

@@ -226,8 +226,8 @@ class DifferentialTest(unittest.TestCase):
         print(f"rows moved by one: {others} of {rows} differ; gradients by {self.difference(moved, theirs)}")
         self.assertGreater(others, rows / 2)
         self.assertGreater(self.difference(moved, theirs), 0)
-        what = f"own R3 beside ours, {len(LAYOUTS)} layouts"
-        passed("verl", verl.__version__, what, f"{actors.CHANGED}, an adapter in the place of Megatron-Bridge's")
+        what = f"own R3 compared with ours, {len(LAYOUTS)} layouts"
+        passed("verl", verl.__version__, what, f"{actors.CHANGED}, an adapter instead of Megatron-Bridge's")
 
     def test_lost_trajectories_route_live(self) -> None:
         rollout = Rollout()

@@ -91,7 +91,7 @@ class StepTest(trainings.Training):
         read = int(metrics["routing_replay/fetched_bytes"])
         with routing_replay.Client() as client:
             held = client.server_info().stored_bytes
-        print(f"batches carried {carried} bytes of handles in the place of {routes} bytes of routes and more")
+        print(f"batches carried {carried} bytes of handles instead of {routes} bytes of routes and more")
         print(f"read {read} bytes; the service holds {held} bytes of what is not trained on yet")
         self.assertLess(carried, routes / 10)
         self.assertGreater(read, 0)
