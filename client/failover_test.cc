@@ -148,7 +148,7 @@ TEST_F(FailoverTest, AReadGoesOnWithWhatIsMissing) {
       EXPECT_EQ((*read)[s].layers[0], std::vector<uint16_t>(ids.begin(), ids.end()));
     }
   };
-  // Broken at the first message, then in the middle, once on each server, and once more.
+  // The read breaks at the first message, then in the middle, once on each server, and then again.
   Present().FailNext(1);
   expect_all();
   for (const auto& service : services_) service->BreakNextReads(1);

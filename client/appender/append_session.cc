@@ -234,7 +234,7 @@ void AppendQueue::Finish(uint64_t sequence, const absl::Status& status) {
   for (size_t i = 0; i < pending.pieces.size() && !status.ok(); ++i) {
     if (to_send_.erase({sequence, i}) > 0) unsent_bytes_ -= pending.pieces[i].piece.payload_bytes;
   }
-  // Of one that is acknowledged nothing is left; thousands of others may be in flight.
+  // An acknowledged append has no pieces in flight. This is checked first because thousands of other pieces may be.
   if (!status.ok()) std::erase_if(in_flight_, [&](const auto& entry) { return entry.second.sequence == sequence; });
   queued_bytes_ -= pending.bytes;
   ++(status.ok() ? metrics_.acknowledged : metrics_.failed);

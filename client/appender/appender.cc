@@ -380,7 +380,7 @@ void AppenderImpl::OnDirectEvent(DirectAppendStream::Event event) {
   OnStreamEnd(*std::move(event.end));
 }
 
-// A wake that is on its way to where nobody waits any more is taken here.
+// Consumes a pending wake-up of the wait that ends here, because nobody waits there any more.
 void AppenderImpl::WaitForDirect(bool direct) {
   MutexLock lock(mutex_);
   if (std::exchange(waking_, false)) {

@@ -138,7 +138,7 @@ TEST_F(AppenderTest, AFullServerIsAnErrorWhenTheTimeIsUp) {
   ASSERT_OK(Append(*appender, "s", ids, {0, 100}));
   EXPECT_THAT(appender->Flush(kLong), Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
   EXPECT_GT(appender->metrics().credit_rejections, 0);
-  // The append does not fail for good, however long the pause between tries is compared with the time of one append.
+  // The append eventually succeeds, even if the pause between tries is long compared with the time of one append.
   service_.OnAppend({});
   absl::Status status;
   const auto give_up = std::chrono::steady_clock::now() + kLong;

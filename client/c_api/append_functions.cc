@@ -30,7 +30,7 @@ using std::chrono::milliseconds;
 
 // Payloads of at least this size are encoded on a thread of the library.
 constexpr size_t kLargeBytes = size_t{1} << 18;
-// Timeout of a flush, a close or a commit if the call gives none.
+// Timeout of a flush, a close or a commit if the call states none.
 constexpr std::chrono::seconds kSettleTimeout(120);
 
 ErrorDetail DetailOf(const absl::Status& status) { return GetErrorDetail(status).value_or(ErrorDetail()); }

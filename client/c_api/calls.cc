@@ -219,7 +219,7 @@ class Queue final : private client::ForkPart {
     call.Cancel();
     Threads::Shared().RunCancelled(call);
   }
-  // In the parent, a thread that is freeing the queue may be waiting for these calls.
+  // In the parent, a thread that frees the queue may be waiting for these calls to end.
   void BeginAnew() override {
     std::construct_at(&mutex_);
     std::construct_at(&changed_);

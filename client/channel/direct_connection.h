@@ -28,7 +28,7 @@ struct DirectAddress {
 // Whether an address is one of this machine, as this process sees it: a container's are its own, as its Unix sockets.
 bool IsOfThisMachine(const std::string& host);
 
-// Not thread-safe, but for Break. All errors are UNAVAILABLE: the connection is broken then, and stays so.
+// Not thread-safe, except Break. All errors are UNAVAILABLE: the connection is broken then, and stays so.
 class DirectConnection {
  public:
   // Waits for the server until `deadline`. `tls`: null: without. Errors of DirectTls::Look, too.

@@ -75,7 +75,7 @@ bool TakeOption(PyObject* name, PyObject* value, rr_append& append, PyObject*& r
   return is("sample") && append.sample.data == nullptr && TakeText(value, append.sample);
 }
 
-// Takes the arguments but for the rows' memory.
+// Reads the arguments, except the rows' memory.
 bool TakeArguments(PyObject* arguments, PyObject* options, rr_append& append, PyObject*& rows) {
   const Py_ssize_t count = PyTuple_Size(arguments);
   if (count > 2) return false;

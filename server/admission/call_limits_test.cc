@@ -183,7 +183,7 @@ TEST_F(RunQuotaTest, WhatIsUnderWayCountsForAsLongAsItIs) {
   EXPECT_OK(quota.Admit("a", 40));
   slow.ShrinkTo(10);
   EXPECT_OK(quota.Admit("a", 90));
-  // Committed while a look is on its way: that look may not have seen it.
+  // Committed while the size is being queried: the query may not have seen it.
   stored_now_ = [&] { slow.Commit(); };
   clock_.Advance(std::chrono::seconds(2));
   ExpectOver(quota.Admit("a", 91).status(), "run-budget");

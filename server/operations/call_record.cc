@@ -50,7 +50,7 @@ void CallJournal::Note(absl::string_view method, const absl::Status& status,
   if (!trouble.field.empty()) fields.emplace_back("field", trouble.field);
   const std::string key = absl::StrCat(trouble.method, " ", trouble.code, " ", trouble.reason);
   const char* event = trouble.failed ? "call_failed" : "call_rejected";
-  // A client that cancels its call is no problem of the server, so this is logged at the level debug only.
+  // A cancelled call is not a problem of the server, so it is logged only at the level debug.
   const bool cancelled = status.code() == absl::StatusCode::kCancelled;
   const LogLevel level = trouble.failed ? LogLevel::kWarning : cancelled ? LogLevel::kDebug : LogLevel::kInfo;
   if (!cancelled) Remember(std::move(trouble));

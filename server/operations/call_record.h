@@ -97,7 +97,7 @@ class CallRecord {
 
   // The call ends with `status`. Only the first End counts.
   void End(const absl::Status& status);
-  // One message of the call was rejected, and the call goes on.
+  // One message of the call was rejected, and the call continues.
   void Reject(const absl::Status& status);
   // Logs who created or destroyed something of a run. `action`: [a-z_]+. `status`: how it ended.
   void Audit(const char* action, absl::string_view run, const absl::Status& status, const LogFields& what) const;

@@ -259,7 +259,8 @@ absl::StatusOr<AppendResponse> AppendCall::Handle(ReceivedMessage message) {
   return response;
 }
 
-// The message was malformed, or is not allowed. If it names its append, that append is rejected and the stream goes on.
+// The message was malformed, or is not allowed. If it names its append, that append is rejected and the stream
+// continues.
 absl::StatusOr<AppendResponse> AppendCall::Reject(const ByteChain& message, const Permissions& permissions,
                                                   const absl::Status& status) {
   const auto rejected = ParseRejectedAppend(message);

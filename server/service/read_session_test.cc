@@ -18,7 +18,7 @@ namespace {
 using testing::AsBytes;
 using testing::MakeRandomRoutes;
 
-// Blocks that cannot be read while the block home is away, for the reason that a test gives.
+// Blocks that cannot be read while the block home is unavailable, with the status that a test sets.
 using Away = std::atomic<absl::StatusCode>;
 
 class AwayHome final : public BlockHome {

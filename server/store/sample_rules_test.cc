@@ -34,7 +34,7 @@ TEST(SampleRulesTest, WhatAnAppendDoesToAnIncarnation) {
   EXPECT_EQ(*step(nullptr, 5, 1), IncarnationStep::kOpen);
   EXPECT_THAT(step(nullptr, 1, 0), Fails(kPrecondition, Reason::kOldRevision));
   EXPECT_EQ(*step(&content, 2, 0), IncarnationStep::kContinue);
-  EXPECT_EQ(*step(&content, 1, 7), IncarnationStep::kContinue);  // The restart that made this incarnation, once more.
+  EXPECT_EQ(*step(&content, 1, 7), IncarnationStep::kContinue);  // Repeats the restart that made it.
   EXPECT_EQ(*step(&content, 2, 8), IncarnationStep::kRestart);
   EXPECT_THAT(step(&content, 1, 8), Fails(kPrecondition, Reason::kOldRevision));
   EXPECT_THAT(step(&content, 1, 0), Fails(kPrecondition, Reason::kOldRevision));

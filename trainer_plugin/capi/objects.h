@@ -85,7 +85,7 @@ std::vector<trainer::FetchSequence> SequencesFrom(const rrt_fetch_options& optio
 // The same, but with the sequences of the plan if `options` names none.
 std::vector<trainer::FetchSequence> SequencesOf(const rrt_plan& plan, const rrt_fetch_options& options);
 absl::StatusOr<std::unique_ptr<rrt_fetch>> NewFetch(const rrt_plan& plan, const rrt_fetch_options& options);
-// Converts a fetch's records of its samples, without counts of rows.
+// Converts the records of a fetch's samples, without counts of rows.
 rrt_records* NewRecords(const rrt_plan& plan, absl::Span<const trainer::FetchSequence> sequences,
                         const trainer::FetchedSamples& samples);
 void SetCounts(const trainer::RowCounts& counts, rrt_records& records);

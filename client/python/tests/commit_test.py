@@ -283,7 +283,7 @@ class AttemptTest(QuietTest):
         self.assertEqual(run.commit("t", attempt=1).error.reason, "GAP")
         self.assertEqual(run.stat("t").unrecorded, ())
         self.assertEqual(run.commit("t", 21, attempt=1).status, "marked")
-        # No row of the earlier attempt is left, and its worker has not been told.
+        # No row of the earlier attempt is left, and its worker does not know this.
         self.assertEqual(run.commit("t", 21, attempt=0).error.reason, "OLD_REVISION")
         self.assertEqual(run.commit("t", attempt=0).error.reason, "OLD_REVISION")
 

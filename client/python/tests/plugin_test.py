@@ -172,7 +172,7 @@ def choices(finish_reason: str | None) -> list[SimpleNamespace]:
 
 
 class VllmTest(PluginTest):
-    """Modules in the place of vLLM's."""
+    """Modules that replace vLLM's."""
 
     def setUp(self) -> None:
         super().setUp()

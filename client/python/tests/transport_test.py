@@ -296,7 +296,7 @@ class TlsTransportTest(TransportTest):
             self.check(self.use(server.endpoint), "direct")
 
     def test_another_server_with_a_certificate_of_somebody_else(self) -> None:
-        """Another server listens in the place of the direct path; the client shows it no ticket."""
+        """Another server listens on the port of the direct path; the client does not send it a ticket."""
         self.new_authority("stranger")
         self.issue("stranger", "other")
         direct = reserve_address()

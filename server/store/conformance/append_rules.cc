@@ -200,7 +200,7 @@ TEST_P(StoreConformance, BlocksOfAnotherGeometryAreRejected) {
   AppendCommand late = MakeAppend(run_, {.rows = {0, 10}});
   late.geometry = std::make_shared<Geometry>(Geometry::Uniform(3, 60, 4));
   EXPECT_THAT(store_->Append(std::move(late)), Fails(kPrecondition, Reason::kGeometryMismatch));
-  // The run was made again with smaller windows while the append was on its way.
+  // While the append was in flight, the run was created again with smaller windows.
   AppendCommand wide = MakeAppend({.geometry = run_.geometry, .options = {.block_rows = 64}}, {.rows = {0, 64}});
   EXPECT_THAT(store_->Append(std::move(wide)), Fails(kInvalid, Reason::kField));
   EXPECT_FALSE(Exists("s"));

@@ -52,7 +52,7 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
     if (made.ok()) *file = std::make_unique<File>(*this, name, std::move(*file));
     return made;
   }
-  // RocksDB resumes only when there is room again: if it resumes while writes fail, it may stop for good.
+  // Reports no free space while writes fail, so that RocksDB does not resume yet: if it did, it might stop permanently.
   rocksdb::IOStatus GetFreeSpace(const std::string& path, const rocksdb::IOOptions& options, uint64_t* bytes,
                                  rocksdb::IODebugContext* debug) override {
     if (status().ok()) return FileSystemWrapper::GetFreeSpace(path, options, bytes, debug);
@@ -117,7 +117,7 @@ class RocksStoreTest : public ::testing::Test {
   // Opens a copy of what a server killed now would leave. Closes the test's first store.
   void OpenAfterACrash() {
     const std::string next = absl::StrCat(directory_.path(), "/", ++crashes_);
-    // RocksDB may remove a flushed log during the copy: then the copy is incomplete, and is made once more.
+    // RocksDB may remove a flushed log during the copy: then the copy is incomplete, and is repeated.
     for (std::error_code error(ENOENT, std::generic_category()); error;) {
       std::filesystem::remove_all(next);
       std::filesystem::copy(path_, next, std::filesystem::copy_options::recursive, error);

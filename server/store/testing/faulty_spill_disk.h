@@ -19,7 +19,7 @@ using namespace server;  // NOLINT(google-build-using-namespace)
 // Files in memory. Thread-safe.
 class FaultySpillDisk final : public SpillDisk {
  public:
-  // Writes fail with `status` from now on, unless it is OK; half of what they were given is written all the same.
+  // Writes fail with `status` from now on, unless it is OK; a failed write still writes half of its bytes.
   void FailWrites(absl::Status status) {
     MutexLock lock(mutex_);
     write_status_ = std::move(status);

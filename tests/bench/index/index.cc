@@ -154,7 +154,7 @@ absl::StatusOr<std::vector<Figure>> BenchIndex(const BenchOptions& options) {
   if (!status.ok()) return status;
   auto disk = OpenSpillDirectory(directory.path() + "/spill");
   if (!disk.ok()) return disk.status();
-  // Nothing is cold here: what the ability to spill costs.
+  // No sample is cold here, so this is the cost of being able to spill.
   status = play("memory-spill", *NewMemoryStore({.budget = &budget, .spill = {.disk = *disk}}), true);
   if (!status.ok()) return status;
   RecoveryReport report;

@@ -112,7 +112,7 @@ class WatchTest(unittest.TestCase):
                     self.assertRegex(said, r"[0-9.]+% of the rows have no expert in common .* chosen live \(100%")
                     self.assertRegex(said, r"corrected, \d+% would be chosen live, so it is the likely cause")
                     self.assertEqual(watch.alarms, 1)
-                    # Once per run and cause; the metrics go on counting.
+                    # The warning comes once per run and cause; the metrics continue to count.
                     with self.assertNoLogs("routing_replay_trainer"):
                         run_step(watch, source, micro_batch(), model.choices(noise))
                     self.assertEqual(watch.alarms, 2)

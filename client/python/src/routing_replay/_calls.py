@@ -202,7 +202,7 @@ class Queue(Handle):
                 if os.getpid() != pid:
                     raise FailedPreconditionError("the process forked in a signal handler, while the call waited")
         except BaseException:
-            # A handler may raise again, while the operation still runs: then both are kept for good.
+            # A handler may raise again while the operation still runs: then both objects are never freed.
             with contextlib.suppress(BaseException):
                 self.close()
                 operation.drop(ended.error if ended.tag else None)

@@ -115,7 +115,7 @@ class Link:
                 self._drop()
 
     def _drop(self) -> None:
-        """Closes the client; calls in progress go on."""
+        """Closes the client; calls in progress continue."""
         self._client = None
         for run in list(self.runs):
             run._drop_native()

@@ -413,7 +413,7 @@ def _wrong_count(prompt: int, output: int, start: int, count: int) -> str:
 
 
 def absent(field: str, why: str, policy: str, tokens: Tokens, start: Any, **others: Any) -> RecordedRows:
-    """What `absent` makes of a response without rows: rows that are all unrecorded, or an error."""
+    """How `absent` treats a response without rows: all rows are unrecorded, or an error."""
     start = _values.integer(start, "start")
     if _values.text(policy, "absent") == "unrecorded":
         return account(None, tokens.fitting(None, start), start, **others)
