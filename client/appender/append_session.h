@@ -274,7 +274,7 @@ class AppendSession {
   // True if no append of the sample is open; and what went wrong with it.
   bool Settled(const SampleAttempt& key) const { return !open_.Has(key); }
   std::optional<AppendTrouble> TellTrouble(const SampleAttempt& key) { return open_.TellTrouble(key); }
-  // DEADLINE_EXCEEDED: the error if waiting for outcomes took too long.
+  // Returns the error for a wait for outcomes that took too long: DEADLINE_EXCEEDED.
   absl::Status NotFlushed() const;
   // The result of Appender::Flush for what was delivered since the last call. Appends of attempts that a later one has
   // replaced are only counted.

@@ -53,7 +53,7 @@ absl::StatusOr<NewAppend> AppendFrom(const rr_append& append, std::vector<uint32
 
 void Fill(const Geometry& geometry, ResultMemory& memory, rr_geometry& out);
 void Fill(const RunSettings& settings, ResultMemory& memory, rr_run_settings& out);
-// Without rows and ids.
+// Fills everything except the rows and the ids.
 void Fill(const SampleRecord& record, ResultMemory& memory, rr_sample_rows& out);
 rr_counters Counters(absl::Span<const std::pair<std::string, int64_t>> counters, ResultMemory& memory);
 inline rr_released Released(const ReleaseOutcome& outcome) { return {outcome.samples, outcome.bytes}; }

@@ -18,7 +18,7 @@ namespace {
 
 absl::string_view FirstLabel(absl::string_view host) { return host.substr(0, host.find('.')); }
 
-// `host`: of a member's endpoint.
+// Returns true if this process runs on `host`, which is the host of a member's endpoint.
 bool IsHere(const std::string& host) {
   const char* said = std::getenv(kPlaceVariable);
   if (said != nullptr && said[0] != '\0') return host == said;

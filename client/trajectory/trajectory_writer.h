@@ -23,9 +23,9 @@ namespace routing_replay::client {
 // The result of a turn.
 struct TurnResult {
   int64_t num_tokens = 0;          // Length of the history after the turn.
-  std::vector<RowRange> appended;  // Absolute rows that were queued, one range per append;
-  int64_t unrecorded_rows = 0;     // the number of those without a route;
-  int64_t dropped_rows = 0;        // and of rows for which the queue had no room, which become unrecorded.
+  std::vector<RowRange> appended;  // Absolute rows that were queued, one range per append.
+  int64_t unrecorded_rows = 0;     // Queued rows without a route.
+  int64_t dropped_rows = 0;        // Rows that became unrecorded because the queue had no room for them.
   std::optional<int64_t> retokenised_at;
   int64_t truncated_rows = 0;  // Rows removed because of this turn.
   int64_t repeated_rows = 0;   // Rows that existed already; of these, the following:

@@ -114,7 +114,7 @@ class ReadSession {
   int64_t table_bytes_ = 0;         // … approximate size of their table and the records, …
   int64_t copied_bytes_ = 0;        // … bytes of its payload that are copies, …
   int64_t room_ = 0;                // … and its limit.
-  ByteReservation message_memory_;  // For the last message, including the samples that ended in it.
+  ByteReservation message_memory_;  // Of the message made last, including the samples that ended in it.
 };
 
 }  // namespace routing_replay::server

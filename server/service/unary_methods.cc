@@ -271,7 +271,7 @@ class AnswerOfStates {
     paid_ += kStateCopies * StateBytes(state);
     RR_RETURN_IF_ERROR(Pay(context_, paid_, memory_));
     v1::SampleState made = ToProto(state);
-    constexpr size_t kFieldBytes = 6;  // Before a state: its field number, and its length.
+    constexpr size_t kFieldBytes = 6;  // The field number and the length that precede a state in the answer.
     const size_t before = bytes_;
     bytes_ += made.ByteSizeLong() + kFieldBytes;
     if (before > 0 && bytes_ > kAnswerBytes) {

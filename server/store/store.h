@@ -117,7 +117,7 @@ struct AppendCommand {
   AppendHeader header;  // payload_kind is ignored.
   // Exactly header.rows without header.unrecorded, ascending; shape and CRC are checked.
   std::vector<Block> blocks;
-  ByteReservation reservation;  // Taken when the bytes were expected; the store charges to it first.
+  ByteReservation reservation;  // Made before the bytes arrived; the store uses it up before it reserves more.
 };
 
 // Some rows of a block.

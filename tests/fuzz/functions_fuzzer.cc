@@ -18,7 +18,7 @@ class Input {
   Input(const uint8_t* data, size_t size) : at_(data), end_(data + size) {}
 
   uint8_t Byte() { return at_ == end_ ? 0 : *at_++; }
-  // Mostly small numbers, sometimes any.
+  // Returns mostly small numbers, and sometimes any 64-bit number.
   int64_t Number() {
     const uint8_t first = Byte();
     if (first < 240) return first - 8;

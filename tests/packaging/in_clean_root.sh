@@ -9,7 +9,7 @@ fail() {
   exit 1
 }
 
-# added PACKAGE…: installs with dependencies but without recommended packages.
+# added PACKAGE…: installs the packages with their dependencies, but without recommended packages.
 added() { apt-get -qq -o Dpkg::Use-Pty=0 install -y --no-install-recommends "$@" >/tmp/apt.log 2>&1 || { cat /tmp/apt.log; fail "apt-get"; }; }
 
 # dpkg need not sync files to disk: this root file system is temporary.

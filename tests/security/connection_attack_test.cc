@@ -323,7 +323,7 @@ TEST_F(AttackTest, CreditThatIsNotUsedComesBack) {
   EXPECT_EQ(opened.ack().error().code(), 0) << opened.ack().error().message();
 }
 
-// A peer that holds credit, and reads none of its answers, or one occasionally.
+// A peer holds credit, and reads none of its answers, or only some.
 TEST_F(AttackTest, AnswersThatAreNotTakenGiveTheCreditBack) {
   Start({"--stall-timeout", "1s"});
   Bystander bystander(*server_);

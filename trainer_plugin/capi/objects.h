@@ -48,8 +48,8 @@ struct rrt_fetch final : routing_replay::c_api::Object {
   std::vector<routing_replay::trainer::FetchSequence> sequences;
   routing_replay::trainer::FetchOptions options;
   std::string run;
-  std::vector<int32_t> slices;                         // The slices that are being read,
-  routing_replay::trainer::FetchOptions read_options;  // and the options of the read.
+  std::vector<int32_t> slices;                         // The slices that are being read.
+  routing_replay::trainer::FetchOptions read_options;  // The options of the read in progress.
   routing_replay::trainer::StagedRows staged;
   std::unique_ptr<routing_replay::trainer::CachedFetch> cached;  // Set if the fetch is attached to a cache.
   std::unique_ptr<routing_replay::trainer::StagingSink> sink;

@@ -241,7 +241,8 @@ class LayerCatalogue {
   }
 
   void Add(const std::string& mistake, const std::string& what, std::vector<int32_t> layers) {
-    Add(mistake, what, {mistake, absl::StrCat("the model's layers fit the record as if: ", what)}, std::move(layers));
+    Add(mistake, what, {mistake, absl::StrCat("the model's layers match the record under this assumption: ", what)},
+        std::move(layers));
   }
 
   void Add(const std::string& mistake, const std::string& what, const Mistake& reversed, std::vector<int32_t> layers) {

@@ -85,7 +85,7 @@ def observed(model: rr.Geometry) -> Case:
 
 
 def one_or_many(values: list[int]) -> int | list[int]:
-    """In the form that the files use."""
+    """Returns one number if all values are equal, as the files have it."""
     return values[0] if len(set(values)) == 1 else values
 
 

@@ -51,8 +51,8 @@ struct RecoveryReport {
   // and their samples, which got new revisions. Samples that are gone entirely are not counted.
   int64_t doubtful_runs = 0;
   int64_t doubtful_samples = 0;
-  bool log_damaged = false;               // Damaged or missing. Whole runs may then be missing as well.
-  std::vector<std::string> damaged_runs;  // Not served; their data in the database is kept.
+  bool log_damaged = false;               // The log is damaged or missing. Whole runs may be missing as well.
+  std::vector<std::string> damaged_runs;  // These runs are not served; their data in the database is kept.
 };
 // The report in one line.
 std::string Describe(const RecoveryReport& report);

@@ -158,7 +158,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A trainer's log-probabilities beside the engine's.")
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=96, help="of each answer")
-    parser.add_argument("--noise", type=float, default=0.02, help="of the trainer's routers, over their weights' size")
+    parser.add_argument("--noise", type=float, default=0.02, help="of the trainer's routers, relative to their weights")
     parser.add_argument("--json", type=Path, help="all differences")
     parser.add_argument("--picture", type=Path, help="an SVG")
     options = parser.parse_args()

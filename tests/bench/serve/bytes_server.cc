@@ -11,7 +11,7 @@
 namespace routing_replay::bench {
 namespace {
 
-// For one client whose calls do not overlap.
+// Serves one client at a time, whose calls do not overlap.
 class BytesServiceImpl final : public BytesService::Service {
   grpc::Status Clear(grpc::ServerContext*, const GetRequest*, Stored*) override {
     stored_.clear();

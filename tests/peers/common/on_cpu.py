@@ -7,7 +7,7 @@ import contextlib
 import os
 from typing import Any
 
-os.environ["TORCHDYNAMO_DISABLE"] = "1"  # Functions that are compiled for a GPU run uncompiled.
+os.environ["TORCHDYNAMO_DISABLE"] = "1"  # Runs functions uncompiled that torch.compile would compile for a GPU.
 import torch
 from torch.overrides import TorchFunctionMode
 

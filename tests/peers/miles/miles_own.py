@@ -38,7 +38,7 @@ def start(args: Any) -> None:
 
 
 def replays(own: bool) -> None:
-    """Whether miles' own R3 is on, before routers register with it."""
+    """Turns miles' own R3 on or off. Call it before routers register with miles."""
     from miles.utils.replay_base import routing_replay_manager
 
     for name in ("register_to_module", "get_topk_fn"):  # An earlier run may have replaced these.

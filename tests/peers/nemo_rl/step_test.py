@@ -23,7 +23,7 @@ CHECK = unittest.TestCase()
 
 
 def check_batch(data: Any, answers: list[list[int]]) -> list[int]:
-    """Handles replace routes: at each token that the engine has processed, and at none after it."""
+    """Checks that handles replace routes: at each token that the engine has processed, and at none after it."""
     column = data["routed_experts"]
     CHECK.assertEqual((tuple(column.shape), str(column.dtype)), ((*data["input_ids"].shape, 1, 1), "torch.int64"))
     columns = column[:, :, 0, 0].tolist()

@@ -119,7 +119,7 @@ class Training(unittest.TestCase):
         cls.addClassCleanup(transfer_queue.close)
 
     def trainer(self, workers: Any) -> Any:
-        """Made as by `PPOTrainer.init` and `TaskRunnerV1.run`, without the parts that start on GPUs."""
+        """Makes the trainer as `PPOTrainer.init` and `TaskRunnerV1.run` do, without the parts that start on GPUs."""
         trainer = PPOTrainerColocateAsync(self.config)
         trainer._init_tokenizer()
         self.integration = sys.modules["routing_replay_trainer.integrations.verl"]  # Imported by `external_lib`.

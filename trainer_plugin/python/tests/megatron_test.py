@@ -722,7 +722,7 @@ class OptionsTest(unittest.TestCase):
 
 class HandlesTest(unittest.TestCase):
     def test_a_tensor_of_handles(self) -> None:
-        """Or elements of equal value, which are different objects."""
+        """Handles may also be equal elements that are different objects."""
         handles = np.array([2**62 + 1, -5])
         for said in (handles, list(handles), [np.array(one) for one in handles], [[Sequence(handles[0])], -5]):
             for one, handle in zip(expected(said, None, [3, 4], {}), handles.tolist(), strict=True):

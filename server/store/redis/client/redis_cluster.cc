@@ -82,7 +82,7 @@ class Cluster final : public RedisCluster {
   // asks, the others wait for it. UNAVAILABLE if no server answers or no slot is served; else as RedisCluster::Connect.
   absl::Status Refresh(int64_t seen, Clock::Time deadline);
 
-  // A connection that one caller uses alone. Given back at the end, or closed if it is dead or replies are due.
+  // A connection that one caller uses alone. Returned at the end, or closed if it is dead or replies are outstanding.
   struct GiveBack {
     Cluster* cluster;
     void operator()(RedisConnection* connection) const {

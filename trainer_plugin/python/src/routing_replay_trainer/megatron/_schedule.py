@@ -112,9 +112,9 @@ def micro_batch_index(chunk: int, scheduled: Iterable[int | None], given: int | 
     """
     known = {number for number in scheduled if number is not None and number >= 0}  # Layers start with -1.
     if len(known) > 1:
-        raise invalid("index", f"the layers of chunk {chunk} are told different micro-batches: {sorted(known)}")
+        raise invalid("index", f"the layers of chunk {chunk} were passed different micro-batches: {sorted(known)}")
     if given is None and not known:
-        raise invalid("index", f"not given, and no schedule has told the layers of chunk {chunk}: give index")
+        raise invalid("index", f"not given, and no schedule has passed it to the layers of chunk {chunk}: give index")
     index = known.pop() if known else given
     if given is not None and given != index:
         raise invalid(
