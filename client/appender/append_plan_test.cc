@@ -55,7 +55,7 @@ TEST(AppendPlanTest, SealsWithoutANumber) {
     const auto plan = rows == 0 ? PlanUnrecorded(options, 0)
                                 : PlanBlocks(options, ModelRows(ids, range, SomeHoles(random, range), 64), 64, 300);
     ASSERT_OK(plan);
-    // The committed rows once the append is stored, and one more.
+    // A seal without a number of tokens states one more than the rows that are committed once the append is stored.
     std::optional<int64_t> expected;
     if (options.seal) expected = std::max(options.prefix_rows, options.row_start + rows) + 1;
     if (options.seal_num_tokens) expected = 2000;

@@ -161,7 +161,7 @@ TEST_F(RunQuotaTest, BytesOfEachRun) {
   ExpectOver(quota.Admit("a", 0).status(), "run-budget");  // At the limit even appends without cost are rejected.
   EXPECT_OK(quota.Admit("b", 100));
   ExpectOver(quota.Admit("c", 101).status(), "run-budget");
-  EXPECT_EQ(looks_, 3);  // One at each.
+  EXPECT_EQ(looks_, 3);  // One look at each run.
   // The admitted bytes are stored by now, and some were released.
   all.Commit();
   stored_["a"] = 70;

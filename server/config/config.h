@@ -60,7 +60,7 @@ struct ServerConfig {
   int64_t max_runs = 10000;                                            // An empty run takes 20 to 50 kB.
   int max_streams = 256;                                               // Calls of one connection at a time.
   int64_t run_streams = 0;          // Append calls, and as many Read calls, of one run at a time; 0: no limit.
-  int64_t max_connections = 10000;  // Also at most a quarter of the descriptors; an idle one takes 15 to 30 kB.
+  int64_t max_connections = 10000;  // And at most a quarter of the descriptors. An idle connection takes 15 to 30 kB.
 
   std::vector<std::string> warnings;  // Settings that are allowed but probably a mistake.
 

@@ -60,7 +60,7 @@ class HttpPort {
   // Waits for running handlers; cuts connections. The handler is not called afterwards.
   virtual ~HttpPort() = default;
 
-  // With the chosen port.
+  // The address, with the port that was chosen.
   virtual const std::string& address() const = 0;
 };
 

@@ -103,7 +103,7 @@ class Metrics {
 
   const Clock& clock_;
   mutable Mutex mutex_;
-  Versions newest_ ABSL_GUARDED_BY(mutex_);  // Without the lag.
+  Versions newest_ ABSL_GUARDED_BY(mutex_);  // Its lag is not set; versions() computes it.
   std::map<std::string, RunVersions, std::less<>> runs_ ABSL_GUARDED_BY(mutex_);
   prometheus::Registry registry_;
 

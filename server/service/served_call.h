@@ -79,7 +79,7 @@ class Call {
 class CallAlarm {
  public:
   void Set(CallLoop& loop, Clock::Time time, CallEvent& event);
-  // From any thread.
+  // May be called from any thread.
   void Cancel();
 
  private:

@@ -71,7 +71,7 @@ TEST_F(PieceChangeTest, PiecesMergeWhenTheirWindowEnds) {
 }
 
 TEST_F(PieceChangeTest, AWholeWindowIsTakenOverWithoutACopy) {
-  run_.options.block_rows = 512;  // Blocks of up to 4 KiB are copied to where they take least.
+  run_.options.block_rows = 512;  // Makes blocks above 4 KiB; smaller ones are copied, to save memory.
   Block block = BlockOf({0, 512});
   const uint8_t* bytes = block.bytes.data();
   ASSERT_OK(Add(std::move(block)));

@@ -102,7 +102,7 @@ void ExpectWholeIfThere(Run& run, const std::string& sample, const CrashHistory&
   EXPECT_GT(state->revision, history.last().revision);
   ASSERT_OK_AND_ASSIGN(const LayerRows layers, ReadLayers(run, *state));
   const CrashState* left = history.Find(layers, 0);
-  ASSERT_NE(left, nullptr) << state->committed_rows << " rows that never were the sample's";
+  ASSERT_NE(left, nullptr) << state->committed_rows << " rows that the sample never had";
   ExpectState(run, *state, *left);
 }
 

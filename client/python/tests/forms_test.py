@@ -134,7 +134,7 @@ class AccountTest(Case):
             self.rejected("ROW_COUNT", lambda claim=claim: _forms.account(*claim), "ignored the start row")
         # One row too many from row 1 on: it may be that of the last token, or row 0 is missing. Nothing tells which.
         claim = np.zeros((9, 1, 1)), counted(6, 4), 1
-        self.rejected("ROW_COUNT", lambda: _forms.account(*claim), "one of the last token is among them, or")
+        self.rejected("ROW_COUNT", lambda: _forms.account(*claim), "they include a row of the last token, or")
 
     def test_counts_out_of_range(self) -> None:
         for prompt, output, start in ((-1, 4, 0), (4, -1, 0), (4, 4, -1), (4, 4, 5), (2**63 - 1, 2**63 - 1, 0)):

@@ -266,7 +266,7 @@ class ModelTest {
     EXPECT_EQ(blocks, expected);
   }
 
-  // Equal for equal contents, and never the same for two.
+  // Checks that equal contents have equal content ids, and different contents different ones.
   void CheckContentId(const std::string& name, const ModelSample& sample, uint64_t content_id) {
     const auto [it, added] = content_ids_.emplace(std::pair(name, sample.content), content_id);
     EXPECT_EQ(it->second, content_id);

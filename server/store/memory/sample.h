@@ -175,7 +175,7 @@ class MemorySample final {
 
   Phase phase_ ABSL_GUARDED_BY(mutex()) = Phase::kUnborn;
   SampleContent content_ ABSL_GUARDED_BY(mutex());
-  int64_t metadata_bytes_ ABSL_GUARDED_BY(mutex()) = 0;  // Detached from the run's budget, counted in its usage.
+  int64_t metadata_bytes_ ABSL_GUARDED_BY(mutex()) = 0;  // Detached from a reservation; counted in the run's usage.
 };
 
 // Samples by handle, spread over shards with one lock each, held for look-ups only. One handle belongs to one id in the

@@ -329,7 +329,7 @@ class RocksKeeper final : public RunKeeper {
   // Families of runs, by name; also of dropped runs whose family still exists.
   std::map<std::string, std::shared_ptr<RocksFamily>> families_;
   LastEnd last_end_ = LastEnd::kUnknown;        // Set from Open on.
-  std::set<std::string, std::less<>> damaged_;  // Runs that are not touched.
+  std::set<std::string, std::less<>> damaged_;  // Runs that are kept but not served.
   bool started_ = false;
 };
 

@@ -46,7 +46,7 @@ from nemo_rl.models.policy.lm_policy import Policy  # noqa: E402
 from nemo_rl.models.policy.workers import megatron_policy_worker as policy_worker  # noqa: E402
 
 for name in ("logical_and_across_model_parallel_group", "reduce_max_stat_across_model_parallel_group"):
-    setattr(policy_worker, name, lambda value, mp_group: value)  # Of megatron.bridge; one rank's value is all ranks'.
+    setattr(policy_worker, name, lambda value, mp_group: value)  # There is one rank, so its value is the result.
 
 SCHEDULE = nemo_train.get_forward_backward_func
 

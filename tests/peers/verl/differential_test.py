@@ -247,7 +247,7 @@ class DifferentialTest(unittest.TestCase):
             else:
                 self.assertEqual(others, 0)
         [metrics] = rank["metrics"]
-        self.assertEqual(metrics["routing_replay/step_fallback_samples"], 1)  # The other one has no sample.
+        self.assertEqual(metrics["routing_replay/step_fallback_samples"], 1)  # The unrecorded trajectory has no sample.
 
     def test_a_critic_routes_live(self) -> None:
         rollout = Rollout()

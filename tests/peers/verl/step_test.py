@@ -92,7 +92,7 @@ class StepTest(trainings.Training):
         with routing_replay.Client() as client:
             held = client.server_info().stored_bytes
         print(f"batches carried {carried} bytes of handles instead of {routes} bytes of routes and more")
-        print(f"read {read} bytes; the service holds {held} bytes of what is not trained on yet")
+        print(f"read {read} bytes; the service holds {held} bytes of samples that are not trained on yet")
         self.assertLess(carried, routes / 10)
         self.assertGreater(read, 0)
 

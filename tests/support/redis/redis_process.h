@@ -48,7 +48,7 @@ class RedisProcess {
   void Signal(int signal) const { process_->Signal(signal); }
   // As Process::Pause. Not after Kill.
   void Pause() const { process_->Pause(); }
-  // Kills it like a crash.
+  // Kills the process, as a crash would.
   void Kill() { process_.reset(); }
   // Starts it again with the same ports and directory.
   absl::Status Restart();

@@ -40,7 +40,7 @@ class HostQueue:
 
     def send(self, size: int) -> torch.Tensor:
         self.did["send"] += 1
-        # Any address will do; this is the block's.
+        # A GPU's queue returns device memory; here the block itself will do.
         return torch.from_numpy(self._block[:size])
 
     def realign(self, block: torch.Tensor, staging_offset: int, units: int, indices: Any, states: Any) -> None:

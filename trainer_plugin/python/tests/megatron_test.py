@@ -202,7 +202,7 @@ class CallTest(unittest.TestCase):
             one = described(["a", "b"], *of_megatron(parallel=self.PARALLEL, **call.read()))
             self.assertEqual([sequence["tokens"] for sequence in one.layout["sequences"]], [16, 5, 9])
             self.assertEqual((len(one.named), one.unnamed), (2, 1))
-        cut = self.call(Gpt(), ids, None, mask[:, :8])  # This rank's sizes only; nothing follows for the others.
+        cut = self.call(Gpt(), ids, None, mask[:, :8])  # This rank's slice does not show the tokens of the other ranks.
         self.assertIsNone(cut.mask)
 
     def test_packed(self) -> None:

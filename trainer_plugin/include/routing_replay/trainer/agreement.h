@@ -44,7 +44,7 @@ struct SampleReport {
 // What a rank knows of a step.
 struct StepReport {
   MissingPolicy policy = MissingPolicy::kStrict;
-  uint64_t geometry_fingerprint = 0;  // Of the run's geometry. If it is unknown, 0 on all ranks.
+  uint64_t geometry_fingerprint = 0;  // That of the run's geometry; 0 on all ranks if the geometry is unknown.
   bool source_failed = false;         // Counts as a report that all samples are missing.
   std::vector<SampleReport> samples;  // The step's samples, in the same order on all ranks.
 };

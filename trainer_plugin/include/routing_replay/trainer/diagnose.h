@@ -71,7 +71,7 @@ struct Alignment {
   double kept = 0;            // The measure above for the assignment that the plan makes.
   double chance = 0;          // Share of experts in common with the record of another row.
   double explained_kept = 0;  // The measure for the best explanation, over the same pairs.
-  // The best explanation: "none" if no known mistake keeps more than the plan by kLeastKept.
+  // The best explanation: "none" if no known mistake's measure exceeds that of the plan by more than kLeastKept.
   Explanation rows;
   Explanation layers;
   // The sequence and layer whose record fits the plan worst; nothing if no row of it is compared.

@@ -195,8 +195,9 @@ class Records:
         self._open.clear()
 
     def fetch(self, plan: Plan, described: MicroBatch, missing: Missing, fetch: Callable[..., Batch]) -> Batch:
-        """fetch: of the buffer, given the source
+        """Fetches the rows of a micro-batch from the records.
 
+        fetch: the function of the buffer that fetches, called with the source
         Raises FailedPreconditionError for rows that other ranks have recorded, unless `missing` is "live": then the
         recording and the replaying pass are split over ranks in different ways. Raises InvalidArgumentError naming a
         sample that is requested by id although handles were recorded."""

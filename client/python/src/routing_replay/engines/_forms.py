@@ -404,7 +404,7 @@ def _wrong_count(prompt: int, output: int, start: int, count: int) -> str:
     expected = max(0, every - start)
     what = f"{count} rows for {prompt} prompt and {output} output tokens from row {start} on, expected {expected}"
     if start == 1 and count == every:
-        return f"{what}; one of the last token is among them, or the engine ignored the start row"
+        return f"{what}; they include a row of the last token, or the engine ignored the start row"
     if start > 0 and count in (every, every + 1):
         return f"{what}; it is the count of all rows: the engine ignored the start row it was asked for"
     if count < expected:
