@@ -58,7 +58,7 @@ export SOURCE_DATE_EPOCH
 if [ -z "$packages" ]; then
   deploy/build_wheels.sh --out "$out" "${options[@]}"
   deploy/build_debs.sh --out "$out" "${options[@]}"
-  python3 tests/packaging/versions_test.py build/release
+  /usr/bin/python3 tests/packaging/versions_test.py build/release
   deploy/container/build_image.sh --out "$out/$image"
 fi
 files=()
