@@ -17,11 +17,11 @@
 
 namespace routing_replay::client {
 
-// The address of a server's direct path. One of the two is given.
+// The address of a server's direct path: either unix_socket, or host and port.
 struct DirectAddress {
-  std::string unix_socket;     // The name of an abstract one.
-  bool shared_memory = false;  // Ask for it; if none is left, stay on the socket.
-  std::string host;            // An address, without brackets.
+  std::string unix_socket;     // The name of an abstract socket.
+  bool shared_memory = false;  // Asks the server for shared memory; if it has none left, the socket carries the bytes.
+  std::string host;            // An IP address, without brackets.
   int port = 0;
 };
 

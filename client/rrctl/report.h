@@ -74,9 +74,9 @@ std::vector<std::pair<size_t, size_t>> EvenRuns(size_t count, size_t max_bins);
 struct Histogram {
   int64_t begin = 0;
   int64_t width = 1;
-  std::vector<int64_t> counts;  // From the range of the smallest value to that of the largest.
+  std::vector<int64_t> counts;  // The first range has the smallest value, and the last one the largest.
 };
-// With at most `max_bins` ranges. `values` are not negative; without any there are no ranges.
+// Makes a histogram of at most `max_bins` ranges. `values` must not be negative. Without values there are no ranges.
 Histogram MakeHistogram(const std::vector<int64_t>& values, size_t max_bins);
 
 // How evenly the choices of one layer are spread over its experts.

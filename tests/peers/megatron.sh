@@ -20,7 +20,7 @@ build=
 peer_options --build "$@"
 
 targets=(routing_replay_library routing-replay-server routing_replay_test_host golden_runner)
-# Existing kernels of an earlier build would be loaded, so they must be built from this tree.
+# If an earlier build left a kernel library, the tests would load it, so it is rebuilt from this tree.
 [ ! -e build/release/lib/librouting_replay_trainer_cuda.so ] || targets+=(routing_replay_trainer_cuda_capi)
 build=$(peer_build "$build" "${targets[@]}")
 peer_paths "$build"

@@ -44,7 +44,7 @@ void ExpectExact(const Scenario& s, const std::vector<uint8_t>& indices, const s
   }
 }
 
-// Realigns in the form for devices, in a buffer that is longer than needed.
+// Realigns with the packed plan that devices use, in a buffer that is longer than needed.
 void ExpectPackedExact(const Scenario& s, const RealignPlan& plan) {
   const PackedPlanSize size = SizeOfPackedPlan(s.layout, plan);
   std::vector<uint8_t> packed(size.bytes + kPackedPlanAlignment, 0xEE);

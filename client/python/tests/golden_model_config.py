@@ -104,7 +104,7 @@ def moe_pattern(case: Case) -> None:
         raise Difference("accepted, expected an error")
     check("the pattern", [int(layer in model.moe_layers) for layer in range(model.num_layers)], expect["pattern"])
     if rr.Geometry.from_megatron_config(fields | {"moe_layer_freq": str(frequency)}) != model:
-        raise Difference("as the command line's text it is read otherwise")
+        raise Difference("the same frequency, given as text as on the command line, makes another geometry")
 
 
 def run(kind: Callable[[Case], None], case: Case) -> Case:

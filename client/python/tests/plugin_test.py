@@ -135,7 +135,7 @@ class SglangTest(PluginTest):
         self.assertEqual((self.samples(), hook.metrics()["not_joined"]), (["real"], 1))
 
     def test_a_server_that_checks_several_guesses(self) -> None:
-        """Its rows are wrong: they stay in its answers, and the plug-in joins no run."""
+        """Such a server returns wrong rows: the plug-in leaves them in the answers, and joins no run."""
         hook = self.hook(mock.Mock(side_effect=AssertionError))
         settings = SimpleNamespace(speculative_algorithm="EAGLE", speculative_eagle_topk=4)
 

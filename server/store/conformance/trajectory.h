@@ -58,7 +58,7 @@ AppendCommand MakeAppend(const RunInfo& run, const AppendSpec& spec);
 Block MakeBlock(const Geometry& geometry, int64_t row_start, const std::vector<RowIds>& rows, Codec codec);
 // The rows of the snapshot, each plane verified against its CRC: [0, committed rows).
 absl::StatusOr<Rows> RowsOf(const Geometry& geometry, const SampleSnapshot& snapshot);
-// The rows that must be read from a sample appended from `from`.
+// The rows that a read must return if the first `rows` rows of `from` were appended.
 Rows ExpectedRows(const Geometry& geometry, const Trajectory& from, int64_t rows,
                   absl::Span<const RowRange> unrecorded = {});
 

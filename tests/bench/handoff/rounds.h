@@ -12,7 +12,7 @@ namespace routing_replay::bench {
 struct Round {
   double ingest_s = 0;  // Ingest: until the server or hub has everything.
   double fetch_s = 0;   // Fetch: from there until every rank holds its array.
-  double cpu_s = 0;     // Summed over all processes of the way.
+  double cpu_s = 0;     // Summed over all processes of the way that is measured.
   double peak_mb = 0;   // Peak resident memory above what the processes had before the round, summed.
   double moved = 0;     // Bytes on the network over bytes needed; 0 if unknown.
 

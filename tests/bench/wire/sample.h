@@ -40,7 +40,7 @@ class WireSample {
   const LayerRouting& layer() const { return geometry_.layer(0); }
   int64_t ids() const { return rows_ * geometry_.ids_per_row(); }
 
-  // As an engine holds them, [rows][layers][K]: as int16, int32, int64, and in the narrowest whole bytes.
+  // The ids as an engine holds them, [rows][layers][K]: int16, int32, int64, and the narrowest type of whole bytes.
   absl::Span<const uint8_t> i16() const { return i16_.span(); }
   absl::Span<const uint8_t> i32() const { return i32_.span(); }
   absl::Span<const uint8_t> i64() const { return i64_.span(); }

@@ -67,7 +67,7 @@ class Rollout:
         tokens = np.split(FIRST + random.permutation(500)[: lengths.sum()], np.cumsum(lengths)[:-1])
         table = random.random((FIRST + 500, sides.LAYERS, sides.EXPERTS)).argsort(axis=2)[..., : sides.TOP_K]
         self.tokens = [one.tolist() for one in tokens]
-        self.own = [place % 3 != 1 for place in range(SAMPLES)]  # Whether the last token is the engine's.
+        self.own = [place % 3 != 1 for place in range(SAMPLES)]  # Whether the engine sampled the last token.
         self.fed = [one[: -2 + own] for one, own in zip(self.tokens, self.own, strict=True)]
         self.routes = [table[one].astype(np.uint8) for one in self.fed]
         self.experts = {token: [*map(tuple, np.sort(table[token]).tolist())] for one in self.fed for token in one}
@@ -170,7 +170,7 @@ class DifferentialTest(unittest.TestCase):
                 config = self.configuration(*said)
                 times = 1, 1 + config.trainer.gradient_checkpointing
                 whole = [[sets * each, 0] for each in times]
-                padded = "DP" in name  # With a sample that repeats the first one's tokens, and has no route.
+                padded = "DP" in name  # One more sample, which has the first one's tokens and no route.
                 theirs = on_ranks(world, step, config, rollout, False)
                 ours = on_ranks(world, step, config, rollout, True)
                 found, difference = summed(ours), apart(ours, theirs)

@@ -78,7 +78,7 @@ class Training(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         path = Path(folder.name)
         small.make(actors.MODEL, path / "model")
-        os.environ["PYTHONPATH"] = f"{Path(__file__).parent}:{os.environ['PYTHONPATH']}"  # Of Ray's workers.
+        os.environ["PYTHONPATH"] = f"{Path(__file__).parent}:{os.environ['PYTHONPATH']}"  # For Ray's workers.
         server = Server()
         cls.addClassCleanup(server.stop)
         os.environ["ROUTING_REPLAY_ENDPOINT"] = server.endpoint

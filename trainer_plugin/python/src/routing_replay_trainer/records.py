@@ -231,8 +231,8 @@ class Records:
             known, asked = ("handle", "id") if self._by_handle else ("id", "handle")
             raise invalid(
                 "sequences",
-                f"sample {sample} is named by {asked}, and mode R2 has recorded by {known}: name all in one way, "
-                "or call release_records before",
+                f"sample {sample} is given by its {asked}, but mode R2 has recorded samples by {known}: "
+                "use one of the two for all samples, or call release_records before",
                 sample=sample,
             )
 
