@@ -186,7 +186,7 @@ class StoreWork {
     }
     absl::Status taken = workers->Run(owner, [this, &loop, work = std::move(work)] {
       work();
-      loop.Post(alarm_, done_);  // Must be last: the call may end with it.
+      loop.Post(alarm_, done_);  // Must be last: the call may be destroyed afterwards.
     });
     busy_ = taken.ok();
     if (taken.ok()) done_.Begin();  // The event is handled later, on this same thread.

@@ -99,7 +99,7 @@ absl::Status CheckUneven(const LayerSplit& split) {
   }
   if (split.pipeline_size == 2 && split.virtual_stages.value_or(1) > 1) {
     return Invalid("split.virtual_stages",
-                   "with two pipeline ranks, both given, Megatron cannot place virtual stages (no middle stage)");
+                   "Megatron cannot place virtual stages on two ranks whose layers are both given (no middle stage)");
   }
   return absl::OkStatus();
 }

@@ -156,7 +156,7 @@ class SglangTest(PluginTest):
         async def play() -> None:
             await self.joined(hook)
             await self.play(hook, request("judge", return_routed_experts=False))
-            await self.play(hook, request("plain"))  # For a request without the field.
+            await self.play(hook, request("plain"))  # The request does not have the field.
             await self.play(hook, request("embedding", is_embedding=True))
             self.assertEqual(json.loads(await self.play(hook, request("with")))["handle"]["sample"], "with")
             await asyncio.to_thread(hook.attachment.flush)
@@ -195,7 +195,7 @@ class VllmTest(PluginTest):
         self.patch(mock.patch.dict(os.environ, around))
 
     async def answer(self, request: str) -> str:
-        """In the form that vLLM's servers send."""
+        """Returns the rows of an answer as text, as vLLM's servers send them."""
         outputs = [output async for output in self.engine.generate("?", None, request)]
         return self.serving.numpy2base64(outputs[-1].outputs[0].routed_experts)
 

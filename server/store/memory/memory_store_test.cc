@@ -26,7 +26,7 @@ TEST(MemoryStoreTest, ARunTakesOfTheBudget) {
   EXPECT_EQ(*store->CountRuns(), runs - 1);
   EXPECT_EQ(store->GetTotals().run_bytes, budget.used());
   EXPECT_EQ(store->GetTotals().stored_bytes, 0);
-  EXPECT_OK(store->OpenRun("run0", nullptr, std::nullopt));  // Joining takes nothing.
+  EXPECT_OK(store->OpenRun("run0", nullptr, std::nullopt));  // To join an existing run takes no memory.
   ASSERT_OK(store->DropRun("run0"));
   EXPECT_OK(store->OpenRun("another", &TestGeometry(), std::nullopt));
   ASSERT_OK_AND_ASSIGN(const auto left, store->ListRuns());
