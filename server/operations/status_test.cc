@@ -180,7 +180,7 @@ TEST_F(StatusPageTest, EveryValueIsEscaped) {
   const std::string page = Page();
   EXPECT_EQ(page.find("<script"), std::string::npos);
   EXPECT_NE(page.find("&lt;script&gt;"), std::string::npos);
-  EXPECT_NE(page.find("{{version}}"), std::string::npos) << "what a value holds is not looked at";
+  EXPECT_NE(page.find("{{version}}"), std::string::npos) << "placeholders inside a value must stay as they are";
 }
 
 TEST_F(StatusPageTest, TheLargestSharesAreShownAndTheOthersCounted) {

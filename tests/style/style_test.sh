@@ -18,13 +18,13 @@ if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
   [ -z "$fix" ] || options=(-i)
   find "${folders[@]}" -regex '.*\.\(h\|cc\|cu\|cuh\)' -print0 | xargs -0 clang-format "${options[@]}" || failed=yes
 else
-  echo "C++ is not looked at: there is no clang-format 14 (Debian 12: apt-get install clang-format)"
+  echo "C++ is not checked: there is no clang-format 14 (Debian 12: apt-get install clang-format)"
 fi
 
 ruff=$build/style/bin/ruff
 if [ ! -x "$ruff" ]; then
   { python3 -m venv "$build/style" && "$build/style/bin/pip" install -q --disable-pip-version-check 'ruff==0.17.6'; } ||
-    echo "Python is not looked at: ruff cannot be fetched from the Python package index"
+    echo "Python is not checked: ruff cannot be fetched from the Python package index"
 fi
 if [ -x "$ruff" ]; then
   looked=yes

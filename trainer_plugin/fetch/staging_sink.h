@@ -63,8 +63,8 @@ class StagingSink final : public ReadSink {
   StagedRows& out_;
   const IndexBuffer* const into_;
   int64_t moved_ = 0;
-  int32_t told_ = 0;          // Position in slices_ of the last record,
-  size_t pieces_before_ = 0;  // and the number of pieces before it.
+  int32_t told_ = 0;          // Position in slices_ of the last record.
+  size_t pieces_before_ = 0;  // Number of pieces before the last record.
 };
 
 // An inspection asks about samples before their rows are fetched, so that the ranks of a replica can agree on what to

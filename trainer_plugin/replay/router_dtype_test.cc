@@ -171,8 +171,8 @@ TEST(RouterDtypeTest, ZeroIsZeroInTheDtype) {
 TEST(Bf16Test, RoundsToTheNearestTiesToEven) {
   const auto bits = [](float value) { return Bf16(value).bits; };
   EXPECT_EQ(bits(1.0f), 0x3F80);
-  EXPECT_EQ(bits(1.0f + 1.0f / 256), 0x3F80);  // Halfway between two values: to the even one below.
-  EXPECT_EQ(bits(1.0f + 3.0f / 256), 0x3F82);  // Halfway: to the even one above.
+  EXPECT_EQ(bits(1.0f + 1.0f / 256), 0x3F80);  // Halfway between two values: rounds down to the even one.
+  EXPECT_EQ(bits(1.0f + 3.0f / 256), 0x3F82);  // Halfway: rounds up to the even one.
   EXPECT_EQ(bits(1.0f + 1.1f / 256), 0x3F81);  // More than halfway.
   EXPECT_EQ(bits(-0.0f), 0x8000);
   EXPECT_EQ(bits(std::numeric_limits<float>::max()), 0x7F80);  // Rounds to infinity, as in torch.

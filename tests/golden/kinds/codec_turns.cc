@@ -240,7 +240,7 @@ Outcome CompareWithOurs(const TurnsCase& c, const Merged& framework, int64_t fir
     // turn.
     const bool overlaps = ours.repeated_rows > 0 && ours.conflicting_rows == ChangedRows(c);
     const bool told = !ours.status.ok() || !complete || overlaps;
-    return told ? Passed() : Failed("the framework raises, and ours says nothing");
+    return told ? Passed() : Failed("the framework raises, but we report no problem");
   }
   if (!complete) {
     // verl's rows of zeros are not rows for us.
