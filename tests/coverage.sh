@@ -3,7 +3,7 @@
 #
 #   tests/coverage.sh [--report]
 #
-#   --report  of the last run: nothing is built or run
+#   --report  only writes the report of the last run; builds nothing and runs no test
 #
 # Writes build/coverage/report: cpp.txt, python.txt, and uncovered.txt with the lines of each file that no test reaches.
 # Processes that a test kills leave no counts. Device code and what only a GPU runs is not built. Needs gcovr and

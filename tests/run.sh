@@ -47,7 +47,7 @@ while [ $# -gt 0 ]; do
       ;;
     --store | --transport)
       if [ ${#chaos[@]} -eq 0 ] || [ $# -eq 0 ]; then
-        echo "$argument NAME goes with --chaos DURATION" >&2
+        echo "$argument needs a name, and must come after --chaos DURATION" >&2
         exit 2
       fi
       chaos+=("$argument" "$1")

@@ -429,7 +429,7 @@ void AppendSession::OnStreamEnd(absl::Status why, Clock::Time now) {
 }
 
 void AppendSession::OnRest(Clock::Time now) {
-  OnStreamEnd(absl::CancelledError("at rest"), now);
+  OnStreamEnd(absl::CancelledError("the stream was ended for a fork of this process"), now);
   reconnect_backoff_.Reset();
   connect_after_ = now;
 }

@@ -5,7 +5,7 @@
 #
 #   --build DIR     a release build on Debian 12 (default: build/release)
 #   --out FILE      the archive (default: routing-replay-server.tar)
-#   --tag NAME:TAG  its name (default: routing-replay-server:VERSION)
+#   --tag NAME:TAG  the image's name (default: routing-replay-server:VERSION)
 #
 # Prints the image's digest, which manifests should use. The same build gives the same digest. The image equals that of
 # the Dockerfile: the programs and the libraries that they load, no shell, a user that is not root and cannot write to

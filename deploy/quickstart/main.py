@@ -119,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--server", type=Path, required=True, help="path of routing-replay-server")
     parser.add_argument("--trace", type=Path, help="directory of recorded traces, instead of synthetic rows")
-    parser.add_argument("--json", type=Path, help="also write the table to this file")
+    parser.add_argument("--json", type=Path, help="also write the table to this file, as JSON")
     options = parser.parse_args()
     plays = recorded(options.trace) if options.trace else [synthetic()]
 

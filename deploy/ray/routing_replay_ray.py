@@ -44,7 +44,8 @@ class Supervisor:
         deadline = time.monotonic() + _START_SECONDS
         while not self._file.exists():
             status = self._process.poll()
-            # Otherwise it is retried: the server of an actor that has just died may still be draining.
+            # After any other status, _watch starts the server again: one of an actor that has just died may still be
+            # draining.
             if status == _WRONG_SETTING or time.monotonic() > deadline:
                 self.stop()
                 raise RuntimeError(f"{self._command[0]} does not listen, exit status {status}")

@@ -125,8 +125,8 @@ class Parser {
         "where rows are stored: memory; rocksdb:DIRECTORY, which survives a restart; or redis://HOST:PORT,… (rediss:// "
         "with TLS), a Redis or Valkey server or cluster that any number of servers share");
     Key("durability", config_.durability,
-        "default durability of runs that do not set one: memory, written (to the operating system) or synced (to the "
-        "disk); default: written, or memory for the store memory");
+        "how far an append must be stored before it is acknowledged, in runs that do not set it: memory, written (to "
+        "the operating system) or synced (to the disk); default: written, or memory with the store memory");
     QuantityKey(
         "memory-budget", config_.memory_budget, kMemoryBytes,
         "memory for routing data, stored and in transfer; with rocksdb a quarter of it, at most 4 GiB, is its cache");

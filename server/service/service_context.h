@@ -103,7 +103,8 @@ struct ServiceContext {
   // Set before the first call.
   std::string advertised;
   DirectOffer direct;
-  // Workers for a store that may wait; null if the store never waits: see StoreWork.
+  // Threads for store requests if the store may block (on a disk or on Redis); null if it never does. See StoreWork in
+  // served_call.h.
   WorkerPool* readers = nullptr;
   WorkerPool* writers = nullptr;
   const ClientCertificates* client_certificates = nullptr;  // Null: clients need no certificate.

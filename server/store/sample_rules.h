@@ -77,7 +77,8 @@ struct SampleContent {
   SampleContent WithoutPieces() const;
   // Keeps rows [0, rows), unsealed. Returns the removed pieces.
   std::vector<RowPiece> Truncate(int64_t rows);
-  // The content of a sample that opens as rows [0, rows) of this one: the same blocks, and nothing else of this sample.
+  // The content of a new sample that begins with rows [0, rows) of this one: their blocks, token checks,
+  // provenance and unrecorded ranges, and nothing else of this sample, such as its seal, revision or group.
   SampleContent Prefix(int64_t rows) const;
 };
 

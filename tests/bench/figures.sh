@@ -5,7 +5,7 @@
 #
 #   --out DIR        folder for the results (JSON) and the tables (default: build/figures)
 #   --build DIR      release build (default: build/release, built if needed)
-#   --repetitions N  counted rounds (default: 15)
+#   --repetitions N  measured rounds, after a warm-up (default: 15)
 #   --quick          few and small rounds, only to see that it runs
 #   --readme         also writes the tables into README.md
 #

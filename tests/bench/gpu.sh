@@ -7,7 +7,7 @@
 #   --build DIR      release build, in which gpu_bench is built (default: build/release)
 #   --no-build       runs the existing gpu_bench, for a machine without cmake; it may come from another machine
 #   --out DIR        folder for the JSON (default: tests/bench/results)
-#   --rounds N       counted rounds (default: 15)
+#   --rounds N       measured rounds, after a warm-up (default: 15)
 #   --python PYTHON  an interpreter with torch (default: python3), for torch's unfused path; skipped without torch
 #
 # Measures realign, and router forward and backward for 8192 rows, K = 8, E = 128, 256 and 384, fp32 and bf16, each

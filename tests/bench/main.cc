@@ -115,13 +115,13 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   app.fallthrough();
   app.add_option("--server", flags.options.server, "Path of routing-replay-server")->capture_default_str();
-  app.add_option("--repetitions", flags.options.repetitions, "Counted rounds")
+  app.add_option("--repetitions", flags.options.repetitions, "Measured rounds, after a warm-up")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   app.add_flag("--quick", flags.options.quick, "Few and small rounds, only to see that it runs");
   app.add_option("--allocator", flags.allocator,
                  "Which processes tune glibc's allocator: tuned (all), default (none), server, clients, "
-                 "both (tuned beside default, in the same rounds)")
+                 "both (measures tuned and default in the same rounds)")
       ->capture_default_str()
       ->check(CLI::IsMember({"tuned", "default", "server", "clients", kBoth}));
   app.add_option("--network", flags.network, "own: a private loopback interface with reno; host: the host's; auto")

@@ -30,7 +30,7 @@ def _status() -> descriptor_pb2.FileDescriptorProto:
 
 
 class Messages:
-    """messages.SampleState(sample="a"), messages.answer("Stat") and so on."""
+    """The protocol's message classes: messages.SampleState by name, messages.answer("Stat") by method."""
 
     def __init__(self, descriptors: bytes) -> None:
         self.files = descriptor_pb2.FileDescriptorSet.FromString(descriptors)

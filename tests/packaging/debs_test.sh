@@ -58,7 +58,7 @@ done
 PATH=$debs/server/usr/bin:$debs/client/usr/bin:$PATH tests/packaging/smoke.sh
 
 if command -v lintian >/dev/null; then
-  # Without --allow-root, lintian only adds a warning about running as root.
+  # --allow-root only suppresses lintian's warning about running as root.
   lintian --fail-on error,warning --allow-root "$debs"/*.deb || fail "lintian is not content"
 else
   echo "not checked by lintian, which is not installed"

@@ -20,7 +20,7 @@ fail() {
   exit 1
 }
 
-# configure NAME ARGUMENT…: configures the consumer in $work/NAME.
+# configure NAME ARGUMENT…: configures the project tests/packaging/consumer with the build folder $work/NAME.
 configure() {
   local name=$1
   shift

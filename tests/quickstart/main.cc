@@ -152,7 +152,7 @@ int main(int argc, char** argv) {
   CLI::App app("Plays one hand-off of routing rows on this machine and checks every expert id");
   app.add_option("--server", options.server, "Path of routing-replay-server")->required();
   app.add_option("--trace", options.trace, "Directory of recorded traces instead of synthetic rows");
-  app.add_option("--json", options.json, "Also write the table to this file");
+  app.add_option("--json", options.json, "Also write the table to this file, as JSON");
   CLI11_PARSE(app, argc, argv);
   signal(SIGPIPE, SIG_IGN);
   const absl::Status status = routing_replay::quickstart::Run(options);

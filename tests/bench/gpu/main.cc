@@ -112,7 +112,7 @@ int main(int argc, char** argv) {
   routing_replay::bench::Options options;
   CLI::App app("The kernels beside an empty launch and a copy of their bytes");
   app.add_option("--json", options.json, "file for the figures");
-  app.add_option("--rounds", options.rounds, "counted rounds")->check(CLI::Range(1, 1000));
+  app.add_option("--rounds", options.rounds, "measured rounds, after a warm-up")->check(CLI::Range(1, 1000));
   app.add_option("--launches", options.launches, "calls per round")->check(CLI::Range(1, 100000));
   app.add_option("--rows", options.rows, "rows, a multiple of 4")->check(CLI::Range(4, 1 << 20));
   CLI11_PARSE(app, argc, argv);

@@ -156,11 +156,13 @@ def play(model: Any, answers: list[Answer], run: rr.Run | None) -> tuple[np.ndar
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A trainer's log-probabilities beside the engine's.")
-    parser.add_argument("--prompts", type=int, default=16)
-    parser.add_argument("--tokens", type=int, default=96, help="of each answer")
-    parser.add_argument("--noise", type=float, default=0.02, help="of the trainer's routers, relative to their weights")
-    parser.add_argument("--json", type=Path, help="all differences")
-    parser.add_argument("--picture", type=Path, help="an SVG")
+    parser.add_argument("--prompts", type=int, default=16, help="number of answers")
+    parser.add_argument("--tokens", type=int, default=96, help="tokens per answer")
+    parser.add_argument(
+        "--noise", type=float, default=0.02, help="noise of the trainer's routers, relative to their weights"
+    )
+    parser.add_argument("--json", type=Path, help="file for all differences")
+    parser.add_argument("--picture", type=Path, help="file for the picture, an SVG")
     options = parser.parse_args()
     said = Told()
     logging.getLogger("routing_replay_trainer").addHandler(said)

@@ -9,7 +9,7 @@
 #   --tokens N      tokens per answer (default: 96)
 #   --noise S       noise of the trainer's routers, relative to the size of their weights (default: 0.02)
 #   --json FILE     writes all differences
-#   --picture FILE  writes an SVG
+#   --picture FILE  writes the picture, an SVG
 #
 # vLLM, torch and transformers come from the environment of vLLM's tests (tests/peers/vllm.sh), which is created once.
 # Takes some minutes on two cores. Exit status 77 if packages cannot be installed.

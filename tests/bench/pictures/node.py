@@ -318,10 +318,10 @@ def draw(results: dict[int, dict[str, list[dict[str, Any]]]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Memory and time of a training node.")
-    parser.add_argument("--scale", type=float, default=0.01, help="part of the 1,536 samples")
-    parser.add_argument("--rounds", type=int, default=5, help="counted rounds at each scale")
-    parser.add_argument("--json", type=Path, help="all figures of all rounds")
-    parser.add_argument("--picture", type=Path, help="an SVG")
+    parser.add_argument("--scale", type=float, default=0.01, help="share of the step's 1,536 samples")
+    parser.add_argument("--rounds", type=int, default=5, help="measured rounds at this scale and at half of it")
+    parser.add_argument("--json", type=Path, help="file for the results of all rounds")
+    parser.add_argument("--picture", type=Path, help="file for the picture, an SVG")
     options = parser.parse_args()
     half = max(1, round(SAMPLES * options.scale / 2))
     size = 2 * half * TOKENS * LAYERS * TOP_K * 4

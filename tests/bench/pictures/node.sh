@@ -7,9 +7,9 @@
 #   --build DIR     release build (default: build/release, built if needed)
 #   --scale S       share of the step's 1,536 samples (default: 0.01, which takes 8 GB of memory and some minutes; 1 takes
 #                   500 GB)
-#   --rounds N      counted rounds at this scale, and at half of it (default: 5)
+#   --rounds N      measured rounds at this scale, and at half of it, each after a warm-up (default: 5)
 #   --json FILE     writes the results of all rounds
-#   --picture FILE  writes an SVG
+#   --picture FILE  writes the picture, an SVG
 #
 # Ray and torch come from the environment of slime's tests (tests/peers/slime.sh), which is created once. Exit status 77
 # if packages cannot be installed.

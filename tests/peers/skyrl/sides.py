@@ -30,7 +30,7 @@ STAND_INS = ("megatron.bridge", "nvidia_resiliency_ext")
 
 
 class Kept:
-    """The tokens that the model got, and the results of its routers, since the last `rows`."""
+    """The tokens that the model got, and the results of its routers, since the last call of `rows`."""
 
     def __init__(self, model: Any) -> None:
         self.fed: list[torch.Tensor] = []  # [samples, tokens] of each forward pass; only on the first stage.

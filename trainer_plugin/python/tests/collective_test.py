@@ -1,4 +1,4 @@
-"""Agreement among threads of one process, and among processes with torch.distributed's gloo."""
+"""Ranks agree on a step: as threads of one process, and as processes with torch.distributed's gloo."""
 
 from __future__ import annotations
 

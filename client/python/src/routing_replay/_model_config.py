@@ -149,7 +149,7 @@ def plain_fields(config: Any) -> dict[str, Any]:
     try:
         return parse_fields(json.dumps(config, default=_plain))
     except (TypeError, ValueError, RecursionError) as error:
-        raise invalid("config", f"must be JSON: {error}") from None
+        raise invalid("config", f"cannot be converted to JSON: {error}") from None
 
 
 def parse_fields(text: str) -> dict[str, Any]:

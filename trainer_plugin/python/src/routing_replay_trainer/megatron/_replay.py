@@ -241,8 +241,8 @@ class Replay(Attached):
         if any(begun is chunk and chunk.passes.is_in_flight(of) for begun, of in opened.begun):
             raise unmet(
                 "micro_batch",
-                f"the model is called a second time in micro-batch {index}, and the first call waits for its backward "
-                "part: give each call a micro_batch and an index of its own",
+                f"the model is called a second time in micro-batch {index}, while the first call still waits for its "
+                "backward part: give each call a micro_batch and an index of its own",
             )
         if index <= chunk.last_index:
             self.end_step()
