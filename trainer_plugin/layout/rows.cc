@@ -185,20 +185,20 @@ absl::Status CheckRows(const MicroBatchLayout& layout, const RowRank& rank) {
 
 // The rows.
 
-// Returns which of the rows 0 … size - 1 CP rank r keeps, in its order: one or two ranges; the second may be empty.
-// This function implements zigzag.
 struct Kept {
-  RowRange ranges[2];
+  RowRange ranges[2];  // The second may be empty.
 };
 
+// Returns which of the rows 0 … size - 1 the CP rank keeps, in its order. With zigzag the rows are cut into 2 * cp_size
+// chunks, of which rank r keeps chunk r and the r-th from the end.
 Kept KeptRows(Partition partition, int64_t size, int64_t cp_size, int64_t cp_rank) {
   const bool zigzag = partition == Partition::kZigzagPerDocument || partition == Partition::kZigzagPerSequence;
   if (!zigzag || cp_size == 1) {
     const int64_t rows = size / cp_size;
     return {{RowRange::OfSize(cp_rank * rows, rows), {}}};
   }
-  const int64_t half = size / (2 * cp_size);
-  return {{RowRange::OfSize(cp_rank * half, half), RowRange::OfSize(size - (cp_rank + 1) * half, half)}};
+  const int64_t chunk = size / (2 * cp_size);
+  return {{RowRange::OfSize(cp_rank * chunk, chunk), RowRange::OfSize(size - (cp_rank + 1) * chunk, chunk)}};
 }
 
 // Returns the number of entries of `run` with a local row below `bound`.
