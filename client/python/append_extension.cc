@@ -3,11 +3,14 @@
 //   bind(function)                     once: the address of rr_appender_append
 //   queue(appender, arguments, options)
 //
-// `queue` takes the arguments and keywords of Appender.append. It makes only plain appends for which there is room now:
-// a contiguous array of ids, and integers of the right type. Returns the sequence number (1, 2, …); 0 if the append is
-// another one or there is no room, then nothing has happened and the caller goes through ctypes; or the negative
-// address of the rr_error, which the caller owns. It never raises because of an argument: ctypes' way names what is
-// wrong.
+// `queue` takes the arguments and keywords of Appender.append. It makes only plain appends, and never waits: a
+// contiguous array of ids, and integers of the right type. It never raises because of an argument: ctypes' way names
+// what is wrong. Returns
+//
+//   n > 0          the sequence number
+//   0              not a plain append: nothing has happened, and the caller goes through ctypes
+//   -2^62 - n      the sequence number n of an append whose rows were dropped, because the queue is full
+//   another < 0    the negative address of the rr_error, which the caller owns
 //
 // Uses the stable interface of Python 3.11, whose buffers 3.10 has as well.
 #define Py_LIMITED_API 0x030B0000
@@ -24,6 +27,7 @@ namespace {
 
 constexpr int32_t kRollout = 1;
 constexpr int64_t kUnknownVersion = -1;
+constexpr int64_t kDropped = int64_t{1} << 62;
 
 decltype(&rr_appender_append) append_function = nullptr;
 
@@ -124,7 +128,9 @@ int64_t Append(rr_appender* appender, rr_append& append, const Py_buffer& buffer
   Py_BEGIN_ALLOW_THREADS;
   error = append_function(appender, &append, 1, RR_RAISE, &call, &sequence, &dropped);
   Py_END_ALLOW_THREADS;
-  return error == nullptr ? static_cast<int64_t>(sequence) : -static_cast<int64_t>(reinterpret_cast<intptr_t>(error));
+  if (error != nullptr) return -static_cast<int64_t>(reinterpret_cast<intptr_t>(error));
+  const int64_t number = static_cast<int64_t>(sequence);
+  return dropped == 0 ? number : -kDropped - number;
 }
 
 PyObject* Bind(PyObject* /*module*/, PyObject* function) {

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import signal
 import sys
 import unittest
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from support import ServerTest, random_routes
@@ -115,6 +118,23 @@ class AppendExtensionTest(ServerTest):
 
     def slow_append(self, *arguments: Any, **options: Any) -> int:
         return self.slow._queue(Append(*arguments, **options))
+
+    def test_what_is_dropped_is_logged(self) -> None:
+        appender = self.run_.appender(max_queued_bytes=1, on_full="drop")
+        self.server.pause()
+        try:
+            self.assertEqual(appender.append("a", ROWS), 1)
+            with self.assertLogs("routing_replay", logging.WARNING) as logs:
+                self.assertEqual(appender.append("b", ROWS), 2)
+            self.assertIn("rows of sample b are dropped", logs.output[0])
+        finally:
+            self.server.process.send_signal(signal.SIGCONT)
+        self.assertEqual(self.run_.commit("b").status, "marked")
+
+    def test_a_free_threaded_python_does_not_load_it(self) -> None:
+        with mock.patch.object(sys, "abiflags", "t"):
+            queue = _native._load_queue()
+        self.assertEqual(queue(self.fast.line.pointer, ("a", ROWS), {}), 0)
 
     def test_a_closed_appender(self) -> None:
         self.fast.close()

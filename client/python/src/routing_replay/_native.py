@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import sys
 from collections.abc import Callable, Iterator
 from ctypes import Structure, byref, c_char, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
@@ -316,11 +317,13 @@ VERSION: str = lib.rr_version().decode()
 
 
 def _load_queue() -> Callable[[int | None, tuple[Any, ...], dict[str, Any]], int]:
-    """`queue` of append_extension.cc; a function that returns 0 where the Python has no stable interface (the
-    free-threaded ones) or the extension was not built."""
+    """`queue` of append_extension.cc; a function that returns 0 where the Python has no stable interface or the
+    extension was not built."""
     with contextlib.suppress(ImportError):
-        if ".abi3.so" in EXTENSION_SUFFIXES:
-            loader = ExtensionFileLoader("routing_replay._append", str(find_file("_append.abi3.so")))
+        # The free-threaded Pythons before 3.15 load such files as well, and crash.
+        if ".abi3.so" in EXTENSION_SUFFIXES and "t" not in sys.abiflags:
+            file = Path(lib._name).with_name("_append.abi3.so")
+            loader = ExtensionFileLoader("routing_replay._append", str(file))
             module: Any = module_from_spec(spec_from_loader(loader.name, loader))  # type: ignore[arg-type]
             loader.exec_module(module)
             module.bind(ctypes.cast(lib.rr_appender_append, c_void_p).value)
@@ -330,6 +333,7 @@ def _load_queue() -> Callable[[int | None, tuple[Any, ...], dict[str, Any]], int
 
 
 queue = _load_queue()
+DROPPED = 2**62
 
 
 # Errors and results.

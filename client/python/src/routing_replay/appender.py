@@ -123,6 +123,9 @@ class AppenderCalls:
         number = _native.queue(self.line.pointer, arguments, options)
         if number > 0:
             return number
+        if number < -_native.DROPPED:
+            self._report_drop([Append(*arguments, **options)])
+            return -_native.DROPPED - number
         if number < 0:
             failure = _native.take_error(-number)
             if not isinstance(failure, ResourceExhaustedError):
