@@ -24,7 +24,7 @@ if [ -z "$build" ]; then
   ! grep -q '^CMAKE_CUDA_COMPILER:[A-Z]*=/' $build/CMakeCache.txt || targets+=(routing_replay_trainer_cuda_capi)
   cmake --build $build -j "$(nproc)" --target "${targets[@]}"
 fi
-for file in lib/librouting_replay.so bin/{routing-replay-server,rrctl}; do
+for file in lib/{librouting_replay.so,_append.abi3.so} bin/{routing-replay-server,rrctl}; do
   [ -e "$build/$file" ] || { echo "$build must be a built release tree, and has no $file" >&2; exit 1; }
 done
 work=$(realpath "$build")/wheels
@@ -73,8 +73,7 @@ deploy/static_libraries.sh "$work/static" >"$work/static.log" 2>&1 || { tail -3 
 cmake "-DRR_STATIC_LIBRARIES=$work/static" "$build" >/dev/null
 cmake --build "$build" -j "$(nproc)" --target bundled
 # The kernels too, if nvcc was available to build them. They contain CUDA's runtime; the driver comes from the host.
-libraries=("$build"/lib/bundled/librouting_replay.so)
-[ ! -e "$build"/lib/_append.abi3.so ] || libraries+=("$build"/lib/_append.abi3.so)
+libraries=("$build"/lib/{bundled/librouting_replay,_append.abi3}.so)
 if [ -e "$build"/lib/librouting_replay_trainer_cuda.so ]; then
   libraries+=("$build"/lib/librouting_replay_trainer_cuda.so)
 else
