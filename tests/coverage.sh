@@ -6,8 +6,9 @@
 #   --report  only writes the report of the last run; builds nothing and runs no test
 #
 # Writes build/coverage/report: cpp.txt, python.txt, and uncovered.txt with the lines of each file that no test reaches.
-# Processes that a test kills leave no counts. install_test is left out: what it builds has no counters. Device code and what only a GPU runs is not built. Needs gcovr and
-# python3-coverage (Debian packages), and an hour. Exit status 1: less than 92 % of the lines of either.
+# Processes that a test kills leave no counts. install_test is left out, because what it builds has no counters. Device
+# code and what only a GPU runs is not built. Needs gcovr and python3-coverage (Debian packages), and an hour. Exit
+# status 1: less than 92 % of the lines of either.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
