@@ -11,7 +11,8 @@ every 20 ms; it starts a minute before the others.
 Checks, from /proc of the server and the times of that client: after the first sixth of the time (ten minutes of an
 hour) the peak memory grows by at most 5 %; descriptors and threads stay within a tenth of their number at that time,
 and descriptors return to their initial number when the others have gone (pools keep their threads); and 99 of 100 puts
-and reads take at most 3 times as long as before the others started. Prints a JSON line per transport. Exit status 1 if a check failed.
+and reads take at most 3 times as long as before the others started. Prints a JSON line per transport. Exit status 1 if
+a check failed.
 
 Needs ROUTING_REPLAY_SERVER and the environment of the client's tests.
 """
