@@ -164,28 +164,27 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file for all differences")
     parser.add_argument("--picture", type=Path, help="file for the picture, an SVG")
     options = parser.parse_args()
-    said = Told()
-    logging.getLogger("routing_replay_trainer").addHandler(said)
+    said, log = Told(), logging.getLogger("routing_replay_trainer")
+    log.addHandler(said)
+    log.propagate = False
     with tempfile.TemporaryDirectory() as directory, rr.local_server():
         folder = Path(directory)
         models.make(MODEL, folder)
         answers = rollout(folder, options.prompts, options.tokens)
         runs = store(answers, rr.Geometry.from_hf_config(folder))
         engine = np.concatenate([answer.logprobs for answer in answers])
-        print(picture.machine())
-        print(f"{len(answers)} answers, {engine.size} tokens.\n")
-        print(
-            "| trainer | routing | mean of differences | K3 | off by more than 2x | rows with other experts | alarms |"
-        )
-        print("|---|---|---|---|---|---|---|")
         found: dict[str, dict[str, list[float]]] = {}
+        table = []
         for noise in (0.0, options.noise):
             model, name = trainer_of(folder, noise), f"bf16, noise {noise:g}"
             found[name] = {}
             for way in WAYS:
                 told, report = play(model, answers, runs.get(way))
                 found[name][way] = np.abs(told - engine).tolist()
-                print(row(name, way, metrics.mismatch(engine, told), report))
+                table.append(row(name, way, metrics.mismatch(engine, told), report))
+    print(f"{picture.machine()}\n{len(answers)} answers, {engine.size} tokens.\n")
+    print("| trainer | routing | mean of differences | K3 | off by more than 2x | rows with other experts | alarms |")
+    print("\n".join(["|---|---|---|---|---|---|---|", *table]))
     print("\nThe trainer's report on the shifted routes:\n")
     print("\n".join(f"> {words}" for words in said.words))
     if options.json:
