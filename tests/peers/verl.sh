@@ -3,10 +3,11 @@
 # with agent loops over Ray, TransferQueue, workers and Megatron engines, with one rank and with two; and routes that
 # stay in TransferQueue. About five minutes.
 #
-#   tests/peers/verl.sh [--build DIR] [--wheels DIR]
+#   tests/peers/verl.sh [--build DIR] [--wheels DIR] [--share ROUNDS]
 #
 #   --build DIR      a release build (default: build/release, built if needed)
 #   --wheels DIR     uses only the packages of these wheels, as a user has them, and nothing of the tree
+#   --share ROUNDS   runs no tests, but measures how much of verl's step is spent on routes (verl/share.py)
 #
 # The environment build/peers/verl is created once, in two to six minutes, and takes 0.8 GB in addition to those of
 # torch and megatron-core. Exit status 77 if packages cannot be installed.
@@ -14,8 +15,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh
 
-build='' wheels=''
-peer_options '--build --wheels' "$@"
+build='' wheels='' share=''
+peer_options '--build --wheels --share' "$@"
 
 # on_torch PYTHON: installs packages without their dependencies, which would include another torch.
 on_torch() {
@@ -38,6 +39,10 @@ export VERL_LOGGING_LEVEL=ERROR TQ_LOGGING_LEVEL=ERROR RAY_USAGE_STATS_ENABLED=0
 HF_HOME=$(mktemp -d) # Cache of the data sets that verl reads.
 export HF_HOME
 trap 'rm -rf "$HF_HOME"' EXIT
+if [ -n "$share" ]; then
+  "$python" tests/peers/verl/share.py "$share"
+  exit
+fi
 status=0
 for test in contract columns differential step replicas; do
   echo "== $test"
