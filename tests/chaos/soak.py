@@ -37,6 +37,8 @@ import numpy as np
 import routing_replay as rr
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "client/python/tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "history"))
+from history import duration
 from support import Server, random_routes
 
 MIB = 1 << 20
@@ -246,13 +248,6 @@ def broken(result: dict[str, Any], trains: bool) -> list[str]:
         if loaded > 3 * unloaded:
             found.append(f"a {name} takes {loaded / unloaded:.1f} times as long")
     return found
-
-
-def duration(text: str) -> float:
-    found = re.fullmatch(r"(\d+)([smh]?)", text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds, or with s, m or h, got {text!r}")
-    return int(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
 
 
 def main() -> int:
