@@ -1,4 +1,5 @@
-"""Small GPTModels of Megatron-Core (local specification) on CPU ranks, and the choices of their routers in a schedule.
+"""Small GPTModels of Megatron-Core (local specification), and the choices of their routers in a schedule: on a GPU if
+torch sees one, otherwise on the CPU.
 
 Token ids are unique in a step, and the experts of a token are `routes[token]`. So the rows of a rank's routers show
 which tokens Megatron gave to the rank.
@@ -42,7 +43,10 @@ with warnings.catch_warnings():
         TransformerLayerSubmodules,
     )
     from megatron.core.utils import get_batch_on_this_cp_rank
-on_cpu.install_megatron()
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    on_cpu.install_megatron()
 
 EXPERTS, TOP_K, HIDDEN, HEADS, VOCABULARY = 8, 2, 16, 4, 640
 RECOMPUTE: dict[str, dict[str, Any]] = {
@@ -97,7 +101,7 @@ class Layout:
             "add_bias_linear": False,
             "attention_dropout": 0.0,
             "hidden_dropout": 0.0,
-            "use_cpu_initialization": True,
+            "use_cpu_initialization": DEVICE == "cpu",
             "gradient_accumulation_fusion": False,
             "bias_dropout_fusion": False,
             "persist_layer_norm": False,
@@ -150,7 +154,7 @@ class Layout:
                 **options,
             )
             chunk.model_type = ModelType.encoder_or_decoder
-            chunks.append(chunk)
+            chunks.append(chunk.to(DEVICE))
         return chunks
 
 
@@ -183,7 +187,7 @@ def hybrid(config: TransformerConfig, pattern: str) -> Any:
             position_embedding_type="learned_absolute",
         )
     model.model_type = ModelType.encoder_or_decoder
-    return model
+    return model.to(DEVICE)
 
 
 class Norm(torch.nn.Module):
@@ -215,7 +219,7 @@ class Attention(torch.nn.Module):
             return said.permute(2, 0, 1, 3).flatten(2)
         ends = packed_seq_params.cu_seqlens_q_padded
         ends = (packed_seq_params.cu_seqlens_q if ends is None else ends) // self.size
-        documents = torch.bucketize(torch.arange(len(query)), ends[1:], right=True)
+        documents = torch.bucketize(torch.arange(len(query), device=query.device), ends[1:], right=True)
         own = (documents[:, None] == documents[None]).tril()
         inputs = [x.transpose(0, 1) for x in (query, key, value)]
         said = torch.nn.functional.scaled_dot_product_attention(*inputs, attn_mask=own)
@@ -258,11 +262,11 @@ class MicroBatch:
         return torch.cat(parts, 1)
 
     def at_routers(self, sequence_parallel: bool) -> torch.Tensor:
-        """[rows]: the token of each row of the rank's routers."""
+        """[rows], on the CPU: the token of each row of the rank's routers."""
         tokens = self.on_this_rank().transpose(0, 1).contiguous()
         if sequence_parallel:
             tokens = tensor_parallel.scatter_to_sequence_parallel_region(tokens)
-        return tokens.reshape(-1)
+        return tokens.reshape(-1).cpu()
 
 
 class Rollout:
@@ -298,12 +302,13 @@ class Rollout:
                 ends, filled = ([0, *np.cumsum([*map(len, some)])] for some in (documents, padded))
                 said = PackedSeqParams(
                     qkv_format="thd",
-                    cu_seqlens_q=torch.tensor(ends),
-                    cu_seqlens_kv=torch.tensor(ends),
-                    cu_seqlens_q_padded=torch.tensor(filled),
-                    cu_seqlens_kv_padded=torch.tensor(filled),
+                    cu_seqlens_q=torch.tensor(ends, device=DEVICE),
+                    cu_seqlens_kv=torch.tensor(ends, device=DEVICE),
+                    cu_seqlens_q_padded=torch.tensor(filled, device=DEVICE),
+                    cu_seqlens_kv_padded=torch.tensor(filled, device=DEVICE),
                 )
-            stream = torch.tensor(np.concatenate(padded))[None] if packed else torch.tensor(np.stack(documents))
+            tokens = np.concatenate(padded)[None] if packed else np.stack(documents)
+            stream = torch.tensor(tokens, device=DEVICE)
             self.micro_batches.append(MicroBatch(names, list(lengths), cut, stream, said, documents))
 
     def shifted(self, trainer: Any) -> Any:
@@ -319,7 +324,7 @@ PACKED = ((5, 19, 12), (36,), (13, 3, 27), (14, 24))
 
 
 class Calls:
-    """Records the result of every call of a rank's routers, in forward and recompute."""
+    """Records the result of every call of a rank's routers, in forward and recompute, on the CPU."""
 
     def __init__(self, chunks: list[GPTModel]) -> None:
         self.maps: dict[int, list[torch.Tensor]] = {}  # By decoder layer.
@@ -330,7 +335,7 @@ class Calls:
     def _keep(self, router: TopKRouter, _: Any, output: Any) -> None:
         is_mtp = getattr(router, "is_mtp_layer", False)  # Before 0.18 no router has this attribute.
         to = self.mtp if is_mtp else self.maps.setdefault(router.layer_number - 1, [])
-        to.append(output[1].detach().clone())
+        to.append(output[1].detach().to("cpu", copy=True))
 
 
 def routers(chunks: list[GPTModel]) -> list[TopKRouter]:
@@ -375,7 +380,7 @@ def step(
         index = numbers[id(model)]
         numbers[id(model)] += 1
         tokens = batch.on_this_rank()
-        positions = torch.arange(tokens.shape[1]).expand_as(tokens)
+        positions = torch.arange(tokens.shape[1], device=DEVICE).expand_as(tokens)
         with contextlib.nullcontext() if around is None else around(index, model, batch):
             output = model(tokens, positions, None, labels=tokens, packed_seq_params=batch.packed)
         return output, loss_func
@@ -401,7 +406,7 @@ def told_by_hand(chunks: list[GPTModel], ids: dict[tuple[int, int], torch.Tensor
     def around(index: int, model: GPTModel, _: Any) -> Iterator[None]:
         own = [router for router in routers([model]) if not router.is_mtp_layer]
         for router in own:
-            router.router_replay.set_target_indices(ids[router.layer_number - 1, index])
+            router.router_replay.set_target_indices(ids[router.layer_number - 1, index].to(DEVICE))
             router.router_replay.set_router_replay_action(RouterReplayAction.REPLAY_FORWARD)
         yield
         for router in own:

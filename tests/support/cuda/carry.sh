@@ -5,8 +5,9 @@
 #   tests/support/cuda/carry.sh BUILD FOLDER
 #
 # BUILD is a release tree with its GPU programs built. FOLDER/run.sh, which works from any place, then runs the tests,
-# alone and under compute-sanitizer if available, the golden files, the tests of torch's operators if PYTHON (python3)
-# has torch, and the benchmark, whose figures are written to FOLDER/results.
+# alone and under compute-sanitizer if available, the golden files, and the benchmark, whose figures are written to
+# FOLDER/results. If PYTHON (python3) has torch, it also runs the tests of torch's operators, with transformers those of
+# its models, and with megatron-core those of GPTModel.
 set -euo pipefail
 build=$1 folder=$2
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
@@ -23,7 +24,7 @@ for name, test in found.items():
 ')
 tests=($(awk '{ print $1 }' <<<"$listed"))
 
-mkdir -p "$folder"/{bin,lib,python,tests/bench/gpu,tests/support/cuda,tests/golden}
+mkdir -p "$folder"/{bin,lib,python,tests/bench/gpu,tests/support/cuda,tests/golden,tests/peers}
 awk '{ sub(".*/", "", $1); print $1 }' <<<"$listed" >"$folder/tests.txt"
 awk '$2 == "True" { sub(".*/", "", $1); print $1 }' <<<"$listed" >"$folder/sanitized.txt"
 cp "${tests[@]}" "$build"/bin/{gpu_bench,golden_cuda_runner} "$folder/bin"
@@ -31,8 +32,9 @@ cp "$source/tests/bench/gpu.sh" "$folder/tests/bench"
 cp "$source/tests/bench/gpu/unfused.py" "$folder/tests/bench/gpu"
 cp "$source/tests/support/cuda/sanitize.sh" "$folder/tests/support/cuda"
 cp -r "$source/tests/golden/data" "$folder/tests/golden"
-cp -r "$source"/trainer_plugin/python/{src,tests} "$folder/python"
-cp "$build"/lib/librouting_replay{,_trainer_cuda}.so "$folder/lib"
+cp -r "$source"/trainer_plugin/python/{src,tests} "$source/client/python/src" "$folder/python"
+cp -r "$source"/tests/peers/{common,megatron} "$folder/tests/peers"
+cp "$build"/lib/librouting_replay{,_trainer_cuda,_test_host}.so "$folder/lib"
 # The libraries of the C and C++ runtimes come from the target machine.
 for program in "$folder"/bin/*; do LD_LIBRARY_PATH=$build/lib ldd "$program"; done | awk '$2 == "=>" { print $3 }' | sort -u |
   grep -vE '/(libc|libm|libgcc_s|libstdc\+\+|libpthread|libdl|librt)\.so' | xargs cp -t "$folder/lib"
@@ -55,12 +57,15 @@ mapfile -t tests <tests.txt
 mapfile -t sanitized <sanitized.txt
 for test in "${tests[@]}"; do try "bin/$test" --gtest_brief=1; done
 try bin/golden_cuda_runner --dir tests/golden/data
-export PYTHONPATH=python/src:python/tests PYTHONDONTWRITEBYTECODE=1 ROUTING_REPLAY_LIBRARY_DIR=lib
-for test in ops device; do try "${PYTHON:-python3}" python/tests/${test}_test.py; done
+export PYTHONPATH=python/src:python/tests:tests/peers${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1
+export ROUTING_REPLAY_LIBRARY_DIR=$PWD/lib
+python=${PYTHON:-python3}
+for test in ops device hf; do try "$python" python/tests/${test}_test.py; done
+if "$python" -c 'import megatron.core' 2>/dev/null; then try "$python" tests/peers/megatron/gpt_test.py; fi
 for tool in memcheck racecheck; do
   for test in "${sanitized[@]}"; do try tests/support/cuda/sanitize.sh $tool "bin/$test" --gtest_brief=1; done
 done
-try tests/bench/gpu.sh --build . --no-build --out results --python "${PYTHON:-python3}"
+try tests/bench/gpu.sh --build . --no-build --out results --python "$python"
 exit $failed
 RUN
 chmod +x "$folder/run.sh"

@@ -1,11 +1,12 @@
 """Cases that every model accepted by hf.attach must pass: run over stand-ins (hf_standin_test) and over transformers'
-own models (hf_test)."""
+own models (hf_test), on a GPU if torch sees one, otherwise on the CPU."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import functools
+import os
 import pickle
 import unittest
 from collections.abc import Callable, Iterator
@@ -21,6 +22,11 @@ from routing_replay_trainer import hf
 
 EXPERTS, TOP_K, VOCABULARY = 8, 2, 64
 LENGTHS = (7, 4)
+
+if torch.cuda.is_available():  # Results are compared bit by bit, so sums must be in a fixed order.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_default_device("cuda")
 
 
 class Choices(TorchFunctionMode):
@@ -96,7 +102,7 @@ class Rollout:
 
     def add_to(self, source: trainer.LocalSource) -> None:
         for sample, tokens, place in zip(self.samples, self.tokens, self.places, strict=True):
-            rows = torch.stack([ids[place[:-1]] for ids in self.forced], 1).numpy()
+            rows = torch.stack([ids[place[:-1]] for ids in self.forced], 1).cpu().numpy()
             source.add(sample, rows, tokens=tokens, num_tokens=len(tokens), layers=self.layers)
 
 

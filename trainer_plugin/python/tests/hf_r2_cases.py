@@ -221,4 +221,4 @@ class RecordCases(Cases):
             rows, said = appended[sample].args[1], dict(appended[sample].kwargs)
             self.assertTrue(np.array_equal(said.pop("tokens"), tokens[:-1]))
             self.assertEqual(said, {"num_tokens": len(tokens), "producer": "trainer", "group": 3})
-            np.testing.assert_array_equal(rows, torch.stack([ids[place[:-1]] for ids in chosen], 1).numpy())
+            np.testing.assert_array_equal(rows, torch.stack([ids[place[:-1]] for ids in chosen], 1).cpu().numpy())

@@ -1,4 +1,4 @@
-"""The Hugging Face interface over transformers' own models, on the CPU."""
+"""The Hugging Face interface over transformers' own models, on a GPU if torch sees one, otherwise on the CPU."""
 
 from __future__ import annotations
 
@@ -146,6 +146,7 @@ class TransformersTest(RecordCases):
         hf.attach(model, source=rollout.source()).detach()
 
 
+@unittest.skipIf(torch.cuda.is_available(), "the GPU here is a real one")
 class NoKernelsTest(NoKernels, Cases):
     models = hf_models.MODELS
 
@@ -165,6 +166,7 @@ class NoKernelsTest(NoKernels, Cases):
             self.assert_same(model, out, peer, expected)
 
 
+@unittest.skipIf(torch.cuda.is_available(), "its ranks share the CPU")
 class ShardedTest(unittest.TestCase):
     """A single rank with gloo: what FSDP does to modules, their classes and their hooks."""
 
