@@ -3,10 +3,12 @@
 
     unfused.py FIGURES.json [--rounds N] [--launches N]
 
-Adds to the file, for each router.SCORE.DTYPE.EXPERTS.forward_backward in it, "….unfused": microseconds of one forward
-and backward pass of unfused operators. Its floor is the kernels' time, so its ratio says how many times faster the
-kernels are. Also adds "….transformer-engine" if Transformer Engine is installed: its fused router, which chooses the
-experts itself. Exit status 77, with the reason, without torch or a GPU.
+Adds to the file, for each router.SCORE.DTYPE.EXPERTS[.hbm].forward_backward in it, "….unfused": microseconds of one
+forward and backward pass of unfused operators on the GPU. They are replayed from a CUDA graph, so the time of the host,
+which launches a dozen kernels, is not in it; with it, the pass is "….unfused-eager". The floor is the kernels' time, so
+the ratio says how many times faster the kernels are. Also adds "….transformer-engine" if Transformer Engine is
+installed: its fused router, which chooses the experts itself, in a graph too. Exit status 77, with the reason, without
+torch or a GPU.
 """
 
 import argparse
@@ -54,18 +56,41 @@ def transformer_engine():
     return route
 
 
-def measure(torch, route, experts, dtype, score, rows, rounds, launches):
+def captured(torch, once, launches):
+    """What runs `launches` passes from a CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            once()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(launches):
+            once()
+    return graph.replay
+
+
+def measure(torch, route, experts, dtype, score, rows, rounds, launches, eager):
     """Microseconds of forward and backward, one value per round."""
     logits = torch.randn(rows, experts, device="cuda", dtype=dtype, requires_grad=True)
     ids = torch.rand(rows, experts, device="cuda").topk(ROUTED, dim=1).indices
     upstream = torch.randn(rows, experts, device="cuda", dtype=dtype)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def once():
+        dense, _ = route(torch, logits, ids, score, 2.5)
+        torch.autograd.grad(dense, logits, upstream)
+
+    def passes():
+        for _ in range(launches):
+            once()
+
+    run = passes if eager else captured(torch, once, launches)
     times = []
     for _ in range(rounds + 2):
         begin.record()
-        for _ in range(launches):
-            dense, _ = route(torch, logits, ids, score, 2.5)
-            torch.autograd.grad(dense, logits, upstream)
+        run()
         end.record()
         end.synchronize()
         times.append(1000 * begin.elapsed_time(end) / launches)
@@ -92,7 +117,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("figures", type=Path)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--launches", type=int, default=50)
+    parser.add_argument("--launches", type=int, default=20)
     options = parser.parse_args()
     try:
         import torch
@@ -104,19 +129,22 @@ def main():
         return 77
     results = json.loads(options.figures.read_text())
     rows = results["host"]["rows"]
-    ways = {"unfused": forward, "transformer-engine": transformer_engine()}
+    engine = transformer_engine()
+    ways = {"unfused": (forward, False), "unfused-eager": (forward, True), "transformer-engine": (engine, False)}
     kept = [f for f in results["figures"] if not f["name"].endswith(tuple(f".{way}" for way in ways))]
     added = []
     for fused in kept:
         parts = fused["name"].split(".")
-        if len(parts) != 5 or parts[0] != "router" or parts[-1] != "forward_backward":
+        if parts[0] != "router" or parts[-1] != "forward_backward" or parts[4:-1] not in ([], ["hbm"]):
             continue
-        _, score, dtype, experts, _ = parts
+        _, score, dtype, experts = parts[:4]
         torch_dtype = torch.float32 if dtype == "fp32" else torch.bfloat16
-        for way, route in ways.items():
+        held = rows * 16 if "hbm" in parts else rows  # As in work.cc.
+        for way, (route, eager) in ways.items():
             if route is None:
                 continue
-            times = measure(torch, route, int(experts[1:]), torch_dtype, score, rows, options.rounds, options.launches)
+            shape = int(experts[1:]), torch_dtype, score, held
+            times = measure(torch, route, *shape, options.rounds, options.launches, eager)
             added.append(figure(fused["name"], way, times, fused))
             print(f"{added[-1]['name']}: {added[-1]['median']:.1f} us, {added[-1]['ratio']:.1f} x the kernels' time")
     results["figures"] = kept + added

@@ -128,6 +128,8 @@ class Layout:
         options: arguments of GPTModel
         """
         torch.manual_seed(11)
+        if DEVICE == "cuda":  # There Megatron draws weights from generators of its own.
+            tensor_parallel.model_parallel_cuda_manual_seed(5, force_reset_rng=True)
         chunks = []
         for stage in range(self.vpp):
             virtual = stage if self.vpp > 1 else None
@@ -166,6 +168,8 @@ def hybrid(config: TransformerConfig, pattern: str) -> Any:
     from megatron.core.models.hybrid.hybrid_model import HybridModel
 
     torch.manual_seed(11)
+    if DEVICE == "cuda":
+        tensor_parallel.model_parallel_cuda_manual_seed(5, force_reset_rng=True)
     local = get_gpt_layer_local_spec(num_experts=config.num_moe_experts).submodules
     attention = TransformerLayerSubmodules(
         input_layernorm=local.input_layernorm,

@@ -32,6 +32,7 @@ def setUpModule() -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
     backend = "cpu:gloo,cuda:nccl" if gpt.DEVICE == "cuda" else "gloo"
     torch.distributed.init_process_group(backend, init_method=f"file://{store}", rank=0, world_size=1)
+    unittest.addModuleCleanup(torch.distributed.destroy_process_group)
     torch.set_num_threads(1)
 
 

@@ -7,7 +7,7 @@
 # BUILD is a release tree with its GPU programs built. FOLDER/run.sh, which works from any place, then runs the tests,
 # alone and under compute-sanitizer if available, the golden files, and the benchmark, whose figures are written to
 # FOLDER/results. If PYTHON (python3) has torch, it also runs the tests of torch's operators, with transformers those of
-# its models, and with megatron-core those of GPTModel.
+# its models and the benchmark of whole steps, and with megatron-core those of GPTModel.
 set -euo pipefail
 build=$1 folder=$2
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
@@ -27,9 +27,9 @@ tests=($(awk '{ print $1 }' <<<"$listed"))
 mkdir -p "$folder"/{bin,lib,python,tests/bench/gpu,tests/support/cuda,tests/golden,tests/peers}
 awk '{ sub(".*/", "", $1); print $1 }' <<<"$listed" >"$folder/tests.txt"
 awk '$2 == "True" { sub(".*/", "", $1); print $1 }' <<<"$listed" >"$folder/sanitized.txt"
-cp "${tests[@]}" "$build"/bin/{gpu_bench,golden_cuda_runner} "$folder/bin"
+cp "${tests[@]}" "$build"/bin/{gpu_bench,golden_cuda_runner,routing-replay-server} "$folder/bin"
 cp "$source/tests/bench/gpu.sh" "$folder/tests/bench"
-cp "$source/tests/bench/gpu/unfused.py" "$folder/tests/bench/gpu"
+cp "$source"/tests/bench/gpu/{unfused,step}.py "$folder/tests/bench/gpu"
 cp "$source/tests/support/cuda/sanitize.sh" "$folder/tests/support/cuda"
 cp -r "$source/tests/golden/data" "$folder/tests/golden"
 cp -r "$source"/trainer_plugin/python/{src,tests} "$source/client/python/src" "$folder/python"
@@ -66,6 +66,8 @@ for tool in memcheck racecheck; do
   for test in "${sanitized[@]}"; do try tests/support/cuda/sanitize.sh $tool "bin/$test" --gtest_brief=1; done
 done
 try tests/bench/gpu.sh --build . --no-build --out results --python "$python"
+export ROUTING_REPLAY_SERVER=$PWD/bin/routing-replay-server
+try "$python" tests/bench/gpu/step.py --json results/step.json
 exit $failed
 RUN
 chmod +x "$folder/run.sh"

@@ -146,7 +146,7 @@ class RecordCases(Cases):
             with self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"):
                 passes(replay, [7, 8], grad=True)
             for grad in (False, True):
-                with self.assertRaisesRegex(trainer.InvalidArgumentError, "sequences: .* by id, .* by handle"):
+                with self.assertRaisesRegex(trainer.InvalidArgumentError, "sequences: .* by its id, .* by handle"):
                     passes(replay, rollout.samples, grad)
             with self.assertRaises(trainer.InvalidArgumentError) as caught:
                 passes(replay, [rollout.samples[0], hf.Sequence(rollout.samples[1], 0, LENGTHS[1] - 1)])

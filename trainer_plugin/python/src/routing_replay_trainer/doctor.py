@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import types
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -116,8 +117,9 @@ def _device(torch: Any, device: Any) -> str:
     if device.type != "cuda":
         return str(device)
     major, minor = torch.cuda.get_device_capability(device)
-    version = torch._C._cuda_getDriverVersion()
-    driver = f"driver of CUDA {version // 1000}.{version % 1000 // 10}"
+    version = ctypes.c_int()
+    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    driver = f"driver of CUDA {version.value // 1000}.{version.value % 1000 // 10}"
     return f"{torch.cuda.get_device_name(device)}, sm_{major}{minor}, {driver}"
 
 
