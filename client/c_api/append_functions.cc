@@ -260,20 +260,20 @@ rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, si
   return Guard([&]() -> CallEnd {
     RR_RETURN_IF_ERROR(CheckOnFull(on_full));
     const std::shared_ptr<SharedAppender>& shared = appender->shared;
-    const auto appending =
-        std::make_shared<Appending>(shared, absl::MakeConstSpan(appends, count), on_full, sequences, dropped);
-    // Encoding is done before the wait for the order, so that several threads encode in parallel.
+    const absl::Span<const rr_append> given(appends, count);
     if (call == nullptr || call->queue == nullptr) {
-      if (on_full == RR_RAISE) return shared->order.empty() ? appending->DoWithoutWait() : Appending::Full();
+      Appending appending(shared, given, on_full, sequences, dropped);
+      if (on_full == RR_RAISE) return shared->order.empty() ? appending.DoWithoutWait() : Appending::Full();
       if (shared->order.empty()) {
-        if (std::optional<CallEnd> end = appending->TryDo()) return *std::move(end);
+        if (std::optional<CallEnd> end = appending.TryDo()) return *std::move(end);
       }
       const auto work = [&]() -> CallEnd {
         absl::Status turn = shared->order.AwaitAll();
-        return turn.ok() ? appending->Do() : CallEnd(std::move(turn));
+        return turn.ok() ? appending.Do() : CallEnd(std::move(turn));
       };
       return Perform(call, work, Timeout::kOfWork);
     }
+    const auto appending = std::make_shared<Appending>(shared, given, on_full, sequences, dropped);
     MutexLock lock(shared->calling);
     const bool is_first = shared->order.empty();
     const auto work = [appending, place = shared->order.Take()]() -> CallEnd {

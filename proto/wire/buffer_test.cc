@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <set>
+#include <thread>
 #include <vector>
 
 namespace routing_replay {
@@ -33,6 +37,58 @@ TEST(BufferTest, OneThatIsFreedMakesRoomForAnother) {
   EXPECT_LT(mallinfo2().arena, before + (1 << 20));
 }
 #endif
+
+#ifndef __SANITIZE_ADDRESS__
+TEST(BufferTest, KeptMemoryServesABufferOfAboutThatSize) {
+  constexpr size_t kSize = 300000;
+  const auto freed = [](size_t size) {
+    const Buffer buffer(size);
+    return reinterpret_cast<uintptr_t>(buffer.data());
+  };
+  const uintptr_t first = freed(kSize);
+  const Buffer larger(kSize + kSize / 16);
+  EXPECT_NE(reinterpret_cast<uintptr_t>(larger.data()), first);
+  const Buffer smaller(kSize - kSize / 16);
+  EXPECT_NE(reinterpret_cast<uintptr_t>(smaller.data()), first);
+  const Buffer alike(kSize - kSize / 64);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(alike.data()), first);
+}
+
+TEST(BufferTest, AtMost16MebibytesAreKept) {
+  std::vector<Buffer> buffers;
+  for (int i = 0; i < 64; ++i) buffers.emplace_back(1 << 20);
+  std::set<uintptr_t> before;
+  for (const Buffer& buffer : buffers) before.insert(reinterpret_cast<uintptr_t>(buffer.data()));
+  buffers.clear();
+  // A mapping that is given back is gone, so only what is kept has the old addresses for sure.
+  const std::vector<void*> between = [] {
+    std::vector<void*> taken;
+    for (int i = 0; i < 64; ++i) taken.push_back(std::malloc(1 << 20));
+    return taken;
+  }();
+  for (int i = 0; i < 64; ++i) buffers.emplace_back(1 << 20);
+  EXPECT_LE(
+      std::count_if(buffers.begin(), buffers.end(),
+                    [&](const Buffer& buffer) { return before.contains(reinterpret_cast<uintptr_t>(buffer.data())); }),
+      16);
+  for (void* memory : between) std::free(memory);
+}
+#endif
+
+TEST(BufferTest, ThreadsShareWhatIsKept) {
+  std::vector<std::thread> threads;
+  for (uint8_t own = 1; own <= 4; ++own) {
+    threads.emplace_back([own] {
+      for (int i = 0; i < 2000; ++i) {
+        Buffer buffer(kBytes), other(kBytes);
+        buffer.data()[0] = own;
+        other.data()[0] = 0;
+        EXPECT_EQ(buffer.data()[0], own);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
 
 }  // namespace
 }  // namespace routing_replay

@@ -118,11 +118,9 @@ class AppenderCalls:
         """Starts the thread (or task) that calls on_outcome."""
         raise NotImplementedError
 
-    def queue(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> int:
-        """Queues an append with the parameters of `Append` from this thread."""
-        number = _native.queue(self.line.pointer, arguments, options)
-        if number > 0:
-            return number
+    def settle(self, number: int, arguments: tuple[Any, ...], options: dict[str, Any]) -> int:
+        """Ends an append with these parameters of `Append` for which `_native.queue` has returned `number`, which is
+        not positive."""
         if number < -_native.DROPPED:
             self._report_drop([Append(*arguments, **options)])
             return -_native.DROPPED - number
@@ -215,7 +213,8 @@ class Appender(AppenderCalls, Closing):
         cancelled may have been queued all the same). Raises InvalidArgumentError at once if the ingest checks reject
         the rows. Never raises because of trouble with the service: when the queue is full, on_full decides.
         """
-        return self.queue(arguments, options)
+        number = _native.queue(self.line.pointer, arguments, options)
+        return number if number > 0 else self.settle(number, arguments, options)
 
     @blocking
     def append_many(self, appends: Iterable[Append]) -> Operation[list[int]]:

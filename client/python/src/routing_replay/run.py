@@ -342,7 +342,9 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     @like(Append)
     def append(self, *arguments: Any, **options: Any) -> int:
         """Appends through the run's own appender: see `Appender.append`."""
-        return (self._kept_appender or self._default_appender()).queue(arguments, options)
+        appender = self._kept_appender or self._default_appender()
+        number = _native.queue(appender.line.pointer, arguments, options)
+        return number if number > 0 else appender.settle(number, arguments, options)
 
     @blocking
     def append_many(self, appends: Iterable[Append]) -> Operation[list[int]]:
