@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Which lines of shipped C++ and Python the tests of a build with counters reach, without those of packaging.
 #
-#   tests/coverage.sh [--report]
+#   tests/coverage.sh [--peers | --report]
 #
+#   --peers   also counts what the tests with frameworks (tests/peers) reach of the Python, which takes an hour more;
+#             trainers' interfaces and integrations run nowhere else
 #   --report  only writes the report of the last run; builds nothing and runs no test
 #
 # Writes build/coverage/report: cpp.txt, python.txt, and uncovered.txt with the lines of each file that no test reaches.
@@ -14,8 +16,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 least=92
 build=$PWD/build/coverage report=$PWD/build/coverage/report
+peers=
 case ${1-} in
   '' | --report) ;;
+  --peers) peers=yes ;;
   -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' tests/coverage.sh; exit 0 ;;
   *) echo "unknown option $1" >&2; exit 2 ;;
 esac
@@ -24,14 +28,17 @@ for tool in gcovr python3-coverage; do
 done
 mkdir -p "$report"
 
-if [ $# -eq 0 ]; then
+if [ "${1-}" != --report ]; then
   cmake --preset coverage >/dev/null
   cmake --build "$build" -j "$(nproc)"
   find "$build" -name '*.gcda' -delete
   rm -rf "$build/python" && mkdir -p "$build/python"
   {
     printf '[run]\nparallel = true\nsigterm = true\ndata_file = %s\nsource =\n' "$build/python/data"
-    printf '  %s\n' "$PWD"/{client,trainer_plugin,server}/python/src
+    printf '  %s\n' "$PWD"/{client,trainer_plugin,server}/python/src "$(realpath -m build/peers/wheels)"
+    # Some tests with frameworks install the wheels.
+    printf '[paths]\nclient =\n  %s\n  %s\n' "$PWD/client/python/src/routing_replay" '*/peers/wheels/routing_replay'
+    printf 'trainer =\n  %s\n  %s\n' "$PWD/trainer_plugin/python/src/routing_replay_trainer" '*/peers/wheels/routing_replay_trainer'
   } >"$build/python/settings"
   # Every Python that a test starts counts: the user's site is the only one that tests do not set themselves.
   site=$build/python/$(/usr/bin/python3 -c 'import site; print(site.getusersitepackages().removeprefix(site.getuserbase()))')
@@ -40,11 +47,18 @@ if [ $# -eq 0 ]; then
   PYTHONUSERBASE=$build/python COVERAGE_PROCESS_START=$build/python/settings \
     ctest --preset coverage -LE '^packaging$' -E '^install_test$' -j "$(nproc)" --output-junit tests.xml || echo "coverage: a test failed"
 fi
+if [ -n "$peers" ]; then
+  # Not by sys.settrace, with which torch.compile does not compile.
+  export COVERAGE_PROCESS_START=$build/python/settings COVERAGE_CORE=sysmon
+  for framework in hf megatron engines vllm sglang verl slime miles nemo_rl skyrl ms_swift; do
+    tests/peers/$framework.sh || echo "coverage: tests/peers/$framework.sh ended with $?"
+  done
+fi
 
 gcovr --root . -j "$(nproc)" "$build" --gcov-ignore-parse-errors --exclude-throw-branches \
   --filter '(client|proto|server|trainer_plugin)/' --exclude '.*(_test\.cc|/testing/|/conformance/|/fixtures/)' \
   --txt "$report/cpp.txt" --json-summary "$report/cpp.json" --json "$report/lines.json"
-(cd "$build/python" && python3-coverage combine --keep --data-file all data.* >/dev/null)
+(cd "$build/python" && python3-coverage combine --rcfile settings --keep --data-file all data.* >/dev/null)
 python3-coverage report --data-file "$build/python/all" --show-missing >"$report/python.txt"
 /usr/bin/python3 - "$report" $least <<'END'
 import json, re, sys

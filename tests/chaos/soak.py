@@ -9,10 +9,14 @@ writer or a reader is killed and replaced. A well-behaved client with a run of i
 every 20 ms; it starts a minute before the others.
 
 Checks, from /proc of the server and the times of that client: after the first sixth of the time (ten minutes of an
-hour) the peak memory grows by at most 5 %; descriptors and threads stay within a tenth of their number at that time,
-and descriptors return to their initial number when the others have gone (pools keep their threads); and 99 of 100 puts
-and reads take at most 3 times as long as before the others started. Prints a JSON line per transport. Exit status 1 if
-a check failed.
+hour) the memory in use, as the median of a minute, grows by at most 5 %, and its peak stays below the limit
+that deploy/OPERATING.md gives a container (1.3 times the budget plus 256 MiB); descriptors and threads stay within a tenth of their number at
+that time, and descriptors return to their initial number when the others have gone (pools keep their threads); and 99
+of 100 puts and reads take at most 3 times as long as before the others started. Prints a JSON line per transport. Exit
+status 1 if a check failed.
+
+In use, the other clients run on other machines. Here they run at the lowest priority, so that the times are those of
+the server and not of the wait for a processor.
 
 Needs ROUTING_REPLAY_SERVER and the environment of the client's tests.
 """
@@ -105,7 +109,7 @@ class Crowd:
         self._stopped: deque[tuple[float, subprocess.Popen[bytes]]] = deque()
 
     def _start(self, role: str, number: int) -> subprocess.Popen[bytes]:
-        command = ["/usr/bin/setpriv", "--pdeathsig", "KILL", sys.executable, __file__, role]
+        command = ["nice", "-n", "19", "setpriv", "--pdeathsig", "KILL", sys.executable, __file__, role]
         return subprocess.Popen([*command, self._endpoint, str(number)], stderr=subprocess.DEVNULL)
 
     def act(self) -> None:
@@ -157,18 +161,19 @@ class Calm:
         return round(float(put), 2), round(float(got), 2)
 
 
-def sizes(process: subprocess.Popen[bytes]) -> tuple[int, int, int]:
-    """Highest memory in bytes so far; descriptors and threads now."""
+def sizes(process: subprocess.Popen[bytes]) -> tuple[int, int, int, int]:
+    """Descriptors, threads and memory in bytes now, and the highest memory so far."""
     folder = Path(f"/proc/{process.pid}")
     status = dict(re.findall(r"(\w+):\s*(\d+)", (folder / "status").read_text()))
-    return int(status["VmHWM"]) * 1024, len(os.listdir(folder / "fd")), int(status["Threads"])
+    memory = int(status["VmRSS"]) * 1024, int(status["VmHWM"]) * 1024
+    return len(os.listdir(folder / "fd")), int(status["Threads"]), *memory
 
 
 def settled(process: subprocess.Popen[bytes], within: float) -> tuple[int, int]:
     """The fewest descriptors and threads during `within` seconds."""
     seen = []
     for _ in range(int(within)):
-        seen.append(sizes(process)[1:])
+        seen.append(sizes(process)[:2])
         time.sleep(1)
     return min(descriptors for descriptors, _ in seen), min(threads for _, threads in seen)
 
@@ -178,8 +183,8 @@ def soak(transport: str, seconds: float) -> dict[str, Any]:
     flags = ("--memory-budget", str(BUDGET), "--run-budget", str(BUDGET * 3 // 4))
     server = Server(*flags, *(() if transport != "grpc" else ("--direct-listen", "off")))
     calm = Calm(server.endpoint)
-    early: list[tuple[int, int, int]] = []
-    late: list[tuple[int, int, int]] = []
+    early: list[tuple[int, int, int, int]] = []
+    late: list[tuple[int, int, int, int]] = []
     pace(min(UNLOADED, seconds / 6), calm)
     alone, unloaded = sizes(server.process), calm.taken()
     crowd = Crowd(server.endpoint)
@@ -195,15 +200,18 @@ def soak(transport: str, seconds: float) -> dict[str, Any]:
     left = settled(server.process, 30.0)
     server.stop()
     before, after = ([max(column) for column in zip(*found, strict=True)] for found in (early, late))
+    used = [memory for _, _, memory, _ in late]
+    minutes = [used[i : i + 60] for i in range(0, max(1, len(used) - 59), 60)]
     result = {
         "transport": transport,
         "seconds": round(seconds),
         "killed": crowd.killed,
         "stalled": crowd.stalled,
         "stored": stored,
-        "memory": [before[0], after[0]],
-        "descriptors": [alone[1], before[1], after[1], left[0]],
-        "threads": [alone[2], before[2], after[2], left[1]],
+        "memory": [int(np.median([one[2] for one in early[-60:]])), max(int(np.median(each)) for each in minutes)],
+        "peak": after[3],
+        "descriptors": [alone[0], before[0], after[0], left[0]],
+        "threads": [alone[1], before[1], after[1], left[1]],
         "put p99 ms": [unloaded[0], loaded[0]],
         "read p99 ms": [unloaded[1], loaded[1]],
     }
@@ -216,7 +224,7 @@ def pace(
     calm: Calm,
     crowd: Crowd | None = None,
     server: Server | None = None,
-    found: list[tuple[int, int, int]] | None = None,
+    found: list[tuple[int, int, int, int]] | None = None,
 ) -> None:
     """Makes a call of the well-behaved client every 20 ms, disturbs the others every 3 s, and samples the server every
     second."""
@@ -237,6 +245,8 @@ def broken(result: dict[str, Any], trains: bool) -> list[str]:
     found = [] if trains else ["the trainer ended: a call failed, or rows were wrong"]
     if result["memory"][1] > 1.05 * result["memory"][0]:
         found.append("memory grew by more than 5 %")
+    if result["peak"] > 1.3 * BUDGET + 256 * MIB:
+        found.append("the peak of the memory is above the container's limit")
     for name in ("descriptors", "threads"):
         alone, before, after, left = result[name]
         if after > 1.1 * before:

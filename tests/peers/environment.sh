@@ -65,7 +65,18 @@ peer_environment() {
     echo "$((SECONDS - started)) s, $(du -sm "$venv" | cut -f1) MB" >"$venv/made"
     echo "made build/peers/$name: $(cat "$venv/made")" >&2
   fi
+  [ -z "${COVERAGE_PROCESS_START:-}" ] || _counted "$venv/bin/python" || return 1
   echo "$venv/bin/python"
+}
+
+# _counted PYTHON: makes all its processes count lines while COVERAGE_PROCESS_START is set (tests/coverage.sh).
+_counted() {
+  local site
+  site=$(peer_site "$1")
+  [ ! -e "$site/counted.pth" ] || return 0
+  "$1" -m pip install --quiet --disable-pip-version-check --no-deps --ignore-installed coverage >&2 &&
+    echo 'import os; os.environ.get("COVERAGE_PROCESS_START") and __import__("coverage").process_startup()' \
+      >"$site/counted.pth"
 }
 
 # peer_torch: prints the interpreter of the environment with the torch that the trainers' environments share.
