@@ -6,8 +6,8 @@ rounds.
 Each round appends the same samples of Qwen3-30B-A3B's shape through the C++ client (int32 arrays, the floor) and from
 Python in several forms: int32 arrays; base64 of .npy, as in vLLM's HTTP answers; whole HTTP bodies with it (found,
 decoded, appended); and nested JSON lists as of vLLM 0.21, from text to rows (only some of the samples, as the figure is
-per byte). GB/s count one byte per id. `small` is the CPU time of the worker's process per append of 8 rows, from the
-call to its acknowledgement, over two thousand appends in a row. With --tls everything runs over TLS, and the figures'
+per byte). GB/s count one byte per id. `small` is the CPU time per append of 8 rows, from the call to its acknowledgement,
+over two thousand appends in a row, of a worker's process that does nothing else. With --tls everything runs over TLS, and the figures'
 names say so. Nothing else should run on the machine.
 """
 
@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,14 +39,11 @@ TUNED = (
 )
 
 
-class CppWorker:
-    """A process of append_rounds that waits for its next round."""
+class Worker:
+    """A process that waits for its next round: append_rounds or, in Python, `small_worker`."""
 
-    def __init__(self, program: Path, endpoint: str, ids: Path, tokens: int, samples: int) -> None:
-        arguments = [endpoint, RUN, ids, tokens, LAYERS, TOP_K, samples]
-        self._process = subprocess.Popen(
-            [program, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+    def __init__(self, *command: object) -> None:
+        self._process = subprocess.Popen([*map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def play(self, group: int) -> tuple[float, float]:
         """Wall seconds and CPU seconds of the process."""
@@ -75,6 +73,29 @@ def certificate(directory: Path) -> list[str]:
     return ["--tls-cert", cert, "--tls-key", key]
 
 
+def appended(run: Any, rows: Callable[[], object], group: int, count: int, num_tokens: int) -> tuple[float, float]:
+    """Appends samples and releases them. Returns wall seconds and CPU seconds of this process up to the last
+    acknowledgement."""
+    start, cpu = time.perf_counter(), time.process_time()
+    for i in range(count):
+        run.append(f"py/{group}/{i}", rows(), group=group, num_tokens=num_tokens, seal=True)
+    run.flush()
+    took = time.perf_counter() - start, time.process_time() - cpu
+    run.release_groups(group, group + 1)
+    return took
+
+
+def small_worker(endpoint: str, file: str) -> None:
+    """The counterpart of append_rounds for small appends, in a process whose heap is as fresh."""
+    import routing_replay as rr
+
+    ids = np.fromfile(file, np.int32).reshape(SMALL_ROWS, LAYERS, TOP_K)
+    with rr.Client(endpoint) as client:
+        run = client.run(RUN)
+        for line in sys.stdin:
+            print(*appended(run, lambda: ids, int(line), SMALL_APPENDS, SMALL_ROWS + 1), flush=True)
+
+
 def measure(
     build: Path, directory: Path, tls: bool, tokens: int, samples: int, repetitions: int
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
@@ -102,23 +123,13 @@ def measure(
     flags = certificate(directory) if tls else []
     with rr.local_server(*flags) as server, rr.Client(server.endpoint) as client:
         run = client.run(RUN, rr.Geometry(num_layers=LAYERS, num_experts=EXPERTS, top_k=TOP_K))
-        program = build / "bin" / "append_rounds"
-        worker = CppWorker(program, server.endpoint, file, tokens, samples)
-        small_worker = CppWorker(program, server.endpoint, small_file, SMALL_ROWS + 1, SMALL_APPENDS)
+        common = build / "bin" / "append_rounds", server.endpoint, RUN
+        worker = Worker(*common, file, tokens, LAYERS, TOP_K, samples)
+        small_cpp = Worker(*common, small_file, SMALL_ROWS + 1, LAYERS, TOP_K, SMALL_APPENDS)
+        small_python = Worker(sys.executable, __file__, "small", server.endpoint, small_file)
 
-        def python(
-            rows: Callable[[], object], count: int = samples, num_tokens: int = tokens
-        ) -> Callable[[int], tuple[float, float]]:
-            def play(group: int) -> tuple[float, float]:
-                start, cpu = time.perf_counter(), time.process_time()
-                for i in range(count):
-                    run.append(f"py/{group}/{i}", rows(), group=group, num_tokens=num_tokens, seal=True)
-                run.flush()
-                took = time.perf_counter() - start, time.process_time() - cpu
-                run.release_groups(group, group + 1)
-                return took
-
-            return play
+        def python(rows: Callable[[], object], count: int = samples) -> Callable[[int], tuple[float, float]]:
+            return lambda group: appended(run, rows, group, count, tokens)
 
         ways = {
             "cpp.int32": (worker.play, samples),
@@ -127,10 +138,7 @@ def measure(
             "python.http-body": (python(lambda: vllm.rows(http.routed_experts(body))), samples),
             "python.json-lists": (python(lambda: np.array(json.loads(lists)), listed), listed),
         }
-        small_ways = {
-            "cpp.small": small_worker.play,
-            "python.small": python(lambda: small, SMALL_APPENDS, SMALL_ROWS + 1),
-        }
+        small_ways = {"cpp.small": small_cpp.play, "python.small": small_python.play}
         rates: dict[str, list[float]] = {name: [] for name in ways}
         costs: dict[str, list[float]] = {name: [] for name in small_ways}
         group = 0
@@ -145,8 +153,8 @@ def measure(
                 _, cpu = play(group)
                 if number >= 0:
                     costs[name].append(cpu / SMALL_APPENDS * 1e6)
-        worker.stop()
-        small_worker.stop()
+        for each in (worker, small_cpp, small_python):
+            each.stop()
     return rates, costs
 
 
@@ -201,4 +209,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["small"]:
+        small_worker(*sys.argv[2:])
+    else:
+        main()
