@@ -82,7 +82,7 @@ nothing.
 
 
 def section(path: str, title: str) -> str:
-    """The text under a heading, without examples."""
+    """The text under a heading, with the contents of its code blocks removed."""
     text = re.sub(r"(?ms)^```.*?^```$", "```", (ROOT / path).read_text())  # In code, `#` starts a comment.
     found = re.search(rf"(?ms)^#+ {re.escape(title)}$(.+?)(?=^#|\Z)", text)
     if found:
@@ -91,7 +91,7 @@ def section(path: str, title: str) -> str:
 
 
 def changes(version: str) -> tuple[str, str]:
-    """The date of the version with which CHANGELOG.md begins, and its changes."""
+    """The date and the changes of `version`, which must be the first version in CHANGELOG.md."""
     found = re.search(r"(?ms)^## \[([^\]]+)\] - (\S+)$(.*?)(?=^## |\Z)", (ROOT / "CHANGELOG.md").read_text())
     if not found or found[1] != version or not re.fullmatch(r"\d{4}-\d\d-\d\d", found[2]):
         said = f"[{found[1]}] - {found[2]}" if found else "nothing"
@@ -100,7 +100,7 @@ def changes(version: str) -> tuple[str, str]:
 
 
 def tested() -> dict[str, list[str]]:
-    """The README's table: three cells by name."""
+    """The README's table of what was tested: for each name the cells tested, by recorded form, untested."""
     table = section("README.md", "What it was tested with").partition("-->\n")[2].partition("<!--")[0]
     rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table.splitlines()[2:]]
     return {name: cells for name, *cells in rows}

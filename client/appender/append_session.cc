@@ -19,7 +19,7 @@ constexpr Backoff::Options kReconnectBackoff{.initial = std::chrono::millisecond
 // Limits of AppendFailures; and how many samples a text names.
 constexpr size_t kMaxFailedSamples = 100'000, kMaxFailures = 100, kSamplesInText = 10;
 
-// Limit of lines of a FailureLog per interval.
+// A FailureLog writes at most kLines lines per kPeriod.
 constexpr int kLines = 20;
 constexpr std::chrono::seconds kPeriod(10);
 

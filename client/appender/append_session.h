@@ -157,10 +157,11 @@ struct SampleAttempt {
 // The sample and attempt of a plan, which has at least one piece.
 SampleAttempt KeyOf(const AppendPlan& plan);
 
-// The first one; but trouble that was not marked precedes trouble that was.
+// The worse of two troubles: the one whose rows were not marked in the store, because there the loss is not visible;
+// else the first.
 std::optional<AppendTrouble> Worse(std::optional<AppendTrouble> one, std::optional<AppendTrouble> other);
 
-// The appends without an outcome, and the trouble of samples. Not thread-safe.
+// The appends that have no outcome yet, and what went wrong with each sample. Not thread-safe.
 class OpenAppends {
  public:
   // Number of samples whose trouble is remembered; the oldest are forgotten first.
@@ -168,13 +169,13 @@ class OpenAppends {
 
   explicit OpenAppends(size_t remembered = kDefaultRemembered) : remembered_(remembered) {}
 
-  // `dropped`: only a mark of its rows was queued.
+  // `dropped`: the queue was full, so that only a mark for the rows was queued, not the rows themselves.
   void Add(uint64_t sequence, SampleAttempt key, bool dropped);
-  // Returns true if a later attempt had replaced the append's own, which is not a failure.
+  // Returns true if the append was rejected because a later attempt has replaced its attempt. That is not a failure.
   bool Finish(const AppendOutcome& outcome);
 
   bool Has(const SampleAttempt& key) const { return counts_.count(key) > 0; }
-  // What went wrong with a sample; returns the same until more of it is appended.
+  // What went wrong with a sample. Returns the same until another append of the sample is added.
   std::optional<AppendTrouble> TellTrouble(const SampleAttempt& key);
 
   size_t size() const { return keys_.size(); }
@@ -195,26 +196,27 @@ class OpenAppends {
 
   const size_t remembered_;
   std::map<uint64_t, SampleAttempt> keys_;  // By sequence number.
-  std::map<SampleAttempt, size_t> counts_;  // Open ones.
+  std::map<SampleAttempt, size_t> counts_;  // How many appends of the sample are open.
   Troubles troubles_;
   std::map<SampleAttempt, Troubles::iterator> trouble_of_;
 };
 
-// For one appender. Not thread-safe.
+// Logs the failed appends of one appender: at most 20 lines in 10 seconds, then one line with the count of the others.
+// Not thread-safe.
 class FailureLog {
  public:
   explicit FailureLog(std::string run) : run_(std::move(run)) {}
 
-  // Logs a line or, if there were many recently, only counts.
+  // Logs a line; only counts the failure if there were too many lines recently.
   void Add(absl::string_view sample, const absl::Status& why, Clock::Time now);
-  // Logs the count of failures without a line.
+  // Logs how many failures were only counted, if there are any.
   void TellRest();
 
  private:
   const std::string run_;
-  Clock::Time since_;
-  int lines_ = 0;  // Since then.
-  int64_t rest_ = 0;
+  Clock::Time since_;  // Start of the present 10 seconds.
+  int lines_ = 0;      // Since then.
+  int64_t rest_ = 0;   // Failures that were only counted.
 };
 
 // The transport calls Next for what to do, does it, and reports the result. Not thread-safe.

@@ -48,8 +48,8 @@ class AppendStream {
   bool broken_ = false;  // A write failed.
 };
 
-// The same over the direct path. `mutex` is held in every call but Cancel and Wait, which takes it while it does not
-// wait: one thread waits, and any thread that has it may write meanwhile.
+// The same over the direct path. Callers hold `mutex` in every call except Cancel and Wait. Wait locks it itself, and
+// unlocks it while it waits: so one thread waits, and other threads may lock `mutex` and write meanwhile.
 class DirectAppendStream {
  public:
   struct Event {
@@ -64,12 +64,12 @@ class DirectAppendStream {
   bool CanWrite() const { return broken_.ok() && !connection_->sending(); }
   // Requires CanWrite().
   void Write(AppendQueue::Message message);
-  // Whether another thread than the one in Wait, after its Write, must set `wake`: something is left to be sent, or the
-  // Write took the event that tells of bytes to receive.
+  // For a thread that has called Write while another thread is in Wait. True: it must set `wake`, because a part of the
+  // message is left to be sent, or because the Write consumed the event that announces bytes to receive.
   bool MustWake() const { return !CanWrite() || connection_->IsReady(); }
   void Cancel() { connection_->Break(); }
-  // Sends and receives until one of these, or until then: a message, the end, or that `wake` (an eventfd) is set, which
-  // it clears.
+  // Sends and receives until a message or the end of the stream arrives, a message that was partly sent is sent, `wake`
+  // (an eventfd) is set, which it clears, or it is `until`.
   Event Wait(int wake, Clock::Time until);
   std::unique_ptr<DirectConnection> TakeConnection() { return std::move(connection_); }
 

@@ -55,7 +55,7 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
     ~Events() { close(direct_wake); }
     grpc::CompletionQueue queue;
     grpc::Alarm wake;
-    const int direct_wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);  // Replaces it on the direct path.
+    const int direct_wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);  // Used instead of `wake` on the direct path.
   };
 
   AppendSession::Options SessionOptions() const {
@@ -79,11 +79,12 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
       condition.NotifyAll();
     };
   }
-  // Waits until `done`. DEADLINE_EXCEEDED; CANCELLED by the call of this thread, or because the appender is closed.
+  // Waits until `done` returns true. DEADLINE_EXCEEDED; CANCELLED if the caller cancelled this call, or if the appender
+  // is closed.
   template <typename Done>
   absl::Status WaitFor(CondVar& condition, Clock::Time deadline, const Done& done)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Waits until no append of this sample, or up to this sequence number, is open; the same errors.
+  // Waits until no append of this sample, or up to this sequence number, is open. Errors as WaitFor.
   template <typename Which>
   absl::Status AwaitSettled(const Which& which, std::chrono::milliseconds timeout)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -91,14 +92,15 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
     const absl::Status status = WaitFor(delivered_, DeadlineAfter(Clock::Real().Now(), timeout), settled);
     return absl::IsDeadlineExceeded(status) ? session_.NotFlushed() : status;
   }
-  // Sends the append that was added last. False: the thread is to be woken for it, or for what is left of it.
+  // Sends the append that was added last from the calling thread, if that is possible at once. Returns false if the
+  // appender's thread must be woken to send it, or the rest of it.
   bool SendHere(Clock::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Wakes the thread; starts it if it is not running.
   void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends the thread; open appends get no outcome.
   void Abandon();
 
-  // Everything below is used by the thread only.
+  // The functions below run only on the appender's thread.
   void Loop();
   // Does what can be done now and returns the time at which there may be more.
   Clock::Time Advance();
@@ -107,7 +109,7 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
   void Do(AppendSession::Action action);
   void OnEvent(intptr_t tag, bool ok);
   void OnMessage(const absl::StatusOr<ByteChain>& bytes);
-  // The thread waits for the direct path from here on, or for gRPC.
+  // From here on, the thread waits for events of the direct path (true) or of gRPC (false).
   void WaitForDirect(bool direct);
   void OnDirectEvent(DirectAppendStream::Event event);
   void OnStreamEnd(absl::Status why);
@@ -129,9 +131,10 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
   // Null: the thread is not running. Changes only with mutex_ held, while the thread is not running.
   std::unique_ptr<Events> events_;
   ServerConnection connection_;                 // Of the stream.
-  std::unique_ptr<AppendStream> stream_;        // One of them, or none.
+  std::unique_ptr<AppendStream> stream_;        // At most one of stream_ and direct_ exists.
   std::unique_ptr<DirectAppendStream> direct_;  // Used by callers, too, while on_direct_.
-  // Of direct_. Messages are decided and written under it, so that they go in that order. Before mutex_.
+  // Guards direct_. Held from the choice of a message until it is written, so that messages are written in the order in
+  // which they were chosen. Locked before mutex_.
   Mutex sending_;
   Mutex joining_;
   std::thread thread_ ABSL_GUARDED_BY(joining_);
@@ -198,7 +201,8 @@ absl::Status AppenderImpl::WaitFor(CondVar& condition, Clock::Time deadline, con
   return absl::OkStatus();
 }
 
-// The thread holds sending_ before mutex_: here it can only be tried.
+// Called with mutex_ held, but the lock order is sending_ before mutex_: waiting for sending_ here could deadlock with
+// Step, so it is only tried.
 bool AppenderImpl::SendHere(Clock::Time now) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   if (!on_direct_ || waking_ || !sending_.TryLock()) return false;
   auto message = direct_->CanWrite() ? session_.NextIfSmall(now) : std::nullopt;

@@ -43,28 +43,29 @@ class SharedRun {
   std::vector<std::weak_ptr<Appender>> appenders_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Outcomes of an appender, until somebody takes them. Thread-safe. Empty in the child of a fork.
+// Keeps the outcomes of an appender until rr_appender_outcomes takes them. Thread-safe. A forked child starts with
+// none: the outcomes belong to the parent.
 class KeptOutcomes final : private client::ForkPart {
  public:
   void Put(const AppendOutcome& outcome);
-  // Marks the outcomes of the last Take as seen, and waits for more. Returns none when the appender is closed and all
-  // were taken. Errors: DEADLINE_EXCEEDED, CANCELLED.
+  // Marks the outcomes of the previous Take as seen, and waits for new ones. Returns an empty list when the appender is
+  // closed and all outcomes were taken. Errors: DEADLINE_EXCEEDED, CANCELLED.
   absl::StatusOr<std::vector<AppendOutcome>> Take(Clock::Time deadline);
-  // Waits until all outcomes were marked as seen. Fails with the same errors.
+  // Waits until all outcomes are marked as seen. Errors as Take.
   absl::Status AwaitSeen(Clock::Time deadline);
   // Says that no more outcomes will come.
   void Close();
 
  private:
   void BeginAnew() override;
-  // Waits until `done`.
+  // Waits until `done` returns true.
   template <typename Done>
   absl::Status Await(Clock::Time deadline, const Done& done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mutex mutex_;
   CondVar changed_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool taken_ ABSL_GUARDED_BY(mutex_) = false;  // Outcomes were taken that are not marked as seen yet.
+  bool taken_ ABSL_GUARDED_BY(mutex_) = false;  // The outcomes of the last Take are not marked as seen yet.
   std::vector<AppendOutcome> outcomes_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -72,9 +73,10 @@ struct SharedAppender {
   std::shared_ptr<Run> run;
   std::shared_ptr<KeptOutcomes> kept;  // Null: outcomes are not kept.
   std::shared_ptr<Appender> appender;
-  // The order of appends that were called with a queue and are not in the appender yet.
+  // The order of the asynchronous appends (rr_call::queue) that are not in the appender yet.
   client::CallOrder order;
-  // Held while a call takes its place in the order and then a thread, so that the first place always has a thread.
+  // Held while a call first takes its place in the order and then a thread, so that the call that is first in the order
+  // always has a thread.
   Mutex calling;
 };
 

@@ -23,7 +23,8 @@ inline constexpr char kServerNameOption[] = "grpc.ssl_target_name_override";
 // Returns `settings` with empty fields taken from environment variables.
 SecuritySettings OrEnvironment(SecuritySettings settings);
 
-// Certificates of a channel, as PEM texts. Empty texts mean the system's authorities and no client certificate.
+// Certificates of a channel, as PEM texts. Without root_certificates, the system's certificate authorities are trusted;
+// without certificate and key, the client sends no certificate.
 struct ChannelKeys {
   bool encrypted = false;
   std::string root_certificates;

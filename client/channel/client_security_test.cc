@@ -82,7 +82,8 @@ TEST_F(ClientSecurityTest, ATokenNeverGoesElsewhereInPlaintext) {
   }
 }
 
-// To gRPC an empty string would mean the system's authorities.
+// A cacert file without a whole certificate is an error: gRPC would take an empty text for the system's certificate
+// authorities, and so trust all of them.
 TEST_F(ClientSecurityTest, ANamedAuthorityIsThere) {
   const std::string half = std::string(kPem).substr(0, 40);
   for (const std::string& text : {std::string(), std::string("# soon\n"), half, kPem + half}) {

@@ -40,9 +40,10 @@ class ReadChecker {
   absl::Status OnMessage(const ReadResponse& message);
   // As OnMessage, for an encoded message; INTERNAL if it cannot be parsed.
   absl::Status OnBytes(const ByteChain& bytes);
-  // Reports that the answer ended normally. DATA_LOSS if something is missing.
+  // Call this when the answer has ended normally. DATA_LOSS if something is missing.
   absl::Status OnEnd();
-  // Reports that the answer broke off.
+  // Call this when the connection or the server failed before the end of the answer. part() is then the request for the
+  // samples that are still incomplete.
   void OnBreak();
 
  private:
@@ -72,10 +73,10 @@ class ReadChecker {
 
   int32_t sample_ = -1;            // The index of the sample of the last record.
   bool expects_pieces_ = false;    // Its status is OK, and it was not replaced.
-  std::vector<RowRange> missing_;  // Its recorded rows, ascending; those that have not begun to arrive
-  size_t next_missing_ = 0;        // start here.
-  RowRange open_rows_;             // Rows whose layers [0, next_layer_) have arrived, but not the others.
-  int32_t next_layer_ = 0;         // 0: there are no such rows.
+  std::vector<RowRange> missing_;  // The sample's recorded rows, ascending.
+  size_t next_missing_ = 0;        // Index in missing_ of the first rows that have not begun to arrive.
+  RowRange open_rows_;             // Rows of which the layers [0, next_layer_) have arrived, but not the others.
+  int32_t next_layer_ = 0;         // 0: no rows are in this state.
   Buffer scratch_;                 // Joins a piece that lies in several spans.
 };
 

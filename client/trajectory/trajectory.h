@@ -7,14 +7,15 @@
 //   turn 2                   ├───────────────┤           T = 10: goes on at row 5, the row of turn 1's last token
 //
 // Rules:
-//   - Row i belongs to the tokens 0 … i. A turn whose tokens differ first at position p leaves rows 0 … p − 1 as they
-//     are; those from p on are taken back (Truncate, a new revision). Token ids decide, never their number.
-//   - The first write of a row wins: a turn that gives rows again, perhaps under newer weights, adds only what is new.
-//     Rows given again are compared with what was sent; a difference is counted, or an error in a strict run.
-//   - A turn that gives no rows, or not all of them (aborted, preempted, not recorded) leaves the rest open: the next
-//     one may give them. A turn that starts above the rows so far is rejected, unless its gap is declared unrecorded.
+//   - Row i depends on the tokens 0 … i. If a turn's tokens first differ from the history at position p, rows 0 … p − 1
+//     stay, and the rows from p on are removed (Truncate, which begins a new revision). Token ids are compared; an
+//     equal number of tokens proves nothing.
+//   - The first write of a row wins. If a turn gives rows again, perhaps under newer weights, only its new rows are
+//     added. Rows given again are compared with what was sent: a difference is counted, or an error in a strict run.
+//   - If a turn does not give all of its rows (aborted, preempted, not recorded), the next turn may give the missing
+//     ones. A turn whose first row leaves a gap is rejected, unless the gap is declared unrecorded.
 //   - The last token was never fed to the model: a row for it is left out (SurplusRows).
-//   - A fork shares the rows of its parent up to the first token or route that differs, and only acknowledged ones.
+//   - A fork shares the acknowledged rows of its parent, up to the first token or route that differs.
 //
 // A sample must have only one writer. After a failed append it is unknown what was stored, so the next decision is to
 // ask the server.

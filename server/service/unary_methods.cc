@@ -70,7 +70,7 @@ void WriteOptions(const RunOptions& options, v1::RunOptions& out) {
   out.set_shard_fingerprint(options.shard_fingerprint);
 }
 
-// Raises `memory` to what a call with this many bytes needs.
+// Extends the reservation `memory` to what a call that uses `bytes` bytes needs. The first kFreeBytes are free.
 absl::Status Pay(ServiceContext& context, int64_t bytes, ByteReservation& memory) {
   const int64_t missing = bytes - kFreeBytes - memory.bytes();
   if (missing <= 0) return absl::OkStatus();
@@ -253,20 +253,22 @@ absl::Status DoTruncate(ServiceContext& context, const UnaryCaller&, const v1::T
   return absl::OkStatus();
 }
 
-// Builds an answer of states: reserves memory before it is used, and limits the size of the answer.
+// Builds an answer that lists the states of samples: reserves memory before it is used, and limits the answer's size.
 class AnswerOfStates {
  public:
   AnswerOfStates(ServiceContext& context, ByteReservation& memory)
       : context_(context), memory_(memory), paid_(memory.bytes()) {}
 
-  // Reserves room for `bytes` besides the states. RESOURCE_EXHAUSTED (kLength, kOverBudget).
+  // Reserves `bytes` bytes for a part of the answer that is not a state: the name or handle of a missing sample.
+  // RESOURCE_EXHAUSTED: kLength if the answer becomes too long, kOverBudget if there is no memory for it.
   absl::Status Take(size_t bytes) {
     bytes_ += bytes;
     if (bytes_ > kAnswerBytes) return TooLong("samples: the bytes of the answer are", bytes_, kAnswerBytes);
     paid_ += static_cast<int64_t>(bytes);
     return Pay(context_, paid_, memory_);
   }
-  // The first state always fits. Errors of Take; nothing was made then.
+  // Reserves memory for a state and converts it. The first state may be longer than the limit of an answer. Errors as
+  // Take.
   absl::StatusOr<v1::SampleState> Make(const SampleState& state) {
     paid_ += kStateCopies * StateBytes(state);
     RR_RETURN_IF_ERROR(Pay(context_, paid_, memory_));
@@ -283,7 +285,7 @@ class AnswerOfStates {
  private:
   ServiceContext& context_;
   ByteReservation& memory_;
-  int64_t paid_;      // Memory that is reserved, plus kFreeBytes.
+  int64_t paid_;      // Memory that the call needs: what is reserved, and up to kFreeBytes more.
   size_t bytes_ = 0;  // Encoded size of the answer.
 };
 

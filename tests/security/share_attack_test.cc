@@ -31,7 +31,8 @@ class OpenCalls {
   std::vector<std::unique_ptr<grpc::ClientReaderWriter<v1::AppendRequest, v1::AppendResponse>>> streams_;
 };
 
-// The rest of a run's budget is for the cost of appends beyond their payload.
+// The most credit that the server promises to one run: 15/16 of the run's budget. The rest is for what appends cost
+// beyond their payload.
 constexpr uint64_t PromisedAtMost(int64_t run_budget) { return static_cast<uint64_t>(run_budget - run_budget / 16); }
 
 uint64_t Counter(v1::ServerInfo info, const std::string& name) { return (*info.mutable_counters())[name]; }
@@ -61,7 +62,7 @@ TEST_F(AttackTest, OneRunTakesItsShareAlone) {
   EXPECT_THAT(rejected, Fails(kExhausted, Reason::kOverBudget));
   EXPECT_EQ(GetErrorDetail(rejected)->field, "run-streams");
 
-  // The same number for another run, which gets what it requests.
+  // Another run can still open kStreams appends and reads, and gets the credit that it asks for.
   for (int i = 0; i < kStreams; ++i) {
     auto& stream = other.Append();
     ASSERT_TRUE(stream.Write(Wish("theirs", 1000)) && stream.Read(&answer));

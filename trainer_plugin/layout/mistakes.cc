@@ -231,8 +231,8 @@ std::vector<int32_t> IdsOf(const std::vector<OwnedLayer>& owned) {
   return ids;
 }
 
-// Collects the mistakes that lead to other layers than the correct ones. The layers of a mistake are cut to the rank's
-// number of layers, or filled up with -1.
+// Collects the mistakes by which a rank gets other layers than the correct ones. If a mistake gives more layers than
+// the rank has, the list is cut; if it gives fewer, the list is filled up with -1.
 class LayerCatalogue {
  public:
   LayerCatalogue(const Geometry& geometry, const std::vector<OwnedLayer>& right) : geometry_(geometry) {
@@ -289,7 +289,8 @@ std::vector<int32_t> MoeLayersIn(const Geometry& geometry, LayerRange range) {
   return ids;
 }
 
-// The split in which the chunks of a rank are adjacent: p outer and v inner.
+// The MoE layers of a chunk if the chunks of each pipeline rank were adjacent: rank 0 has the first layers of the model
+// for all of its chunks, then rank 1, and so on.
 std::vector<int32_t> ChunksSideBySide(const Geometry& geometry, const LayerTable& table, int32_t pp_rank,
                                       std::optional<int32_t> chunk) {
   LayerRange range;
@@ -316,11 +317,11 @@ Mistake DecoderLayer() {
 }
 Mistake LastColumns() {
   return {"last_columns",
-          "the record has a column for every layer, and the last ones were used as those of the MoE layers"};
+          "the rows have ids for every decoder layer, and those of the last layers were used for the MoE layers"};
 }
 Mistake FirstColumns() {
   return {"first_columns",
-          "the record has a column for every layer, and the first ones were used as those of the MoE layers"};
+          "the rows have ids for every decoder layer, and those of the first layers were used for the MoE layers"};
 }
 
 void AddNumberings(const Geometry& geometry, const std::vector<OwnedLayer>& right, LayerCatalogue& catalogue) {

@@ -73,7 +73,8 @@ absl::Status CheckOptions(Options options) {
   return status;
 }
 
-// Checks sizes, lengths, and recorded rows as the framework requires them. Live sequences have none.
+// Checks sizes and lengths, and that the framework accepts each number of recorded rows. Live sequences have no
+// recorded rows, so they are not checked for that.
 absl::Status CheckBatch(const UnpaddedBatch& batch, const Framework& framework) {
   RR_RETURN_IF_ERROR(CheckSize("cp_size", batch.cp_size));
   RR_RETURN_IF_ERROR(CheckSize("tp_size", batch.tp_size));
@@ -102,7 +103,8 @@ int64_t LongestSample(const UnpaddedBatch& batch) {
   return longest;
 }
 
-// Pads the tokens of each sample to a multiple: [B]. INVALID_ARGUMENT if the sum is above kMaxStreamRows.
+// Returns the padded length of each sample: its tokens rounded up to a multiple of `multiple`. INVALID_ARGUMENT if the
+// sum is above kMaxStreamRows.
 absl::StatusOr<std::vector<int64_t>> PadEach(const UnpaddedBatch& batch, int64_t multiple) {
   std::vector<int64_t> padded;
   int64_t total = 0;
@@ -119,7 +121,7 @@ absl::StatusOr<std::vector<int64_t>> PadEach(const UnpaddedBatch& batch, int64_t
 
 int64_t Sum(const std::vector<int64_t>& lengths) { return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); }
 
-// The multiple that both zigzag over CP and SP can divide.
+// Rows must be a multiple of this number, so that zigzag over CP and then SP can divide them evenly.
 int64_t SliceUnit(const UnpaddedBatch& batch) {
   return Times(ZigzagUnit(batch.cp_size), batch.sequence_parallel ? batch.tp_size : 1);
 }
@@ -132,7 +134,8 @@ MicroBatchLayout LayoutOf(const UnpaddedBatch& batch, Partition partition) {
           .sequence_parallel = batch.sequence_parallel};
 }
 
-// padded: [B]; tail: lengths of the padding documents after the samples; lengths of 0 are skipped.
+// padded: the padded length of each sample; tail: lengths of the padding documents after the samples, where 0 means
+// that there is no document.
 MicroBatchLayout PackedLayout(const UnpaddedBatch& batch, Partition partition, const std::vector<int64_t>& padded,
                               const std::vector<int64_t>& tail = {}) {
   MicroBatchLayout layout = LayoutOf(batch, partition);

@@ -1,7 +1,7 @@
 // The format of a packed plan, and the execution of its units: shared by the CPU code and the CUDA kernel.
 //
-// The lanes of a unit do not interact, so they may also run one after the other. Offsets are always 64-bit; counts
-// inside a unit are small.
+// A unit is the work of 32 lanes: a warp on the GPU. The lanes do not interact, so a CPU may run them one after the
+// other. Offsets always have 64 bits; counts inside a unit are small.
 #ifndef TRAINER_PLUGIN_REPLAY_PACKED_REALIGN_H_
 #define TRAINER_PLUGIN_REPLAY_PACKED_REALIGN_H_
 
@@ -64,7 +64,7 @@ RR_HOST_DEVICE inline int64_t NumUnits(const PackedHeader& header) {
          UnitsOf(header.num_rows, kUnitStates);
 }
 
-// Reads `bits` (at most 16) bits from bit `bit` on, LSB first, without touching any later byte.
+// Reads `bits` bits (at most 16), LSB first, starting at bit `bit`. Touches no byte behind the last of these bits.
 RR_HOST_DEVICE inline uint32_t LoadBits(const uint8_t* bytes, int64_t bit, int32_t bits) {
   const uint8_t* first = bytes + bit / 8;
   const int32_t shift = static_cast<int32_t>(bit % 8);
@@ -96,14 +96,16 @@ RR_HOST_DEVICE inline void FillRows(int32_t lane, const PackedLayer& layer, int3
   }
 }
 
-// Executes the part of lane `lane` (of kUnitLanes) in unit `unit` (below NumUnits).
+// Does the share of lane `lane` (0 … kUnitLanes - 1) in the work of unit `unit` (0 … NumUnits - 1). First come the
+// units that copy ids, one per copy; then those that fill rows, up to kUnitFills rows of one layer each; then those
+// that write up to kUnitStates row states.
 RR_HOST_DEVICE inline void RunUnit(int32_t lane, int64_t unit, const uint8_t* packed, const uint8_t* staging,
                                    uint8_t* indices, RowState* states) {
   const PackedHeader& header = *reinterpret_cast<const PackedHeader*>(packed);
   if (unit < header.num_copies) {
     return CopyIds(lane, reinterpret_cast<const PackedCopy*>(packed + header.copies_offset)[unit], staging, indices);
   }
-  // The number of filler units, rows / 32 · layers, fits into 32 bits, which divide faster.
+  // The number of filler units, rows / 32 · layers, fits into 32 bits, and 32-bit division is faster.
   unit -= header.num_copies;
   const auto fill_units = static_cast<uint32_t>(UnitsOf(header.num_fills, kUnitFills));
   if (unit < header.num_layers * int64_t{fill_units}) {

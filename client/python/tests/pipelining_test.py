@@ -1,4 +1,4 @@
-"""Appends do not wait for each other: many of them cost few round trips."""
+"""An append does not wait for the answer to the one before: many appends cost few round trips."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from support import ServerTest, random_routes
 from routing_replay import Client, Geometry
 
 SAMPLES = 1000
-QUIET = 0.3  # A client that sends nothing for so many seconds is assumed to wait.
+QUIET = 0.3  # A client that has sent nothing for this many seconds is assumed to wait for answers.
 
 
 class HoldingProxy(grpc.GenericRpcHandler):
-    """A proxy before a server. Holds answers of streams back until the client waits for them: one round trip."""
+    """A proxy in front of a server, which counts round trips. It holds the answers of a stream back until the client
+    waits for them, then passes on all that have arrived: this counts as one round trip."""
 
     def __init__(self, endpoint: str) -> None:
         self.round_trips = 0

@@ -22,9 +22,9 @@ _reserved: list[socket.socket] = []
 
 
 def reserve_address() -> str:
-    """Reserves a port of the loopback interface for the life of this process, also after the server on it was killed: a
-    client that retries then reaches no server, and never that of another test. Both socket options let the server bind
-    the port beside this socket, which never listens."""
+    """Reserves a port of the loopback interface until this process ends. The port stays reserved after its server was
+    killed, so that a client that retries finds no server there, and not the server of another test. The socket that
+    reserves the port never listens; its two options let the server bind the same port."""
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -51,8 +51,8 @@ class Server:
         self.endpoint = file.read_text().strip()
 
     def pause(self) -> None:
-        """Stops the server until SIGCONT. Waits until all of its threads stand still: a sent SIGSTOP may take effect
-        later."""
+        """Stops the server until SIGCONT. Returns only when all of its threads have stopped, because SIGSTOP may take
+        effect some time after it was sent."""
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 

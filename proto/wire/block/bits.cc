@@ -96,7 +96,8 @@ hn::Vec<Bytes> MoveWord(size_t first, size_t at) {
                         hn::Set(d, 0x80));
 }
 
-// Joins the ids of a word into adjacent fields (first pairs of ids, then pairs of pairs), and separates them again.
+// Gather moves the ids of a 64-bit word together, so that they become adjacent fields of `width` bits: first pairs of
+// ids, then pairs of pairs, … Spread is its inverse.
 template <size_t kIdBits>
 class Steps {
  public:
@@ -115,7 +116,7 @@ class Steps {
     }
     return word;
   }
-  // Bits behind the fields do not matter.
+  // Bits of `word` above its last field are ignored.
   hn::Vec<Words> Spread(hn::Vec<Words> word) const {
     const Words d;
     for (size_t i = kCount; i-- > 0;) {
@@ -201,8 +202,8 @@ size_t WholeGroups(size_t size, size_t step, size_t count) {
   return size < kGroupBytes ? 0 : std::min(count, (size - kGroupBytes) / step + 1);
 }
 
-// The remaining groups go through a padded buffer. There are at most one group per byte, one partial group, and the
-// groups that do not fill a vector.
+// The remaining groups go through a padded buffer. At most these remain: groups in the last kGroupBytes bytes (a packed
+// group has at least one byte), a partial group, and groups that do not fill a vector.
 constexpr size_t kMaxRestGroups = kGroupBytes + kMostGroups;
 size_t RestGroups(size_t ids, Fields fields) {
   return ((ids - 1) / fields.group_ids() / kMostGroups + 1) * kMostGroups;

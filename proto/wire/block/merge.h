@@ -11,13 +11,13 @@
 namespace routing_replay {
 inline namespace wire {
 
-// One block of codec `codec` (or RAW where PACKED does not shrink it) from parts whose rows follow each other without a
-// gap inside one window. Every part's planes are verified against their CRC first: DATA_LOSS names row and layer. The
-// result has the same bytes however the rows were split.
+// Merges `parts` into one block. The parts must lie in one window, and their rows must follow each other without a gap.
+// The block has the codec `codec`, or RAW if PACKED would not make it smaller. Every plane is checked against its CRC
+// first: DATA_LOSS names row and layer. The bytes of the result do not depend on how the rows were split into parts.
 absl::StatusOr<Block> Merge(const Geometry& geometry, absl::Span<const BlockRows> parts, Codec codec);
 
-// How many rows differ in at least one id of any layer. Both sides must have the same absolute rows; codecs may differ.
-// Compares ids, not bytes.
+// How many rows differ in at least one id of any layer. `a` and `b` must have the same absolute rows. Compares ids, not
+// bytes, so that the codecs may differ.
 int64_t CountDifferingRows(const Geometry& geometry, const BlockRows& a, const BlockRows& b);
 
 }  // namespace wire

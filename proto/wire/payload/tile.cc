@@ -4,7 +4,8 @@
 #include <bit>
 #include <cstring>
 
-// Tiling 8-byte columns (K = 8 experts of one byte each) is a transposition of words, done in vectors.
+// If a row has 8 bytes per layer (K = 8 experts of one byte each), tiling is a transposition of 8-byte words, which is
+// done in vectors.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "proto/wire/payload/tile.cc"
 #include <hwy/foreach_target.h>
@@ -18,8 +19,8 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// TurnSquare moves kSide words of each of kSide rows, starting at `from`, to as many planes. Vectors wider than four
-// words would need more steps for the same number of words.
+// TurnSquare transposes a square of kSide rows with kSide words each: word i of every row goes to plane `to[i]`, from
+// byte `at` on. kSide is at most 4, because wider vectors would need more steps for the same number of words.
 #if HWY_TARGET == HWY_SCALAR
 
 constexpr size_t kSide = 1;
@@ -48,10 +49,10 @@ void TurnSquare(const uint8_t* from, int64_t stride, uint8_t* const* to, int64_t
   const Words d;
   const auto row0 = LoadWords(from), row1 = LoadWords(from + stride), row2 = LoadWords(from + 2 * stride),
              row3 = LoadWords(from + 3 * stride);
-  // Words 0 and 2, and 1 and 3, of two rows …
+  // First two rows per vector: even01 holds the words 0 and 2 of rows 0 and 1, odd01 their words 1 and 3.
   const auto even01 = hn::InterleaveLower(row0, row1), odd01 = hn::InterleaveUpper(d, row0, row1);
   const auto even23 = hn::InterleaveLower(row2, row3), odd23 = hn::InterleaveUpper(d, row2, row3);
-  // … and one word of four rows.
+  // Then four rows per vector: one word of each.
   StoreWords(hn::ConcatLowerLower(d, even23, even01), to[0] + at);
   StoreWords(hn::ConcatLowerLower(d, odd23, odd01), to[1] + at);
   StoreWords(hn::ConcatUpperUpper(d, even23, even01), to[2] + at);

@@ -26,7 +26,7 @@ class Side {
   virtual ~Side() = default;
   // Empties the side and prepares the appends of the next round.
   virtual absl::Status Begin(int32_t blocks_per_append) = 0;
-  // Appends all blocks, `blocks` per call; each caller makes one call after the other.
+  // Appends all blocks, with `blocks_per_append` blocks per call. Each caller waits for its call before the next one.
   virtual absl::Status Append(int32_t blocks_per_append) = 0;
   // Reads every sample as a whole.
   virtual absl::Status Read() = 0;
@@ -38,7 +38,7 @@ class Side {
 
 absl::Status Differs(absl::string_view side, int32_t sample, int32_t block);
 
-// Creates an empty store. The sides below ask for a new one in each round, so that all rounds are alike.
+// Creates an empty store. A side asks for a new one in each round, so that all rounds begin with the same state.
 using MakeStore = std::function<absl::StatusOr<std::unique_ptr<Store>>()>;
 
 struct StoreSideOptions {
@@ -52,7 +52,7 @@ struct StoreSideOptions {
 std::unique_ptr<Side> NewStoreSide(const Workload& workload, StoreSideOptions options, MakeStore make,
                                    ByteBudget& budget);
 
-// Copies into memory that was touched before, and out of it.
+// Only memcpy, as a bound for the stores: into memory whose pages exist already, and out of it.
 std::unique_ptr<Side> NewMemcpySide(const Workload& workload);
 // Writes the same values to a database with the same options, one batch per append, and reads them one by one.
 // `directory` is recreated for each round.

@@ -79,13 +79,14 @@ bool HasEachRank(const MicroBatchLayout& layout, const Json& ranks) {
   return seen.size() == ranks.size() && ranks.size() == static_cast<size_t>(layout.cp_size * layout.tp_size);
 }
 
-// The number of rows of a sequence that verl's R3 replays (build_r3_replay_mask): never the last token, and none if the
-// response is empty.
+// How many rows of a sequence verl's R3 replays (build_r3_replay_mask): at most T - 1, because it never replays the
+// last token, and none if the response is empty.
 int64_t VerlReplayedRows(int64_t tokens, int64_t recorded_rows, int64_t response_tokens) {
   return response_tokens > 0 ? std::clamp<int64_t>(tokens - 1, 0, recorded_rows) : 0;
 }
 
-// Checks the masks that frameworks store with the rows, in the framework's order.
+// Compares our row map with the mask that the framework stores with the rows, in the framework's row order: replay_mask
+// (verl; 1: the row is replayed) or router_padding_mask (1: the row is not replayed).
 Outcome RunMasks(const MicroBatchLayout& layout, const Json& input, const Json& rank) {
   MicroBatchLayout masked = layout;
   const bool verl = rank.contains("replay_mask");
@@ -106,8 +107,9 @@ Outcome RunMasks(const MicroBatchLayout& layout, const Json& input, const Json& 
   return Failed(absl::StrCat("the mask is ", ours, ", expected ", expected));
 }
 
-// The layout itself or the policy for the framework's options must reject the case. If the layout is incomplete and
-// there are no options, or only those of an unknown policy, the case states no reason for a rejection.
+// Passes if our code rejects the case: either the recorded layout itself, or the layout that our policy predicts from
+// the framework's options. If the recorded layout is missing or incomplete, and our code has no policy for the options
+// (or the case has no options), nothing can be checked: the case then needs what is missing.
 Outcome RunError(const Json& input) {
   const Json neutral = input.value("neutral", Json());
   const Json completed = neutral.is_null() ? neutral : CompletedNeutral(neutral);

@@ -1,5 +1,5 @@
-"""sglang.Engine with speculative tokens from n-grams: one guess per token, and several at once, whose rows are
-wrong."""
+"""sglang.Engine with n-gram speculative decoding. With one draft per token, rows are right. With several drafts per
+token, SGLang returns wrong rows, so `attach` refuses such an engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from common.chosen import equal_sets
 from peer import EngineTest, given_rows
 from routing_replay.engines import attach
 
-# With the attention backend that supports trees of guesses.
+# The attention backend must support several drafts per token (a tree).
 GUESSES = {"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 4, "attention_backend": "triton"}
 
 
@@ -43,13 +43,13 @@ class SeveralGuessesTest(EngineTest):
         self.assertFalse(attachment.attached)
         self.assertIn("several drafts", logs.output[0])
         wrong = 0
-        for _ in range(20):  # Its guesses depend on which requests it computes in one batch.
+        for _ in range(20):  # Not every try gives wrong rows: drafts depend on which requests share a batch.
             wrong = wrong or self.wrong_sets()
-        self.assertGreater(wrong, 0, "rows of several drafts are right: attach to such engines")
+        self.assertGreater(wrong, 0, "SGLang's rows are right now with several drafts: attach must accept such engines")
         self.assertEqual(self.run_.list(), [])
 
     def wrong_sets(self) -> int:
-        """Rows of some answers, compared with those of the same tokens as a prompt."""
+        """Counts rows of some answers whose experts differ from those of the same tokens sent as a prompt."""
         prompts = [[token for _ in range(8) for token in (10, 11, *self.ids(2))] for _ in range(4)]
         guessed = self.ask(prompts, max_new_tokens=60)
         self.engine.flush_cache()

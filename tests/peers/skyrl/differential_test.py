@@ -41,7 +41,7 @@ def micro(samples: int) -> list[str]:
     return [f"trainer.micro_{name}_batch_size_per_gpu={samples}" for name in ("train", "forward")]
 
 
-# Ranks, options, and whether SkyRL's own R3 is right.
+# For each layout: the number of ranks, SkyRL's options, and whether SkyRL's own R3 is right.
 LAYOUTS: dict[str, tuple[int, list[str], bool]] = {
     "packed": (1, micro(3), True),
     "packed, full recompute": (1, micro(4) + FULL, True),
@@ -73,7 +73,7 @@ class Rollout:
         self.experts = {token: [*map(tuple, np.sort(table[token]).tolist())] for one in self.fed for token in one}
 
     def output(self, moved: int) -> dict[str, Any]:
-        """In the form of SkyRL's generators. moved: rows are late by this number"""
+        """The samples as SkyRL's generators return them. moved: by how many rows the routes are late"""
         cuts = [2 + place % 3 for place in range(SAMPLES)]
         responses = [one[cut:] for cut, one in zip(cuts, self.tokens, strict=True)]
         return {
@@ -86,7 +86,7 @@ class Rollout:
 
 
 def batch(config: Any, rollout: Rollout, kind: Any, service: bool, moved: int) -> Any:
-    """In the form that SkyRL's trainer makes of a rollout."""
+    """The training batch that SkyRL's trainer makes of a rollout."""
     trainer = object.__new__(kind)
     trainer.cfg, trainer.all_metrics, trainer.global_step = config, {}, 1
     trainer.tokenizer = types.SimpleNamespace(pad_token_id=0)
@@ -105,7 +105,10 @@ def batch(config: Any, rollout: Rollout, kind: Any, service: bool, moved: int) -
 
 
 def step(config: Any, rollout: Rollout, service: bool, moved: int = 0) -> dict[str, Any]:
-    """SkyRL's log-probability pass and its training pass on one rank: the choices of its routers, and the results."""
+    """Runs SkyRL's log-probability pass and its training pass on one rank.
+
+    Returns "passes" (the counts of `seen` after each pass), "log_probs" and "gradients".
+    """
     from routing_replay_trainer.integrations import skyrl
 
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
@@ -124,7 +127,8 @@ def step(config: Any, rollout: Rollout, service: bool, moved: int = 0) -> dict[s
     data = made[0].chunk(len(made[0]) // replicas)[mpu.get_data_parallel_rank()]
 
     def seen() -> tuple[int, int]:
-        """The number of rows with a route that got its experts, and of those that got others."""
+        """Counts the rows that have a route: first those that used the experts of the route, then those that did
+        not."""
         of_ranks: list[Any] = [None] * world
         torch.distributed.all_gather_object(of_ranks, built.kept.fed)
         first = of_ranks[rank % (world // mpu.get_pipeline_model_parallel_world_size())]

@@ -219,8 +219,11 @@ def meta(tokens: list[int], new: int, version: int, finish: str, said: dict[str,
 
 
 def filling(calls: Any, routed: dict[int, list[Any]]) -> Callable[[Any, Any], Any]:
-    """Returns a function that replaces the ids of the framework's own R3: rows with a route keep their ids, as `routed`
-    says by layer and call, and the others get the choice of the routers of `calls`."""
+    """Returns a function that changes the ids which the framework's own R3 replays: rows with a route keep their ids,
+    and the others get the ids that the routers of `calls` chose.
+
+    routed: for each layer and call, which rows have a route
+    """
     import torch
 
     others = {layer: zip(maps, routed[layer], strict=True) for layer, maps in calls.maps.items()}
@@ -235,11 +238,11 @@ def filling(calls: Any, routed: dict[int, list[Any]]) -> Callable[[Any, Any], An
 def prepare(
     actor: Any, args: Args, layout: Any, recompute: str = "none", filler: Any = None, role: str = "actor"
 ) -> None:
-    """Replaces the `init` of MegatronTrainRayActor, which requires a checkpoint: the model is a GPTModel under
-    Megatron's own DistributedDataParallel and optimizer. `seen` has the gradients of each step and the choices of the
-    routers.
+    """Replaces the `init` of MegatronTrainRayActor, which requires a checkpoint. The actor gets a GPTModel under
+    Megatron's own DistributedDataParallel and optimizer. Afterwards, `actor.seen` collects what the tests compare:
+    `gradients` of each step, and the choices of the routers as `calls`.
 
-    filler: arguments of `filling`, for the framework's own R3
+    filler: arguments of `filling`, to change the ids of the framework's own R3; None: they stay as they are
     """
     import gpt
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig

@@ -1,4 +1,4 @@
-// One warp of a GPU per row: lanes, blocks, and a block's counters.
+// What CUDA kernels share that process each row with one warp: the warp's functions, the grid, tiles, and counters.
 #ifndef TRAINER_PLUGIN_REPLAY_CUDA_WARP_ROWS_CUH_
 #define TRAINER_PLUGIN_REPLAY_CUDA_WARP_ROWS_CUH_
 
@@ -10,7 +10,8 @@ namespace routing_replay::trainer {
 
 // The Warp of warp_rows.h on a GPU.
 
-// All 32 lanes must take part in every call. On the host, where these are never called, they do nothing.
+// All 32 lanes must take part in every call. The functions are never called on the host, where they only have to
+// compile.
 struct DeviceWarp {
   static constexpr uint32_t kAllLanes = 0xFFFFFFFFu;
 
@@ -44,7 +45,7 @@ struct DeviceWarp {
   }
 };
 
-// Kernels of one warp per row: grid, tiles and counters.
+// The grid, the tiles in shared memory, and the counters of a kernel that processes each row with one warp.
 
 inline constexpr int32_t kWarpsPerBlock = 8;
 inline constexpr int32_t kBlockThreads = kWarpsPerBlock * kWarpSize;
@@ -56,7 +57,7 @@ inline uint32_t BlocksFor(int64_t warps) {
   return static_cast<uint32_t>((warps + kWarpsPerBlock - 1) / kWarpsPerBlock);
 }
 
-// For the current device.
+// Loads the kernels on the current device now, because a first launch inside a graph capture must not load them.
 template <typename... Kernels>
 cudaError_t LoadKernels(Kernels*... kernels) {
   cudaFuncAttributes attributes;

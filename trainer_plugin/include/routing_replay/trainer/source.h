@@ -52,10 +52,10 @@ struct FetchSequence {
   int64_t handle = 0;                    // SampleHandle of the sample; used if `sample` is empty.
   std::optional<int64_t> num_tokens;     // Expected T; a sample with another T counts as missing.
   std::vector<TokenCheck> token_checks;  // Expected; a sample with other tokens counts as missing.
-  // The content id on which all ranks of the replica agreed before. The sample must still have this content id and be
-  // readable, or the fetch fails under every policy: if one rank alone fell back, replayed and live layers would mix.
-  // Exception: the status kTokensNotKnown follows the policy, because all ranks pass the same tokens and so all fall
-  // back.
+  // Set if all ranks of the replica have agreed to replay the sample: the content id on which they agreed. If the
+  // sample is not readable or has another content id now, the fetch fails under every policy. This rank must not fall
+  // back alone: the others replay the sample, so replayed and live layers would mix. Exception: the status
+  // kTokensNotKnown follows the policy, because all ranks pass the same tokens and so all of them fall back.
   std::optional<uint64_t> content_id;
   bool live = false;  // Nothing is read, and the whole sequence routes live.
 };
@@ -65,7 +65,7 @@ struct FetchedSamples {
   // One per slice of the plan, in the same order; kUnspecified if the slice was not read.
   std::vector<SampleRecord> records;
   int64_t fallback_sequences = 0;
-  std::vector<int32_t> dropped;  // Under kDrop: the sequences that fall back, in the order in which this was found out.
+  std::vector<int32_t> dropped;  // Under kDrop: the sequences that fall back, in the order in which they were found.
 };
 
 struct StagedRows : FetchedSamples {

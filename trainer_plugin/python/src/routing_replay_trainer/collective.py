@@ -217,11 +217,11 @@ def agree(
 ) -> StepDecision:
     """Agrees on what all ranks do with the samples of a step. The result is the same on all ranks.
 
-    samples: those of the step, ids or handles, in the same order on all ranks
+    samples: ids or handles of the step's samples, in the same order on all ranks
     records: what this rank's source reports about each sample (as `Batch.sequences`)
     policy: what happens to a sample that is missing on some rank: "strict" raises FailedPreconditionError naming the
         sample, on all ranks; "live" or "drop" becomes its action
-    deadline: seconds for the whole call. Allow for the time by which the slowest rank may be later, and some margin
+    deadline: seconds for the whole call. Make it longer than the first rank may have to wait for the last one
     geometry: fingerprint of the model's geometry (from `Plan.described`); 0 on all ranks if unknown
     failed: True if this rank's source failed: then all samples count as missing here, whatever `records` says
 
@@ -254,8 +254,8 @@ def share(ranks: Collective, samples: Any, deadline: float = 120.0) -> Any:
 
 
 def take_no_part(collective: Collective, deadline: float, wrong: Exception) -> None:
-    """Call this instead of `agree` on a rank that does not know its samples: the other ranks then raise
-    FailedPreconditionError naming this rank. Raises `wrong`, or an error of the collective."""
+    """Call this instead of `agree` on a rank that, because of the error `wrong`, does not know its samples: the other
+    ranks then raise FailedPreconditionError naming this rank. Raises `wrong`, or an error of the collective."""
     _decided(collective, None, wrong, time.monotonic() + deadline)
 
 

@@ -79,7 +79,7 @@ class StepSource(Source):
     def begin_step(self, *, goes_on: bool = False) -> None:
         """Begins a step: evicts the slices of the previous step, but not those that were prefetched for this one.
 
-        goes_on: True: continue the current step, if there is one: all slices stay, and only the deadline starts again
+        goes_on: if True and there is a current step, it continues: all slices stay, and only the deadline starts again
         """
         with self._lock:
             self._waited = 0.0
@@ -103,10 +103,10 @@ class StepSource(Source):
 
         next_step: the micro-batches belong to the step that the next `begin_step` begins
 
-        The threads read no more than the cache can hold, and wait for room until slices are used. They do not wait for
-        rows that are not committed yet, whatever the source does. Read errors are not raised here: a slice that could
-        not be prefetched is read, or rejected, when it is fetched. Raises FailedPreconditionError if no step has begun
-        and next_step is False.
+        When the cache is full, the threads wait until its slices have been used. They never wait for rows that are not
+        committed yet, even if the source does (wait=True). Read errors are not raised here: if a slice cannot be
+        prefetched, its fetch reads it, or raises the error. Raises FailedPreconditionError if no step has begun and
+        next_step is False.
         """
         if not self._begun and not next_step:
             raise unmet("prefetch", "begin_step comes first, unless it is for the next step")

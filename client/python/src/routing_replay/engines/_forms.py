@@ -206,15 +206,17 @@ def as_bytes(text: Any, field: str) -> memoryview:
 
 
 def kind_of(data: memoryview) -> str:
-    """ "npy" or "pickle" in base64, "nrlre1", "reference" (of `attach`) or "flat"."""
+    """The form of the ids, by their first bytes: "npy" or "pickle" (in base64), "nrlre1", "reference" (an object of
+    `attach` that names a sample), else "flat" ids in base64."""
     head = bytes(data[:8])
     return next((kind for beginning, kind in _BEGINNINGS.items() if head.startswith(beginning)), "flat")
 
 
 def base64_payload(text: Any, field: str, row: Row = None, dtype: str | None = None) -> Payload:
-    """Converts base64 of a .npy file, "nrlre1:…", or flat ids of rows [layers, K] = `row`. "npy": not flat ids.
+    """Converts ids that are text: base64 of a .npy file, "nrlre1:…", or base64 of flat ids.
 
-    dtype: as SGLang names it; None: int32
+    row: [layers, K], the shape of one row of flat ids; None if it is not known; "npy" if the text is never flat ids
+    dtype: of flat ids, as SGLang names it; None: int32
     """
     data = as_bytes(text, field)
     kind = kind_of(data)
@@ -244,7 +246,7 @@ def _nrlre1_payload(data: memoryview) -> Payload:
 
 
 def flat_payload(array: np.ndarray, row: Row, field: str) -> Payload:
-    """Converts an array of flat ids, or one [rows, layers * K], to rows [layers, K] = `row`."""
+    """Converts an array of ids, flat or [rows, layers * K], to [rows, layers, K]. row: [layers, K]"""
     dtype = DTYPES.get(f"{array.dtype.kind}{array.dtype.itemsize}")
     if dtype is None:
         raise bad_dtype("append.tensor.dtype", array)
@@ -263,7 +265,7 @@ def _flat(ids: Payload, row: Row, field: str) -> Payload:
 
 
 def row_of(geometry: Any, layers: Any) -> tuple[int, int] | None:
-    """[layers, K] of a row of flat ids; None without a geometry."""
+    """The shape [layers, K] of one row of flat ids; None without a geometry."""
     if geometry is None:
         return None
     if not isinstance(geometry, Geometry):
@@ -276,8 +278,8 @@ def row_of(geometry: Any, layers: Any) -> tuple[int, int] | None:
 
 
 def described_payload(dialect: Any, described: Mapping[str, Any], data: memoryview) -> Payload:
-    """Checks the fields of an object that holds ids in base64; the values may have any type. "sglang": the shape is
-    that of one row."""
+    """Converts an object that holds ids in base64, after a check of its fields: their values may have any type. In the
+    dialect "sglang", the field `shape` is that of one row."""
     dtypes, default = _values.choice(dialect, "dialect", _DIALECTS)
     if dialect == "ms_swift" and described.get("__ndarray__") is not True:
         raise invalid("append.tensor.__ndarray__", "must be true")
@@ -322,7 +324,7 @@ def nested(value: Any, field: str) -> np.ndarray:
 
 
 def check_alike(rows: np.ndarray, first: np.ndarray, field: str) -> None:
-    """Checks that a part of a sample has the dtype and, except for rows, the axes of the first part."""
+    """Checks that a part of a sample has the dtype of the first part, and its shape except for the number of rows."""
     if rows.dtype != first.dtype:
         raise invalid(field, f"dtype {rows.dtype} after {first.dtype}", "DTYPE")
     if rows.shape[1:] != first.shape[1:]:

@@ -80,14 +80,15 @@ def rows(
     """Rows of one sample of a response (see the module).
 
     geometry: of the run; needed for flat ids
-    index: which choice of the response, by the choice's own `index`; None for /generate, where each answer of a batch
-        is a response of its own
+    index: which choice of the response, by the choice's own `index`. None: the only choice, or, for /generate, where
+        each answer of a batch is a response of its own, the response itself
     start_len: routed_experts_start_len of the request, 0 … P
-    prompt_token_ids, output_token_ids: pass these if the response does not hold them, or not all output ids
-    layers: what the axis of layers holds, if not all hidden ones
-    absent: what to do with a response without rows, unless the request was aborted: "raise" InvalidArgumentError, or
-        return rows that are all "unrecorded"
-    hierarchical_cache: the server has a hierarchical cache, whatever the response says (see the module)
+    prompt_token_ids, output_token_ids: pass these if the response has no ids, or not all output ids
+    layers: the layers whose ids a row holds: "moe" or layer ids; None or "all": all hidden layers, dense ones included
+    absent: what to do with a response without rows: "raise" InvalidArgumentError, or return rows that are all
+        "unrecorded", as always if the request was aborted
+    hierarchical_cache: True if the server has a hierarchical cache: rows of cached tokens are then unrecorded, even if
+        the response does not count tokens from host or storage (see the module)
     resolver: function that converts a pickled or unknown object, or a reference of `attach`, to one of the known forms
         of ids
 
@@ -115,8 +116,8 @@ def rows(
 
 
 def _unreliable(response: Any, choice: Any, counted: _forms.Tokens, hierarchical: bool) -> int:
-    """Returns how many of the first rows may belong to other requests, or to other weights than those that sampled the
-    tokens."""
+    """Returns the number of rows at the beginning of the sample that cannot be trusted: they may belong to other
+    requests (cached tokens), or to other weights than those that sampled their tokens (a retracted answer)."""
     retracted = _find(response, choice, "num_retractions")[1]
     spans = _find(response, choice, "weight_versions")[1]
     changed = 0

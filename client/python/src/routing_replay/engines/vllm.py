@@ -62,9 +62,9 @@ def rows(
 
     index: which output or choice, by its own `index` field, or by position if there is no such field
     prompt_start: routed_experts_prompt_start of the request, 0 … P
-    prompt_token_ids, output_token_ids: pass these if the response does not hold them, or not all output ids
-    absent: what to do with a response without rows, unless the request was aborted: "raise" InvalidArgumentError, or
-        return rows that are all "unrecorded"
+    prompt_token_ids, output_token_ids: pass these if the response has no ids, or not all output ids
+    absent: what to do with a response without rows: "raise" InvalidArgumentError, or return rows that are all
+        "unrecorded", as always if the request was aborted
     resolver: function that converts a pickled or unknown object, or a reference of `attach`, to one of the known forms
         of ids
 
