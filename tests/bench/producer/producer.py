@@ -6,7 +6,7 @@ rounds.
 Each round appends the same samples of Qwen3-30B-A3B's shape through the C++ client (int32 arrays, the floor) and from
 Python in several forms: int32 arrays; base64 of .npy, as in vLLM's HTTP answers; whole HTTP bodies with it (found,
 decoded, appended); and nested JSON lists as of vLLM 0.21, from text to rows (only some of the samples, as the figure is
-per per byte). GB/s count one byte per id. `small` is the CPU time per append of 8 rows, from the call to its
+per byte). GB/s count one byte per id. `small` is the CPU time per append of 8 rows, from the call to its
 acknowledgement, over two thousand appends in a row, of a worker's process that does nothing else. With --tls everything
 runs over TLS, and the figures' names say so. Nothing else should run on the machine.
 """
