@@ -9,11 +9,11 @@ writer or a reader is killed and replaced. A well-behaved client with a run of i
 every 20 ms; it starts a minute before the others.
 
 Checks, from /proc of the server and the times of that client: after the first sixth of the time (ten minutes of an
-hour) the memory in use, as the median of a minute, grows by at most 5 %, and its peak stays below the limit
-that deploy/OPERATING.md gives a container (1.3 times the budget plus 256 MiB); descriptors and threads stay within a tenth of their number at
-that time, and descriptors return to their initial number when the others have gone (pools keep their threads); and 99
-of 100 puts and reads take at most 3 times as long as before the others started. Prints a JSON line per transport. Exit
-status 1 if a check failed.
+hour) the memory in use, as the median of a minute, grows by at most 5 %, and its peak stays below the limit that
+deploy/OPERATING.md gives a container (1.3 times the budget plus 256 MiB); descriptors and threads stay within a tenth
+of their number at that time, and descriptors return to their initial number when the others have gone (pools keep their
+threads); and 99 of 100 puts and reads take at most 3 times as long as before the others started. Prints a JSON line per
+transport. Exit status 1 if a check failed.
 
 In use, the other clients run on other machines. Here they run at the lowest priority, so that the times are those of
 the server and not of the wait for a processor.
