@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the bill of materials (SPDX 2.3, JSON) of a release: its files, each with its checksum, and their contents.
+"""Writes the SBOM (SPDX 2.3, JSON) of a release: its files, each with its checksum, and their contents.
 
     deploy/release_sbom.py --version V --out FILE PACKAGE…
 
-PACKAGE are wheels, Debian packages and the image. Each contains a bill of its own, which notices.py wrote when the
-package was built; these bills are merged without another search. A package of another version is rejected.
+Each PACKAGE is a wheel, a Debian package or the container image. It contains its own SBOM, which notices.py wrote when
+the package was built. This script merges the SBOMs, and does not look into the packages for anything else. It rejects a
+package of another version.
 """
 
 from __future__ import annotations

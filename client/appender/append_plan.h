@@ -42,11 +42,11 @@ struct AppendPiece {
 struct AppendPlan {
   std::vector<AppendPiece> pieces;  // At least one.
   int64_t bytes = 0;                // Memory that it holds, counted for the queue's limit.
-  // Only counted: it came in a wider dtype than E needs; rows of the last token that were left out.
-  bool narrowed = false;
-  int64_t surplus_rows = 0;
-  // Called with the outcome before AppenderOptions::on_outcome, from a thread of the appender, which it must not call.
-  // May be null.
+  // For the counters only.
+  bool narrowed = false;     // The tensor came in a wider dtype than E needs.
+  int64_t surplus_rows = 0;  // Rows of the last token, which were left out.
+  // Called with the outcome, before AppenderOptions::on_outcome, on a thread of the appender. Must not call the
+  // appender. May be null.
   std::function<void(const AppendOutcome&)> note;
 };
 
@@ -64,18 +64,21 @@ inline constexpr int64_t kPieceBytes = int64_t{2} << 20;
 // All functions below: INVALID_ARGUMENT naming the field of append.proto (by the rules of ParseAppendRequest) if the
 // options are invalid, or if token_ids has neither one id per row nor one per position from 0 on.
 
-// The engine's array, decoded, checked and tiled here (DecodeTensor, and its errors), as encoded blocks.
+// Decodes, checks and tiles the engine's array in this process, so that encoded blocks are sent. Also fails with the
+// errors of DecodeTensor.
 absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDescription& tensor,
                                     absl::Span<const uint8_t> payload, const Geometry& geometry,
                                     const BlockOptions& blocks);
-// Decoded rows as encoded blocks: cut between windows of `block_rows` rows wherever a piece would exceed `piece_bytes`.
+// Divides decoded rows into pieces. A new piece begins where the weight version changes, and at each window of
+// `block_rows` rows that would make the piece larger than `piece_bytes`. Windows are not divided for their size, so a
+// piece of one window may be larger.
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, int32_t block_rows,
                                       int64_t piece_bytes = kPieceBytes);
-// The same, divided into pieces within the limits of the run's server.
+// The same, with pieces that the run's server accepts.
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, const BlockOptions& blocks);
-// Where blocks must be cut because of options.weights: DecodeOptions.cuts.
+// The rows at which blocks must be cut because the weight version changes there, for DecodeOptions::cuts.
 absl::StatusOr<std::vector<int64_t>> WeightCuts(absl::Span<const WeightSpan> weights);
-// The weights of these rows.
+// The parts of `weights` that lie within `rows`.
 std::vector<WeightSpan> ClipWeights(absl::Span<const WeightSpan> weights, RowRange rows);
 // InvalidArgument (FIELD, "append.weights") unless these are ascending and disjoint ranges of `rows`, none empty.
 absl::Status CheckWeightRows(absl::Span<const WeightSpan> weights, RowRange rows);

@@ -108,8 +108,8 @@ class Resting {
   std::thread thread_;
 };
 
-// gRPC keeps one epoll set after its shutdown, and the descriptor that wakes it. Without a replacement, parent and
-// child would share both.
+// After its shutdown, gRPC keeps one epoll set and the descriptor that wakes it. Unless they are replaced, parent and
+// child share both after a fork.
 struct WakeUp {
   int set = -1, descriptor = -1;
   epoll_event event{};
@@ -121,7 +121,8 @@ bool IsOfGrpc(uint64_t address) {
          dladdr(reinterpret_cast<void*>(address), &other) != 0 && grpc.dli_fbase == other.dli_fbase;
 }
 
-// Finds the epoll set that belongs to gRPC: its data is an address inside gRPC.
+// Returns the epoll set `set` with the descriptor that wakes it if the set is gRPC's. It is if the data that the set
+// holds for a descriptor is an address inside gRPC's library.
 std::optional<WakeUp> WakeUpOf(int set) {
   const std::string path = absl::StrCat("/proc/self/fdinfo/", set);
   const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen(path.c_str(), "re"), &fclose);

@@ -1,5 +1,5 @@
-// Compares two records of the same rows, and has the command that prints the result. A *choice* is the K expert ids of
-// one row in one layer.
+// The command `rrctl diff`, and the comparison of two records of the same rows that it prints. A *choice* is the K
+// expert ids of one row in one layer.
 #ifndef CLIENT_RRCTL_DIFF_H_
 #define CLIENT_RRCTL_DIFF_H_
 
@@ -16,6 +16,7 @@
 
 namespace routing_replay::client {
 
+// Adds the command `diff`.
 void AddDiff(Application& application);
 
 // Returns the number of experts that two choices share. Each expert occurs once in a choice.
@@ -28,10 +29,10 @@ struct DecodedRows {
 };
 
 struct LayerDifferences {
-  int64_t choices = 0;       // Choices that were compared; of these, choices with
-  int64_t order = 0;         // the same experts in another order,
-  int64_t set = 0;           // different experts,
-  int64_t disjoint = 0;      // and among the latter, no expert in common.
+  int64_t choices = 0;       // Choices that were compared.
+  int64_t order = 0;         // Choices with the same experts in another order.
+  int64_t set = 0;           // Choices with different sets of experts.
+  int64_t disjoint = 0;      // Choices without a common expert; `set` includes them.
   int64_t replaced_ids = 0;  // Ids of the first record that the second does not have.
   int64_t differing() const { return order + set; }
 };
@@ -51,7 +52,7 @@ class RouteComparison {
   // `geometry` must outlive it.
   explicit RouteComparison(const Geometry& geometry) : geometry_(geometry), layers_(geometry.num_moe_layers()) {}
 
-  // Compares the rows that both have; pass the portions of a sample in ascending order.
+  // Compares the rows that `a` and `b` both have; pass the portions of a sample in ascending order.
   void Add(const DecodedRows& a, const DecodedRows& b);
 
   int64_t rows() const { return rows_; }                      // Rows compared.
@@ -63,7 +64,7 @@ class RouteComparison {
   const std::optional<DifferingChoice>& first() const { return first_; }
 
  private:
-  // True if they differ.
+  // Returns true if the two rows differ.
   bool CompareRow(int64_t row, const DecodedRows& a, int64_t slot_a, const DecodedRows& b, int64_t slot_b);
 
   const Geometry& geometry_;

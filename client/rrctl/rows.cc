@@ -93,7 +93,8 @@ struct PutOptions {
   Producer producer = Producer::kRollout;
   std::string file;    // .npy or safetensors, ids [rows, layers, K]; "-": standard input.
   std::string tensor;  // Name of the tensor in a safetensors file; empty: the only one that can be rows.
-  // For a recorded trace: JSON whose seq_lens say where its sequences end. Each becomes a sample "<sample>/<number>".
+  // JSON file of a recorded trace, whose seq_lens has the number of rows of each sequence in `file`. Each sequence
+  // becomes a sample "<sample>/<number>".
   std::string index;
   int32_t num_experts = 0;           // E of the run, which is created if it does not exist. 0: the run must exist.
   std::optional<int32_t> top_k;      // K of a new run; absent: that of the file.
@@ -311,8 +312,8 @@ void AddPut(Application& application) {
       ->type_name("NAME");
   put->add_option(
          "--index", options->index,
-         "for a recorded trace: JSON whose seq_lens say where its sequences end; they become samples SAMPLE/0, "
-         "SAMPLE/1, …")
+         "JSON file of a recorded trace, whose seq_lens has the number of rows of each sequence; the sequences become "
+         "samples SAMPLE/0, SAMPLE/1, …")
       ->type_name("FILE");
   put->add_option("--experts", options->num_experts,
                   "create the run if it does not exist, with this number of experts per layer")

@@ -62,8 +62,8 @@ class Servers {
  public:
   // Makes the servers of options.endpoint, which must not be empty. Fails with the errors of Client::Connect.
   static absl::StatusOr<std::shared_ptr<const Servers>> Connect(const ClientOptions& options);
-  // Returns `given`, which was made from `options`. But if it is a single server that advertises a list, returns all
-  // members of this list. Asks the server.
+  // If `given` is a single server, asks it whether it advertises a list, and if so, returns all members of this list.
+  // Otherwise returns `given`. `options` are the options that `given` was made from.
   static absl::StatusOr<std::shared_ptr<const Servers>> All(std::shared_ptr<const Servers> given,
                                                             ClientOptions options);
 

@@ -22,8 +22,8 @@ constexpr size_t kMostKept = 0;  // Otherwise a use after the end of a buffer wo
 constexpr size_t kMostKept = size_t{16} << 20;
 #endif
 
-// Memory of buffers that are gone, for the next ones. Nobody waits for the lock: a thread that does not get it, or the
-// child of a fork while another thread held it, uses malloc and free.
+// Keeps the memory of freed buffers for the next ones. Nobody waits for the lock: a thread that does not get it at once
+// uses malloc and free. So does the child of a fork that happened while another thread held the lock.
 class Kept {
  public:
   static Kept& Shared() {
@@ -31,7 +31,8 @@ class Kept {
     return *kept;
   }
 
-  // Memory of at least this size, but at most a 32nd larger, so that a store does not grow by more; or null.
+  // Returns kept memory that has at least `size` bytes and at most 1/32 more, or null. Larger memory is not used,
+  // because a store that holds many buffers would grow by the difference.
   void* Take(size_t size) {
     if (!mutex_.TryLock()) return nullptr;
     void* memory = nullptr;
@@ -47,7 +48,8 @@ class Kept {
     return memory;
   }
 
-  // Frees the oldest blocks to make room. Returns false if it keeps nothing.
+  // Keeps `memory` for a later Take, and frees the oldest blocks if there would be too much. Returns false if it does
+  // not keep `memory`; the caller then frees it.
   bool Give(void* memory, size_t size) {
     if (size > kMostKept || !mutex_.TryLock()) return false;
     while (bytes_ + size > kMostKept) {

@@ -60,7 +60,8 @@ TEST(BufferTest, AtMost16MebibytesAreKept) {
   std::set<uintptr_t> before;
   for (const Buffer& buffer : buffers) before.insert(reinterpret_cast<uintptr_t>(buffer.data()));
   buffers.clear();
-  // A mapping that is given back is gone, so only what is kept has the old addresses for sure.
+  // Buffers that are not kept are unmapped, and later allocations may get their addresses. `between` occupies these
+  // addresses, so that a new buffer at an old address must be one that was kept.
   const std::vector<void*> between = [] {
     std::vector<void*> taken;
     for (int i = 0; i < 64; ++i) taken.push_back(std::malloc(1 << 20));

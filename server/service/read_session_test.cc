@@ -141,7 +141,7 @@ TEST_F(ReadSessionTest, DamageFoundWhileCuttingTakesTheSampleBackAndNoOther) {
   EXPECT_EQ(rows[1], 290 * 3);
 }
 
-// A reader that reads nothing holds the memory of its last message and of the present sample.
+// While its client reads nothing, a session reserves the memory of its last message and of the sample that it is at.
 TEST_F(ReadSessionTest, WhatIsHeldIsPaidFor) {
   ReadRequest request{.run = "r", .samples = {{.sample = "a", .rows = {{1, 290}}}, {.sample = "b"}}};
   {
@@ -156,10 +156,10 @@ TEST_F(ReadSessionTest, WhatIsHeldIsPaidFor) {
               ReadStep::Kind::kMessage);
   }
   EXPECT_EQ(memory_.used(), 0);
-  // Without memory for a long message, a short one is sent, …
+  // With 48 KiB left, a message of 1 MiB does not fit, so the session sends a shorter one.
   const ByteReservation most = *memory_.Reserve(memory_.limit() - (48 << 10));
   EXPECT_EQ(ReadSession::Create(*store_, memory_, request, 1 << 20)->get()->Next(true).kind, ReadStep::Kind::kMessage);
-  // … and without memory for the sample's state, none is sent.
+  // With nothing left, not even the sample's state fits, so the session fails.
   const ByteReservation rest = *memory_.Reserve(memory_.limit() - memory_.used());
   const ReadStep rejected = ReadSession::Create(*store_, memory_, request, 1 << 20)->get()->Next(true);
   EXPECT_EQ(rejected.kind, ReadStep::Kind::kFailed);

@@ -93,7 +93,8 @@ absl::Status CheckSealLength(const AppendHeader& header, int64_t rows_after) {
                    {.reason = Reason::kRowCount, .field = "append.seal_num_tokens"});
 }
 
-// These lists are part of every answer about the sample, every record of a read and every stored head.
+// Rejects an append that would make the sample's list of unrecorded ranges or of provenance too long. The lists are
+// part of every answer about the sample, of every record of a read and of every stored head, so they must stay short.
 absl::Status CheckLists(const SampleContent& content, const AppendHeader& header, const AppendPlan& plan) {
   const auto too_many = [](const char* field, size_t most, absl::string_view what) {
     return MakeError(

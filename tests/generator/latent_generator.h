@@ -1,9 +1,12 @@
-// Synthetic routes with the popularity, the stickiness in time and the correlation across layers of real models.
+// Synthetic routes that resemble those of real models: some experts are popular, consecutive tokens often choose the
+// same experts, and the choice in one layer is correlated with that in the next.
 //
-// A latent state of D dimensions per token, z(t) = a(l)·emb[token(t)] + m(l)·(b·c(t) + g·topic), feeds every layer's
-// random router: logits_l = popularity_l + W_l z(t) + noise; the K highest logits are the row. Tokens follow Zipf's law
-// over 3000 types, c(t) is a first-order autoregressive walk, the topic is drawn once per sample; the token's part
-// halves with depth and the others' grows.
+// Layer l has a random router W_l. For token t, its logits are popularity_l + W_l z + noise, and the row has the
+// experts with the K highest logits. The latent state z has D dimensions:
+//   z = a(l)·emb[token(t)] + m(l)·(b·c(t) + g·topic)
+// Tokens follow Zipf's law over 3000 types, c(t) is a first-order autoregressive walk, and the topic is drawn once per
+// sample. The token's weight a(l) falls to half from the first layer to the last. m(l) grows from 0.25 to 1 within the
+// first quarter of the layers.
 //
 //   const LatentGenerator generator(Qwen3_30B_A3B(), 1);
 //   GeneratedSample sample = generator.Generate(0, 512);
@@ -23,11 +26,11 @@ struct LatentConfig {
   int32_t layers = 0;       // MoE layers.
   int32_t num_experts = 0;  // Multiple of 4.
   int32_t top_k = 0;
-  int32_t dimensions = 0;  // D
-  double popularity = 0;   // Standard deviation of a layer's expert popularity.
-  double token = 0;        // Weights of the token's, the walk's and the topic's part of z.
-  double walk = 0;
-  double topic = 0;
+  int32_t dimensions = 0;       // D
+  double popularity = 0;        // Standard deviation of a layer's expert popularity.
+  double token = 0;             // Weight of the token in z: a(0).
+  double walk = 0;              // Weight of the walk: b.
+  double topic = 0;             // Weight of the topic: g.
   double walk_coefficient = 0;  // Coefficient of the autoregressive walk, in [0, 1).
   double noise = 0;             // Standard deviation per token, layer and expert.
 };

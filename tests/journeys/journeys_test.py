@@ -4,8 +4,8 @@ Usage: journeys_test.py BUILD [append|read]   (with a name: prints the path, fun
 
 gdb sets a breakpoint on every function of the client library and of the server during the call; Python traces its own
 functions. Each row of a table must name a file that the call entered and a function that it called there. Each file
-that the call entered must have a row or be listed under "words", the files that all steps use. Inlined functions and
-templates in headers are not seen.
+that the call entered must have a row, or be in the table "Words that all steps use". Inlined functions and templates in
+headers are not seen.
 """
 
 import json

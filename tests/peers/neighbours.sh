@@ -32,7 +32,7 @@ peer_paths "$build"
 status=0
 while read -r name neighbours packages; do
   [ -n "$name" ] || continue
-  # shellcheck disable=SC2086 # The packages are words.
+  # shellcheck disable=SC2086 # Split $packages into words: one argument per package.
   python=$(peer_environment "neighbours-$name" '' numpy $packages) || { echo "skipped: the packages for $name cannot be installed"; exit 77; }
   echo "== $name"
   # shellcheck disable=SC2086

@@ -58,7 +58,7 @@ class GuardedServer {
 // Waits for the condition; fails the test if it does not become true.
 void Await(const std::function<bool()>& done);
 
-// A call with a deadline and, if not empty, a token.
+// The context of a call: with a deadline and, if `token` is not empty, the token.
 std::unique_ptr<grpc::ClientContext> NewCall(const std::string& token);
 
 // A run with one MoE layer of 4 experts and top-1.
@@ -66,11 +66,13 @@ grpc::Status OpenRun(GuardedServer::Stub& stub, const std::string& token, const 
 // `rows` rows of expert 1 as a tensor, starting at row 0.
 v1::AppendRequest OneAppend(const std::string& run, const std::string& sample, int rows);
 
-// Every call of the service on `run`, named as in the table of scopes.
+// A call of the service on `run`. Its name is that of its rule in CallRules(), and of its row in SECURITY.md's table of
+// scopes.
 struct AnyCall {
   std::string name;
   std::function<grpc::Status(GuardedServer::Stub&, grpc::ClientContext&, const std::string& run)> make;
 };
+// One for each rule, in the order of CallRules().
 const std::vector<AnyCall>& EveryCall();
 
 }  // namespace routing_replay::testing

@@ -38,14 +38,15 @@ class TestAuthority {
   std::unique_ptr<Impl> impl_;
 };
 
-// The same, written to files.
+// Paths of PEM files.
 struct TestCertificates {
   std::string ca_file;    // The authority's certificate,
   std::string cert_file;  // a certificate signed by it,
   std::string key_file;   // and its key.
 };
 
-// Writes the files into `directory`, which it creates. `names` as for Issue.
+// Makes an authority and a certificate for `names` (as for TestAuthority::Issue), and writes them into files in
+// `directory`, which it creates.
 absl::StatusOr<TestCertificates> MakeTestCertificates(const std::string& directory, const std::string& names);
 
 // Names in the certificate of a server on this machine.

@@ -71,7 +71,8 @@ class Rollout {
     return recorded;
   }
 
-  // What the rank's routers choose, with noise of this size on scores of size 1.4.
+  // The ids that the rank's routers choose: from the same scores as the engine's, plus noise with the standard
+  // deviation `noise`. The standard deviation of the scores is 1.4.
   RouteIds Live(const MicroBatchLayout& layout, const PlanRank& rank, float noise) {
     const std::vector<LocalRow> rows = ExpandRowMap(*BuildRowMap(layout, rank.rows));
     RouteIds ids{static_cast<int64_t>(rows.size()), static_cast<int32_t>(kOwned.size()), experts_.top_k, {}};

@@ -92,7 +92,7 @@ class ChatTest(AnswerTest):
 
 
 class CacheTest(AnswerTest):
-    """Rows of a prefix that came back from SGLang's hierarchical cache are those of other requests."""
+    """If SGLang loads a prefix from its hierarchical cache, the rows of this prefix belong to other requests."""
 
     def response(self, **meta: Any) -> dict[str, Any]:
         counts = {"prompt_tokens": len(PROMPT), "completion_tokens": len(ANSWER), "finish_reason": {"type": "length"}}
@@ -151,7 +151,8 @@ class CacheTest(AnswerTest):
         self.assertEqual(sglang.rows(chat, GEOMETRY, hierarchical_cache=True).missing_rows, 6)
 
     def test_rows_of_later_weights(self) -> None:
-        """For an answer that was preempted and computed again."""
+        """SGLang computes a retracted answer again, with the weights of that time. So rows of tokens that older weights
+        sampled come from later weights, and must count as missing."""
         spans = [{"version": "7", "start": 0, "end": 2}, {"version": "8", "start": 2, "end": 3}]
         for meta, missing in (
             ({"num_retractions": 1, "weight_versions": spans}, 7),

@@ -358,7 +358,7 @@ class AioCommitTest(QuietTest):
 
 
 class EventLoopTest(QuietTest):
-    """An appender for threads in a coroutine must not block the loop's other tasks."""
+    """A blocking Appender that is used in a coroutine must not block the other tasks of the event loop."""
 
     def test_a_full_queue_drops(self) -> None:
         gate = Gate(self.server)
@@ -372,7 +372,7 @@ class EventLoopTest(QuietTest):
                 appender.append("s", ROWS[row : row + 20], row_start=row)
             return time.monotonic() - began
 
-        self.assertLess(asyncio.run(work()), 30)  # Blocking for 60 s each.
+        self.assertLess(asyncio.run(work()), 30)  # If the appends blocked, each would take 60 s.
         self.assertGreater(appender.metrics()["dropped_appends"], 0)
         gate.open()
         self.assertEqual(run.commit("s", 401, timeout=PATIENCE).status, "marked")

@@ -54,8 +54,8 @@ struct DecodedRows {
 absl::StatusOr<DecodedRows> DecodeTensor(const Geometry& geometry, const TensorDescription& description,
                                          absl::Span<const uint8_t> payload, const DecodeOptions& options);
 
-// Maps MoE layers to columns of a payload's layer axis: the column of each layer, by ordinal. `layers` is the length of
-// the layer axis. INVALID_ARGUMENT (kShape, kField) names the field and the layer.
+// Returns the column of each MoE layer, by ordinal, in the payload's layer axis, which has `layers` columns. If they do
+// not match: INVALID_ARGUMENT (kShape or kField) that names the field and the layer.
 absl::StatusOr<std::vector<int32_t>> MoeColumns(const Geometry& geometry, const TensorDescription& description,
                                                 int64_t layers);
 

@@ -188,8 +188,8 @@ class SampleIndex {
 
   // Null if there is none; the sample may be unborn or removed. Without an id it finds whichever sample has the handle.
   std::shared_ptr<MemorySample> Find(int64_t handle, absl::string_view id, Producer producer) const;
-  // The sample; if there was none, a new unborn one whose last use is now. ALREADY_EXISTS (kHandleCollision) if another
-  // id has the handle; NOT_FOUND (kNoRun) once closed.
+  // Returns the sample. If there is none, inserts an unborn one (no append has been stored yet) with this last use.
+  // ALREADY_EXISTS (kHandleCollision) if another id has the handle; NOT_FOUND (kNoRun) after Close.
   absl::StatusOr<std::shared_ptr<MemorySample>> FindOrInsert(int64_t handle, const std::string& id, Producer producer,
                                                              Clock::Time last_used);
   // Takes the sample out of the index. It must have ended already. No effect if another sample is in its place.

@@ -122,11 +122,11 @@ class RedisContext {
   std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests);
   absl::StatusOr<RedisReply> Ask(RedisRequest request);
   absl::StatusOr<RedisReply> Ask(RedisCommand command);
-  // The command's second word is its key.
+  // Makes a request of a command whose second word is its key.
   static RedisRequest Of(RedisCommand command);
-  // A script, which must outlive the request, and its keys; add the other arguments.
+  // Makes a request of a script, which must outlive the request, and its keys. The caller adds the other arguments.
   static RedisRequest Of(absl::string_view script, absl::Span<const std::string> keys);
-  // The incarnation that the run's name has now.
+  // Makes a request for the incarnation that the run's name has now.
   RedisRequest AskForRun(const RedisRun& run) const {
     return Of(RedisCommand({"GETRANGE", RunKey(run.info.run), "0", "15"}));
   }
@@ -158,10 +158,11 @@ class RedisContext {
   std::map<std::string, Clock::Time> warned_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Checks the answer to AskForRun: NOT_FOUND (kNoRun), and run.ended set, if the run is gone.
+// Checks the answer to AskForRun. If the run is gone, sets run.ended and returns NOT_FOUND (kNoRun).
 absl::Status CheckRun(RedisRun& run, const RedisResult& answer);
-// The present manifests in Redis, one per name. A name without an id finds whichever sample has the handle; a name with
-// an id may find another sample with the same handle. Errors of CheckRun.
+// Returns the present manifest of each name, in the order of `names`. Manifests are found by handle, not by id, so one
+// may belong to another sample with the same handle: if the name has an id, the caller must compare the ids. Fails with
+// the errors of CheckRun.
 absl::StatusOr<std::vector<RedisManifest>> LookAt(const std::shared_ptr<RedisContext>& context, RedisRun& run,
                                                   absl::Span<const SampleName> names);
 

@@ -17,7 +17,7 @@ namespace routing_replay::testing {
 using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
-// Servers that all tests of this process use, one after the other.
+// Redis servers, started at the first use and shared by all tests of this process.
 RedisProcess& SingleRedis() {
   static const std::unique_ptr<RedisProcess> redis = *RedisProcess::Start();
   return *redis;
@@ -34,7 +34,7 @@ std::shared_ptr<RedisCluster> Connect(const RedisEndpoint& endpoint) {
   return *std::move(cluster);
 }
 
-// Nothing of the test before is left.
+// Deletes everything that the previous test left.
 void Empty(RedisCluster& cluster) {
   for (const RedisAddress& master : cluster.Masters()) {
     EXPECT_OK(
@@ -42,7 +42,7 @@ void Empty(RedisCluster& cluster) {
   }
 }
 
-// Two servers over the same Redis, asked by turns: what one does, the other sees.
+// Two of our servers over the same Redis. Calls go to each of them in turn, so each must see what the other did.
 class Pair final : public Store {
  public:
   Pair(std::unique_ptr<Store> one, std::unique_ptr<Store> other) : stores_{std::move(one), std::move(other)} {}

@@ -260,7 +260,7 @@ TEST_F(RocksStoreTest, TimeWithoutAServerIsNoIdleness) {
     EXPECT_EQ(Stat(sample).committed_rows, 40);
     Open();  // It is not removed when the server starts again, either.
     EXPECT_EQ(store_->Sweep(10), 0);
-    // While a server runs, the time counts.
+    // Time with a running server counts: 11 h are more than the TTL of 10 h.
     clock_.Advance(hours(11));
     EXPECT_EQ(store_->Sweep(10), 1);
   }

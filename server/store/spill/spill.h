@@ -44,9 +44,9 @@ class SpillDisk {
   virtual void Remove(const std::string& name) = 0;
 };
 
-// The files of a directory, which is made if it does not exist. The files are of no use to another process: those that
-// one left behind are removed here; files with other names are not touched. FAILED_PRECONDITION while another process
-// has the directory open, UNAVAILABLE if it cannot be used.
+// The files of a directory, which is created if it does not exist. Removes the spill files that an earlier process
+// left, because no other process can use them; does not touch files with other names. FAILED_PRECONDITION while another
+// process has the directory open, UNAVAILABLE if it cannot be used.
 absl::StatusOr<std::shared_ptr<SpillDisk>> OpenSpillDirectory(const std::string& path);
 
 // The bytes of a frame, read and verified.
@@ -83,7 +83,8 @@ struct SpillArea {
   SpillCounts counts;
 };
 
-// A file. It is removed when nobody holds one of its frames. Reading is thread-safe; one thread at a time appends.
+// One file of the spill directory: a sequence of frames, each with a spilled block. It is removed when nobody holds one
+// of its frames any more. Any thread may read; only one thread at a time may append.
 class SpillSegment {
  public:
   explicit SpillSegment(std::shared_ptr<SpillArea> area);
@@ -91,8 +92,8 @@ class SpillSegment {
   SpillSegment& operator=(const SpillSegment&) = delete;
   ~SpillSegment() { area_->disk->Remove(name_); }
 
-  // Appends the next frame and returns its offset. Its room is counted as long as the file exists. Errors of
-  // SpillDisk::Write, and RESOURCE_EXHAUSTED if the area's budget is used up.
+  // Appends the next frame and returns its offset. The frame counts against the area's budget as long as the file
+  // exists. Fails with the errors of SpillDisk::Write, and with RESOURCE_EXHAUSTED if the budget is used up.
   absl::StatusOr<int64_t> Append(absl::Span<const absl::Span<const uint8_t>> parts);
   // `bytes`: total of all parts. DATA_LOSS if the frame differs from what was written; otherwise the errors of
   // SpillDisk::Read.
@@ -130,8 +131,8 @@ class SegmentWriter {
   std::weak_ptr<SpillSegment> open_ ABSL_GUARDED_BY(mutex_);  // Expires as soon as nobody holds one of its frames.
 };
 
-// For one run. Thread-safe. A spilled block is read from the disk whenever it is requested, and takes memory while
-// somebody holds the loaded bytes: the only cache is the operating system's.
+// Keeps the blocks of one run, in memory or spilled. Thread-safe. A spilled block is read from the disk whenever it is
+// requested, and takes memory while somebody holds the loaded bytes: the only cache is the operating system's.
 class SpillHome final : public BlockHome {
  public:
   SpillHome(std::shared_ptr<RunUsage> usage, std::shared_ptr<const Geometry> geometry, std::shared_ptr<SpillArea> area)

@@ -1,4 +1,4 @@
-// Plain TCP on the loopback interface: the floor of the other transports.
+// Plain TCP on the loopback interface: the floor, that is, the least time that a transport over TCP can take.
 #ifndef TESTS_BENCH_COMMON_TCP_SOCKET_H_
 #define TESTS_BENCH_COMMON_TCP_SOCKET_H_
 

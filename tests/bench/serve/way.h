@@ -1,4 +1,4 @@
-// A way of moving the transfer to a server and back.
+// The ways that this benchmark compares: each moves the data of a Transfer to a server and reads it back.
 #ifndef TESTS_BENCH_SERVE_WAY_H_
 #define TESTS_BENCH_SERVE_WAY_H_
 
@@ -29,12 +29,13 @@ class Way {
   virtual absl::Status GetSmall(int64_t round) { return PutSmall(round); }
 };
 
-// Plain TCP, the floor, to a hub that stores HubSizes; TLS if `tls` is set, which the hub must support.
+// Plain TCP to a hub that stores HubSizes: the floor, because every other way also moves these bytes. With `tls`: over
+// TLS, which the hub must support.
 absl::StatusOr<std::unique_ptr<Way>> ConnectTcp(int port, bool tls, const Transfer& transfer, const TransferData& data);
-// The sizes for the hub of ConnectTcp, by index.
+// The numbers of bytes that the hub of ConnectTcp stores, by index.
 std::vector<size_t> HubSizes(const Transfer& transfer);
 
-// BytesService.
+// gRPC to a BytesService.
 absl::StatusOr<std::unique_ptr<Way>> ConnectGrpc(int port, const Transfer& transfer, const TransferData& data);
 
 // The service with messages that are made outside the clock, so that only the server is measured. `transport`: "direct"

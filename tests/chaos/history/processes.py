@@ -197,13 +197,13 @@ class Proxy:
 
 
 class Workers:
-    """Processes of clients.py."""
+    """Processes that run clients.py."""
 
     def __init__(self, config: Path, count: int, transports: list[str]) -> None:
         self._config, self._transports = config, transports
         self._logs = Path(json.loads(config.read_text())["logs"])
         self._generations = [0] * count
-        self._used = list(range(count))  # The number of each worker's transport, modulo the number of transports.
+        self._used = list(range(count))  # Index of each worker's transport, modulo the number of transports.
         self.processes = [self._start(number) for number in range(count)]
 
     def await_work(self) -> None:
@@ -219,7 +219,8 @@ class Workers:
             return subprocess.Popen([sys.executable, str(HERE / "clients.py"), *words], stderr=said)
 
     def again(self, number: int, ending: int, transport: int = 0) -> None:
-        """Ends a worker and starts its next generation, with the transport `transport` places further."""
+        """Ends a worker with the signal `ending` and starts its next generation, with the transport that is `transport`
+        places further in the list (0: the same one)."""
         self.processes[number].send_signal(ending)
         self.processes[number].wait(2 * PATIENCE)
         self._generations[number] += 1

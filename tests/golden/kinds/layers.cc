@@ -22,8 +22,8 @@ Json StageTypes(const Json& layout, int32_t pipeline_size) {
   return stages;
 }
 
-// A layout that Megatron accepts for one rank although each of its chunks then starts at layer 0. We have no table for
-// it, so only the counts of its stages are compared.
+// Checks a layout that Megatron accepts for one rank, although each of its chunks then starts at layer 0. We reject it,
+// so there is no table of ours, and only the counts of its stages are compared.
 Outcome RunUncovered(const Json& input, const Json& expect, const absl::Status& status) {
   if (status.ok()) return Failed("accepted, although the chunks do not hold each layer once");
   const Json stages = StageTypes(input.at("layout"), input.at("pp").get<int32_t>());
@@ -83,8 +83,9 @@ bool HoldsEachOnce(const Json& offset_count, int32_t num_layers) {
   return std::all_of(held.begin(), held.end(), [](int64_t times) { return times == 1; });
 }
 
-// The [offset, count] of every chunk that Megatron's functions return if one rank has several chunks or is both a given
-// first and a given last stage: they divide by the number of ranks only, and every chunk starts at layer 0.
+// The [offset, count] that Megatron's functions return for each chunk of a pipeline of one rank, if this rank has
+// several chunks, or if both first and last stage have a given size. The functions divide the layers by the number of
+// ranks (1) and not by the number of chunks, so every chunk starts at layer 0.
 Json OffsetsOfOneRank(const Json& input) {
   const int32_t chunks = IntOr(input.at("vpp"), 1);
   const bool embedding = input.at("account_embedding").get<bool>();
@@ -98,7 +99,7 @@ Json OffsetsOfOneRank(const Json& input) {
   return Json::array({offsets});
 }
 
-// A split that Megatron accepts. We must accept it if its chunks contain each layer exactly once, and reject it
+// Checks a split that Megatron accepts. We must accept it if its chunks contain each layer exactly once, and reject it
 // otherwise.
 Outcome RunAcceptedLayers(const Json& input, const Json& offsets, const absl::StatusOr<trainer::LayerTable>& table) {
   if (HoldsEachOnce(offsets, input.at("num_layers").get<int32_t>())) {

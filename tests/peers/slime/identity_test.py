@@ -98,7 +98,7 @@ class IdentityTest(unittest.TestCase):
             self.check(one, (len(one.tokens) - 1, version))
 
     def test_begun_again(self) -> None:
-        """With another answer under newer weights, after an aborted answer or after a complete one."""
+        """A sample begins again, with another answer of newer weights, after an aborted answer or a complete one."""
         for finish in ("abort", "stop"):
             with self.subTest(finish):
                 self.answers = [([50, 51], finish, 1), ([60, 61, 62], "stop", 2)]
@@ -113,7 +113,7 @@ class IdentityTest(unittest.TestCase):
                 self.assertEqual(one.metadata, {"of": "the user"})
 
     def test_goes_on(self) -> None:
-        """The sample keeps the rows of older weights."""
+        """A sample that continues after an abort keeps its rows of older weights."""
         self.answers = [([50, 51], "abort", 1), ([60, 61, 62], "stop", 2)]
         (one,) = self.run_all(sample())
         (one,) = self.run_all(one)
@@ -121,8 +121,9 @@ class IdentityTest(unittest.TestCase):
         self.check(one, (4, 1), (7, 2))
 
     def test_cut_short(self) -> None:
-        """A group's reward may come after an abort, and the framework then trains on it, so all samples of a batch have
-        handles. Neither an aborted answer nor one without new tokens has rows of its own."""
+        """The framework trains on an aborted answer if the group's reward comes later, and needs a handle of every
+        sample in a batch. So an aborted answer gets handle 0, which routes live, and keeps it if `publish` is called
+        again without new tokens."""
         self.answers = [([50, 51], "stop", 1), ([60, 61], "abort", 1)]
         whole, cut = self.run_all(sample(0), sample(1))
         self.assertEqual([len(one.rollout_routed_experts) for one in (whole, cut)], [1, 1])
@@ -132,8 +133,8 @@ class IdentityTest(unittest.TestCase):
         self.assertEqual(cut.rollout_routed_experts.tolist(), [0])
 
     def test_rows_that_are_lost(self) -> None:
-        """The trainer counts their sample as a fallback; only padding and answers without rows route live from the
-        start."""
+        """If the rows cannot be appended, the sample still gets its own handle, so the trainer counts it as a fallback.
+        Handle 0, which is not counted, is only for padding and answers without rows."""
         self.answers = [([50, 51], "stop", 1), ([60, 61], "stop", 1)]
         self.run_all(sample())
         away = mock.patch.object(rr.aio.Run, "append", side_effect=rr.errors.UnavailableError("away"))
@@ -144,7 +145,7 @@ class IdentityTest(unittest.TestCase):
         self.assertEqual(rr.Client().run("here/grpo-42").read_one(handle).status, "NOT_FOUND")
 
     def test_evaluation(self) -> None:
-        """Its samples have the indices of trained ones, and no rows."""
+        """Samples of an evaluation have the same indices as trained ones. Their rows are not stored."""
         self.answers = [([50, 51], "stop", 1), ([60, 61, 62], "stop", 1)]
         trained = self.run_all(sample(0), sample(1))
         folder = Path(self.enterContext(tempfile.TemporaryDirectory()))

@@ -8,8 +8,8 @@ The step begins where agent loops end, with verl's own functions over Ray and Tr
 Qwen3-30B-A3B's shape.
 
 Three processes take turns: `live` has no routes, `R3` is verl's own replay, `ours` has the three lines. What a way
-spends on routes is its step minus the live step of the same round. This contains all of it: routes are converted,
-carried, aligned and set, and routers use them instead of their own choice.
+spends on routes is its step minus the live step of the same round. This includes everything that routes cost:
+converting, carrying, aligning and setting them, and routers that use them instead of their own choice.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 from verl.trainer.ppo.v1 import AgentLoopWorkerTQ, PPOTrainerColocateAsync
 
 LAYERS, EXPERTS, TOP_K = 48, 128, 8
-SAMPLES, TOKENS = 16, 256  # Of a step, and of a sample.
-WARM_UP = 2  # Rounds.
+SAMPLES, TOKENS = 16, 256  # Samples per step, tokens per sample.
+WARM_UP = 2  # Rounds that are not counted.
 RUN = "here/share"
 WAYS = {
     "live": [],
@@ -55,7 +55,7 @@ PARTS = ("end of agent loops", "log-probabilities", "advantages", "update", "cle
 
 
 class Way:
-    """verl's trainer, agent loop worker and actor, in a process of Ray's."""
+    """verl's trainer, agent loop worker and actor, in a Ray process."""
 
     def __init__(self, name: str, config: Any) -> None:
         self.name = name
@@ -69,7 +69,7 @@ class Way:
         self.trainer.config, self.trainer.actor_rollout_wg = config, actors.worker(config)
         worker = AgentLoopWorkerTQ.__ray_metadata__.modified_class
         if name == "ours":
-            integration = sys.modules["routing_replay_trainer.integrations.verl"]  # As `external_lib` brought it.
+            integration = sys.modules["routing_replay_trainer.integrations.verl"]  # Imported as `external_lib`.
             worker, integration.Manager.run = integration.Worker, RUN
         self.worker = object.__new__(worker)
         self.worker.config, self.worker.processor, self.worker.distillation_enabled = config, None, False
@@ -87,7 +87,8 @@ class Way:
         ]
 
     def step(self, number: int) -> dict[str, float]:
-        """Returns seconds of each part and of all, CPU seconds here, bytes of routes in the batch, and entropy."""
+        """Returns the seconds of each part and of the step, the CPU seconds of this process, the bytes of routes in the
+        batch, and the entropy."""
         uids = [f"{self.name}-{number}-{i}" for i in range(len(self.answers))]
         batch = transfer_queue.KVBatchMeta(
             keys=[f"{uid}_0_0" for uid in uids], tags=[{} for _ in uids], partition_id="train"
@@ -129,7 +130,7 @@ class Way:
 
 
 async def end(worker: Any, uids: list[str], outputs: list[AgentLoopOutput], number: int) -> None:
-    """The end of all agent loops. (With a coroutine of its own, Ray would run the class in an event loop.)"""
+    """Ends all agent loops. This is no method of Way, because Ray runs a class with a coroutine in an event loop."""
     prompts = [{"uid": uid, "session_id": 0, "global_steps": number} for uid in uids]
     await asyncio.gather(
         *(worker._agent_loop_postprocess(one, False, **of) for one, of in zip(outputs, prompts, strict=True))
@@ -154,14 +155,14 @@ def table(played: list[dict[str, dict[str, float]]]) -> str:
 
 
 def main() -> None:
-    os.environ["PYTHONPATH"] = f"{Path(__file__).parent}:{os.environ['PYTHONPATH']}"  # Of Ray's workers.
+    os.environ["PYTHONPATH"] = f"{Path(__file__).parent}:{os.environ['PYTHONPATH']}"  # For Ray's workers.
     os.environ["ROUTING_REPLAY_TRAINING_RUN"] = RUN
     with tempfile.TemporaryDirectory() as folder, routing_replay.local_server():
         print(table(rounds(Path(folder), int(sys.argv[1]))))
 
 
 def rounds(folder: Path, counted: int) -> list[dict[str, dict[str, float]]]:
-    """Returns what each way gave in each counted round."""
+    """Runs all ways in WARM_UP + `counted` rounds. Returns what Way.step returned, by way, for each counted round."""
     small.make(actors.MODEL, folder)
     file = folder / "config.json"
     shape = {"num_hidden_layers": LAYERS, "num_local_experts": EXPERTS, "num_experts_per_tok": TOP_K}

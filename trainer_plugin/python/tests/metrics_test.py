@@ -1,4 +1,4 @@
-"""Metrics of one rank and of all ranks, by the table of keys, and the mismatch of log-probabilities."""
+"""Metrics of one rank, their reduction over all ranks as `KEYS` says, and the mismatch of log-probabilities."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from routing_replay_trainer.metrics import KEYS, PREFIX, Counters, layer_key, mi
 
 
 def on_ranks(size: int, body: Callable[[Any], Any]) -> list[Any]:
-    """Threads as the ranks of a collective."""
+    """Runs `body` for each rank of a collective, each in a thread of its own, and returns the results."""
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(body, LocalGroup(size)))
 
@@ -45,7 +45,7 @@ class CountersTest(unittest.TestCase):
             counters.count("pad_rows", rank.rank + 1)
             counters.count("fetch_wait_s", rank.rank * 0.5)
             counters.ratio("replayed_fraction", rank.rank, rank.rank + 1)
-            counters.ratio(layer_key("overlap", rank.rank), 1, 2)  # The layer of its pipeline stage.
+            counters.ratio(layer_key("overlap", rank.rank), 1, 2)  # Each rank has another layer, as pipeline stages do.
             return counters.report(rank)
 
         reports = on_ranks(4, body)

@@ -261,7 +261,7 @@ class OnPolicyTest(unittest.TestCase):
             self.assertNotIn("weight_lag_max", self.metrics(contract))
 
     def test_a_version_is_a_number_with_its_label(self) -> None:
-        """Also with engines whose versions are only strings: their number is -1."""
+        """Some engines have versions that are only strings. Their number is -1, so the label must tell them apart."""
         labels = {"sample": "e", "weights": [[0, 4, -1, "x"], [4, 9, -1, "y"]]}
         with self.assertRaisesRegex(trainer.FailedPreconditionError, "sample e .*unknown version .x., .*version .y."):
             Contract("strict").take([self.pure, labels])

@@ -1,6 +1,6 @@
-// The replay plan: everything that one rank needs to replay one micro-batch. Layers are those of layers.h (Megatron
-// get_num_layers_to_build, get_transformer_layer_offset), rows those of rows.h (get_batch_on_this_cp_rank,
-// thd_get_partitioned_indices, the sequence-parallel scatter).
+// The replay plan: everything that one rank needs to replay one micro-batch. layers.h says which layers the rank owns
+// (as Megatron's get_num_layers_to_build and get_transformer_layer_offset do), rows.h which rows (as
+// get_batch_on_this_cp_rank, thd_get_partitioned_indices and the sequence-parallel scatter do).
 #ifndef ROUTING_REPLAY_TRAINER_PLAN_H_
 #define ROUTING_REPLAY_TRAINER_PLAN_H_
 

@@ -78,7 +78,7 @@ struct StagedRows : FetchedSamples {
 
 class StagingSink;  // Collects the answer of a read.
 
-// A source has rows that are available without the service. Several threads may call Fetch and Inspect at once.
+// Rows that are available without the service. Several threads may call Fetch and Inspect at once.
 class Source {
  public:
   virtual ~Source() = default;
@@ -97,8 +97,8 @@ class Source {
 
  private:
   virtual SampleRecord Answer(const SampleRead& asked, Producer producer) const = 0;
-  // Passes the requested rows of a sample, for all layers of the plan, to `sink`, as those of the sample with this
-  // index in the read. Called only if Answer returned kOk.
+  // Passes the requested rows of a sample to `sink`, for all layers of the plan. `index` is the sample's index in the
+  // read. Called only if Answer returned kOk.
   virtual absl::Status Stage(const SampleRead& asked, int32_t index, const ReplayPlan& plan,
                              StagingSink& sink) const = 0;
 };

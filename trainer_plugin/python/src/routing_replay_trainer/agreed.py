@@ -77,22 +77,22 @@ class Steps:
         self._comparable: dict[str | int, int] = {}
         # Number of tokens of those samples of the step that have no rows.
         self._rowless: dict[str | int, int | None] = {}
-        self._fetched: _Seen = Counter()  # The policy for fetches without a decision.
+        self._fetched: _Seen = Counter()  # What the policy did in fetches without a decision.
 
     def begin(
         self, sequences: Sequence[FetchSequence], weight_version: int | None = None, geometry: int = 0, step: Any = None
     ) -> StepDecision:
         """Begins a step. All ranks of the replica must call this with the same samples in the same order. Samples with
         at most one token have nothing to replay, so the source is not asked about them. If several sequences name one
-        sample with contradictory lengths or tokens, each variant is decided separately, and only the variants that were
-        not recorded fall back.
+        sample, but with different lengths or tokens, there is one decision for each of these variants, and only the
+        variants that were not recorded fall back.
 
-        Errors are raised on all ranks. Exception: errors in this rank's own arguments or source, which other ranks see
-        as SOURCE_FAILED. If the service could not be reached, this error is the cause (`__cause__`) of the raised one,
-        and is logged as a warning the first time.
+        Errors are raised on all ranks. Exception: if the arguments or the source of one rank fail, this rank raises
+        that error, and the other ranks see SOURCE_FAILED. A rank that could not reach the service logs this as a
+        warning the first time, and raises it only as the cause (`__cause__`) of an error that all ranks raise.
 
         geometry: the geometry's fingerprint (from a plan), which the ranks compare; 0 if unknown
-        step: continues the previous step if that had the same name; None: never continues
+        step: name of the step; if the previous step had the same name, it continues. None: a new step
         """
         end = time.monotonic() + self.source.deadline
         self._forget()

@@ -77,13 +77,14 @@ class StepDecision:
 
     @property
     def live(self) -> tuple[str | int, ...]:
-        """Samples (ids or handles) with a sequence that routes live. Sequences that were given without a sample do not
-        count."""
+        """Samples (ids or handles) that fall back under the policy "live": at least one of their sequences routes live.
+        Sequences that were given without a sample are not listed."""
         return self._samples("live")
 
     @property
     def dropped(self) -> tuple[str | int, ...]:
-        """Samples that the caller must leave out of the loss under the policy "drop"; they also route live."""
+        """Samples that fall back under the policy "drop": they route live, and the caller must leave them out of the
+        loss."""
         return self._samples("drop")
 
     def _samples(self, action: Action) -> tuple[str | int, ...]:

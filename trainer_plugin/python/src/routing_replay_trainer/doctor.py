@@ -23,16 +23,17 @@ def doctor(
     pads: Literal["live", "filler"] | None = None,
     ranks: Mapping[str, int] | None = None,
 ) -> bool:
-    """Prints a report, and returns True if a replay would work. Needs torch, and leaves the model unchanged.
+    """Checks whether a replay works with this model: prints a report, and returns True if it does. Needs torch, and
+    leaves the model unchanged.
 
-    model: as `megatron.attach` or `hf.attach` takes it
-    inputs: keyword arguments of the model's forward; absent: 16 tokens as [1, 16]
-    config, inject, pads, ranks: options of `attach`; by default its own. `hf.attach` has no config and inject,
-        `megatron.attach` has no pads
+    model: as for `megatron.attach` or `hf.attach`
+    inputs: keyword arguments for the model's forward, with `input_ids`; by default 16 tokens of shape [1, 16]
+    config, inject, pads, ranks: passed to `attach` if not None. `hf.attach` has no `config` and `inject`,
+        `megatron.attach` has no `pads`
 
-    The last lines report a forward pass that records the routers' choice, as mode R2 does, and a pass in mode shadow
-    with this record, in which the routers should choose 100 % of the recorded experts again. This test is skipped if
-    the model is split over several ranks.
+    The last line reports a test of two forward passes. The first, in mode R2, records the experts that the routers
+    choose. The second, in mode shadow, compares the routers' choice with this record; 100 % must be the same. The test
+    is skipped if the model is split over several ranks.
     """
     import torch
 
@@ -61,7 +62,7 @@ def doctor(
     print(f"geometry: {geometry}")
     config = getattr(_modules.unwrap(chunks[0]), "config", None)
     if is_megatron and _modules.replica(config)[0] > 1:
-        print(f"shadow pass: none, because the model is cut over {_modules.replica(config)[0]} ranks")
+        print(f"shadow pass: none, because the model is split over {_modules.replica(config)[0]} ranks")
         return True
     ids = torch.arange(16, device=device)[None]
     given = dict(inputs or {"input_ids": ids} | ({"position_ids": ids, "attention_mask": None} if is_megatron else {}))
