@@ -12,8 +12,8 @@ namespace routing_replay::client {
 // Adds a line. Lines are dropped until TakeLogLines is called for the first time. If nobody takes lines, the oldest are
 // dropped. Thread-safe.
 void Log(std::string line);
-// Waits for at least one line that no earlier call returned, until this thread's call ends
-// (client/call/cancellation.h).
+// Returns all lines that no earlier call returned, and waits until there is one. The wait ends with an error when this
+// thread's call is cancelled or reaches its deadline (client/call/cancellation.h).
 absl::StatusOr<std::vector<std::string>> TakeLogLines();
 
 }  // namespace routing_replay::client

@@ -45,7 +45,8 @@ TEST(SampleIdTest, TheErrorNamesWhatIsWrong) {
 }
 
 TEST(SampleIdTest, HandlesAreTheLowBitsOfXxh64) {
-  // Published values of XXH64 with seed 0: "" is EF46DB3751D8E999, "a" D24EC4F1A98C6E5B, "abc" 44BC2CF5AD770999.
+  // Published values of XXH64 with seed 0: "" is EF46DB3751D8E999, "a" D24EC4F1A98C6E5B, "abc" 44BC2CF5AD770999. A
+  // handle has only the low 56 bits, so the first byte is missing below.
   EXPECT_EQ(SampleHandle(""), 0x46DB3751D8E999);
   EXPECT_EQ(SampleHandle("a"), 0x4EC4F1A98C6E5B);
   EXPECT_EQ(SampleHandle("abc"), 0xBC2CF5AD770999);

@@ -67,7 +67,7 @@ struct ConnectionLimits {
 // Counts of calls since the beginning, of one connection or of all.
 struct CallCounts {
   int64_t begun = 0;
-  int64_t done = 0;  // Those that ended normally, with an answer to a complete request.
+  int64_t done = 0;  // Calls that ended normally, with an answer to a complete request.
 };
 
 // Limit for the calls that a connection begins and does not finish within kCallWindow, in addition to those that may be
@@ -80,10 +80,10 @@ inline constexpr std::chrono::milliseconds kCallWindow(1000);
 // doubles, up to kLongestPace, each time that one of these is cut, too.
 inline constexpr std::chrono::milliseconds kPace(1000), kLongestPace(32'000);
 
-// The peer as gRPC names it ("ipv4:127.0.0.1:1234", "ipv6:%5B::1%5D:1234", "unix:"), and the address that it counts
-// for: for IPv6 the /64 network, because one machine may own all of it.
 struct Peer {
-  std::string name;
+  std::string name;  // As gRPC names it: "ipv4:127.0.0.1:1234", "ipv6:%5B::1%5D:1234" or "unix:".
+  // What the limits per address apply to. For IPv6 it is the /64 network, because one machine may own all of it; for a
+  // Unix socket it is empty.
   std::string address;
 };
 Peer PeerOf(const sockaddr_storage& address);
@@ -171,7 +171,7 @@ ConnectionLimits WithinDescriptors(ConnectionLimits limits);
 
 class AcceptLoop {
  public:
-  // `told` is called on the loop's thread. The last three kinds of events are also logged.
+  // `told` is called for each event, on the loop's thread. The loop also logs kRejected, kCut and kWaiting.
   using Told = std::function<void(ConnectionEvent event)>;
   AcceptLoop(const ConnectionLimits& limits, Told told);
   AcceptLoop(const AcceptLoop&) = delete;

@@ -139,7 +139,7 @@ class Calm:
     def __init__(self, endpoint: str) -> None:
         self._client = rr.Client(endpoint)
         self._run = self._client.run("calm", GEOMETRY)
-        self.times: list[tuple[float, float]] = []  # Milliseconds of each put and of each read.
+        self.times: list[tuple[float, float]] = []  # Of each `act`: milliseconds of its put, and of its read.
         self._made = 0
 
     def act(self) -> None:

@@ -80,7 +80,7 @@ class Server:
 
 
 def names(exposed: str) -> set[str]:
-    """Names of the metrics, and of the series of histograms."""
+    """The names of all exposed series. A histogram has three: NAME_bucket, NAME_sum and NAME_count."""
     found = set()
     for line in exposed.splitlines():
         if line.startswith("# TYPE "):

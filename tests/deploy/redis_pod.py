@@ -53,7 +53,11 @@ def mounted(template: Template, resources: list[dict[str, Any]]) -> dict[str, di
 
 
 class RedisPod:
-    """`name` of the pod; `files` of its ConfigMaps; `tls`: a folder filled by issue()."""
+    """directory: where the folders of the pod's volumes are made
+    name: name of the pod
+    files: content of the files from its ConfigMaps, by folder and name, as `mounted` returns them
+    tls: the folder in which `issue` has put certificate and key
+    """
 
     def __init__(self, directory: Path, name: str, files: dict[str, dict[str, str]], tls: Path) -> None:
         self.directory, self._name = directory, name
@@ -69,12 +73,13 @@ class RedisPod:
                 (directory / VOLUMES[folder] / file).write_text(self.here(text))
 
     def here(self, text: str) -> str:
+        """Replaces the paths of the pod's volumes by those of their folders on this machine."""
         for inside, name in VOLUMES.items():
             text = re.sub(rf"{inside}(?=/|$)", f"{self.directory}/{name}", text, flags=re.MULTILINE)
         return text
 
     def started(self, container: dict[str, Any], address: str) -> tuple[list[str], dict[str, str]]:
-        """The command that the kubelet starts, and its variables, with paths of this machine."""
+        """The command that the kubelet would start, and its environment; paths in volumes are replaced by `here`."""
         command, variables = started(container, {"metadata.name": self._name, "status.podIP": address})
         path = f"{self.directory}/bin:{os.environ['PATH']}"
         return [self.here(word) for word in command], {**variables, "PATH": path}

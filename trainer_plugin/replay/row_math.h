@@ -107,14 +107,14 @@ struct OneLane {
     return sums[0];
   }
 
-  // out[n]: out[ids[slot]] = values[slot] for slots below k, zero elsewhere.
+  // Writes all n elements of `out`: out[ids[slot]] = values[slot] for each slot below k, and zero elsewhere.
   template <typename T>
   void WriteRow(T* out, int32_t n, ZeroFill, const uint16_t* ids, const T* values, int32_t k) const {
     for (int32_t e = 0; e < n; ++e) out[e] = T();
     for (int32_t slot = 0; slot < k; ++slot) out[ids[slot]] = values[slot];
   }
 
-  // The same with fill(e) elsewhere.
+  // The same, with out[e] = fill(e) elsewhere.
   template <typename T, typename Fill>
   void WriteRow(T* out, int32_t n, Fill&& fill, const uint16_t* ids, const T* values, int32_t k) const {
     for (int32_t e = 0; e < n; ++e) out[e] = fill(e);

@@ -179,7 +179,7 @@ class ReferenceTest(AttachedTest):
         llm = Llm()
         self.attached(llm)
         [out] = llm.generate(["a"])
-        self.assertIsNone(out.outputs[0].routed_experts)  # Servers send this field on as an array.
+        self.assertIsNone(out.outputs[0].routed_experts)  # vLLM's servers send it as an array, not text.
         self.check(out.outputs[0].routing_replay, "0/0")
         for absent in ("raise", "unrecorded"):
             with self.assertRaisesRegex(rr.InvalidArgumentError, "is a reference"):

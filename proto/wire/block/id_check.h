@@ -19,8 +19,8 @@ struct IdFault {
 };
 
 // True if every id of `ids` is below `limit` and no row has the same id twice. `ids` are whole rows of `top_k` ids of
-// `id_bytes` (1 or 2) bytes each; `limit` is above 0, and at most 256 for one byte. Costs a few vector instructions per
-// 32 ids (K of them for duplicates), chosen for this CPU at run time.
+// `id_bytes` (1 or 2) bytes each; `limit` is above 0, and at most 256 for one byte. Uses the widest vectors of the CPU
+// that it runs on: per vector of ids, a few instructions for the limit, and a number proportional to K for duplicates.
 bool IdsLegal(absl::Span<const uint8_t> ids, int32_t id_bytes, int32_t top_k, int64_t limit);
 
 // The first row of `ids` ([rows][K] of layer.id_bytes() each) that has an id outside [0, E) or, with `duplicates`, the

@@ -146,11 +146,11 @@ class MemorySample final {
   absl::StatusOr<SampleState> TruncateLocked(int64_t rows, std::optional<int64_t> expected_revision, Work& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
 
-  // Fills `pool` up to `bytes`. RESOURCE_EXHAUSTED (kOverBudget).
+  // Reserves what `pool` lacks of `bytes`. RESOURCE_EXHAUSTED (kOverBudget) if the budget has no room for it.
   absl::Status Pay(int64_t bytes, ByteReservation& pool) const;
-  // Takes back the charge for the metadata, and no longer counts it as stored.
+  // Returns the reservation that pays for the metadata, and subtracts the metadata from the run's stored bytes.
   ByteReservation TakeMetadata() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
-  // Charges the present size of the metadata, from the earlier charge and `pool`.
+  // Pays for the metadata at its present size, from its earlier reservation and `pool`, and counts it as stored.
   void ChargeMetadata(ByteReservation& pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   absl::Status CheckAlive() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   // `status` with the sample, its committed rows and its revision in the detail.

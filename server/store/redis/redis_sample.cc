@@ -417,8 +417,9 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
   const RedisResult& answer = answers.front();
   const bool done = answer.reply.ok() && answer.reply->type == RedisReply::Type::kInteger && answer.reply->integer == 1;
   if (!done) {
-    // Deletes the new chunks of a rejected commit. That is not safe if the commit was sent twice: the first one may
-    // have been executed and others may have changed the sample since. Then the chunks expire on their own.
+    // Deletes the new chunks of a rejected commit, which no manifest names. If the commit was sent twice, the chunks
+    // are kept: the first one may have been executed and another commit may have followed, so that the sample needs
+    // them. If it does not, they expire on their own.
     const bool rejected = answer.reply.ok() || absl::IsResourceExhausted(answer.reply.status());
     if (rejected && !answer.repeated && !chunks.empty()) {
       RedisCommand unlink({"UNLINK"});

@@ -197,7 +197,8 @@ class _Sample:
         self.found.append(f"{what}: {self._run} {self._sample}: {why}: {call}")
 
     def _since(self, call: Call) -> Known | None:
-        """What is known between the two breaks around the call; None if the call overlaps a break."""
+        """What is known since the last break before the call. None if the call overlaps a break, because nothing is
+        certain then."""
         ended = bisect.bisect_left(self._ends, call.begin)
         return self._known[ended] if bisect.bisect_right(self._begins, call.end) == ended else None
 
@@ -234,7 +235,8 @@ class _Sample:
     def _sources(
         self, begin: int, end: int, layers: tuple[int, ...], digest: str, before: float
     ) -> list[tuple[int, int]]:
-        """Attempts and variants that were sent before `before`, cover the cell and have these bytes."""
+        """The (attempt, variant) of each append that was sent before `before`, covers rows [begin, end) and their cell
+        from its first row on, and has this digest."""
         first = begin - begin % rows.CELL
         sent = {
             (call.asked["attempt"], call.asked["variant"])

@@ -67,8 +67,8 @@ class Queue:
 
 
 def install() -> None:
-    """Takes effect for the rest of the process and its forks; call it after the project is imported. Other threads call
-    `OnCpu().__enter__()` themselves."""
+    """Makes torch use the CPU in place of "cuda", for the rest of the process and in its forks. Call it after the
+    project is imported. OnCpu applies to one thread, so every other thread must call `OnCpu().__enter__()` itself."""
     nothing = lambda *_, **__: None  # noqa: E731
     cuda: Any = torch.cuda
     cuda.current_device = lambda: CPU
@@ -88,9 +88,9 @@ def install() -> None:
 
 
 def install_megatron() -> None:
-    """Calls `install`, and replaces two functions of Megatron-Core: one that sets the random state of a device, and one
-    with which its dispatcher reads counts (as arrays from a device, but from the CPU as tensors, which gloo
-    rejects)."""
+    """Calls `install`, and replaces two functions of Megatron-Core. The first sets the random state of a device. The
+    second turns the dispatcher's token counts into numpy arrays. Megatron's own does this only for tensors on a device,
+    and gloo rejects tensors as counts."""
     install()
     from megatron.core.tensor_parallel import random
     from megatron.core.transformer.moe import token_dispatcher

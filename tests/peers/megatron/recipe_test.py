@@ -81,7 +81,7 @@ def work(layout: Layout, packed: bool, recompute: str) -> int:
             for sample, tokens in rollout.samples.items():
                 rows = rollout.routes[tokens[:-1]].astype("int32")
                 run.put(sample, rows, tokens=tokens[:-1], num_tokens=len(tokens), weight_version=2)
-    replay = recipe["attach"](step.chunks)  # Otherwise the other ranks wait for the run in attach.
+    replay = recipe["attach"](step.chunks)  # Ranks other than 0 wait here for the run.
     torch.distributed.barrier()
     if layout.pp == 1:  # With pipeline stages, some ranks would wait for failed ones.
         with steps.CHECK.assertRaisesRegex(RuntimeError, "no memory"):

@@ -153,7 +153,7 @@ def summed(ranks: list[Any]) -> list[list[int]]:
 
 
 def apart(ours: list[Any], theirs: list[Any]) -> float:
-    """The largest difference of a gradient, and the largest gradient."""
+    """The largest difference between two gradients, divided by the largest gradient."""
     both = [(one["gradients"], other["gradients"]) for one, other in zip(ours, theirs, strict=True)]
     largest = max(abs(value).max() for one, _ in both for value in one.values())
     return max(float(abs(one[name] - other[name]).max()) for one, other in both for name in one) / largest

@@ -47,9 +47,13 @@ class Kept:
         self._calls.append((router.layer_number - 1, torch.is_grad_enabled(), output[1].detach().clone()))
 
     def rows(self, fed: list[torch.Tensor]) -> Iterator[tuple[int, int, tuple[int, ...]]]:
-        """(layer, token, its experts). fed: of the first stage"""
+        """Yields (layer, token id, its experts) for each row that the routers of this rank have seen.
+
+        fed: `self.fed` of a rank of the first pipeline stage, because later stages do not get the token ids
+        """
         begun: Counter[tuple[int, bool]] = Counter()
-        for layer, gradients, chosen in self._calls:  # In recompute they have gradients, and before they had none.
+        # With recompute, a router is called twice for the same tokens: first without gradients, then with gradients.
+        for layer, gradients, chosen in self._calls:
             tokens = fed[begun[layer, gradients]].transpose(0, 1).reshape(-1)
             tokens = tokens.chunk(mpu.get_tensor_model_parallel_world_size())[mpu.get_tensor_model_parallel_rank()]
             begun[layer, gradients] += 1

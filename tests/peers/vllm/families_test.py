@@ -21,7 +21,8 @@ FAMILIES = ("qwen3", "mixtral", "olmoe", "qwen2", "glm4")
 
 class FamiliesTest(PeerTest):
     def play(self, model: str, dtype: type) -> None:
-        """Through the adapter and an attachment."""
+        """Records the answers of a model in both ways, by `attach.vllm` and by the adapter's `rows`, and compares the
+        stored rows with vLLM's own routed_experts."""
         llm = LLM(**settings(model))
         run = self.open_run(model, model)
         params = SamplingParams(n=2, max_tokens=20, temperature=1.0, seed=1)

@@ -83,7 +83,7 @@ def routing_map_of(rows: list[list[int]], num_experts: int) -> torch.Tensor:
 
 
 class OneLayer(nn.Module):
-    """A model whose forward is `run` with its only router."""
+    """A model with one router. Its forward calls `run(router, *arguments)`."""
 
     def __init__(self, config: Any, run: Callable[..., Any]) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class OneLayer(nn.Module):
         self.decoder.layers = nn.ModuleList([nn.Module()])
         self.decoder.layers[0].router = models.TopKRouter(config, models.GROUPS)
         self.decoder.layers[0].router.set_layer_number(1)
-        self.router = [self.decoder.layers[0].router]  # A list: no second name for the module.
+        self.router = [self.decoder.layers[0].router]  # In a list, so that torch registers the module only once.
 
     def forward(self, *arguments: Any) -> Any:
         return self._run(self.router[0], *arguments)

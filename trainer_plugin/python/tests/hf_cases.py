@@ -463,7 +463,7 @@ class Cases(unittest.TestCase):
                 ):
                     with entered.micro_batch(rollout.samples, **rollout.said), torch.no_grad():
                         self.assertEqual(torch.equal(loss_of(called, rollout.call)[0], alone), not replayed)
-            # So does this one outside of a micro-batch.
+            # Outside of a micro-batch, the attached model chooses live, too.
             self.assertTrue(torch.equal(loss_of(model, rollout.call)[0], alone))
         self.assertTrue(torch.equal(loss_of(model, rollout.call)[0], alone))
         for module in model.modules():

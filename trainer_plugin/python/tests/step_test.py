@@ -302,7 +302,8 @@ class ServiceTest(unittest.TestCase):
         return source
 
     def test_rows_that_came_without_tokens(self) -> None:
-        """Unrecorded rows at the end of a sample, or tokens passed with the seal. Wrong tokens are still found."""
+        """Tokens are compared as far as the server knows them. "tail": only for rows 0 to 8, because its other rows are
+        unrecorded. "late": for all rows; they came with the seal. "mute": not at all, it has no tokens."""
         tokens, rows = np.arange(20), rows_of(20, 7)
         self.run_.append("tail", rows[:9], tokens=tokens[:9])
         self.run_.append("tail", row_start=9, unrecorded=[(9, 19)], num_tokens=20, seal=True)
@@ -362,7 +363,7 @@ class ServiceTest(unittest.TestCase):
         self.run_.flush()
 
     def test_an_unsealed_sample_is_not_ready(self) -> None:
-        """Whatever is known of its length: the sample grows, and ranks that ask at other times get other lengths."""
+        """It has no length yet: it may still grow, so ranks that ask at different times would get different lengths."""
         self.run_.append("late", rows_of(10, 3)[:4], tokens=np.arange(4))
         self.run_.flush()
         asked = [trainer.FetchSequence(name) for name in ("late", "s0")]

@@ -387,7 +387,10 @@ def _prefix(family: Family, reader: Reader, num_layers: int) -> list[int]:
         if first is None:
             raise reader.error(family.prefix_key, f"is missing, and so is {_LAYER_TYPES}")
     elif reader.one_integer(_FIRST_K) not in (None, first):
-        what = f"models of this type have {first} dense layers first, whatever this key says: give {_LAYER_TYPES}"
+        what = (
+            f"must be {first} or absent, because models of this type do not read it. If other layers are dense, give "
+            f"{_LAYER_TYPES}"
+        )
         raise reader.error(_FIRST_K, what)
     moe_layers = list(range(num_layers))
     frequency = reader.find(_FREQUENCY)

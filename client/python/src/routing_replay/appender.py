@@ -149,7 +149,7 @@ class AppenderCalls:
         return sequence.value
 
     def _queueing(self, appends: Sequence[Append], numbers: Callable[[Any], N] = list) -> Operation[N]:
-        """numbers: converts the sequence numbers to the result of the method"""
+        """Returns the operation that queues the appends. numbers: makes its result from their sequence numbers"""
         self._link.check()
         made, kept = _convert.appends(appends)
         count = len(appends)

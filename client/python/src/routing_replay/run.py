@@ -87,7 +87,7 @@ class Link:
         return self.open(self._client)
 
     def open(self, native: _native.Handle | None) -> _native.Handle:
-        """`native`, unless the client is closed."""
+        """Returns `native`. Raises CancelledError if it is None, because the client is closed."""
         self.check()
         if native is None:
             raise CancelledError("the client is closed")

@@ -129,11 +129,10 @@ class Geometry {
   int32_t num_layers_ = 0;
   std::vector<LayerRouting> layers_;
   std::vector<int32_t> ordinal_of_layer_;  // -1 for a dense layer.
-  // For one codec, sums over the layers before each ordinal: the bits of a row, and the bits that fill up the last byte
-  // of a plane of `rows` rows (indexed by rows % 8).
+  // For one codec: sums over the layers before each ordinal, from which plane_offset computes where its plane begins.
   struct Offsets {
-    std::vector<int64_t> row_bits;
-    std::vector<int64_t> fill_bits;  // [ordinal][8]
+    std::vector<int64_t> row_bits;   // [ordinal]: the bits of one row in these layers.
+    std::vector<int64_t> fill_bits;  // [ordinal][rows % 8]: the bits that fill up the last byte of each plane.
   };
   const Offsets& offsets(Codec codec) const { return codec == Codec::kPacked ? packed_ : raw_; }
   void AddOffsets(Codec codec, Offsets& offsets) const;

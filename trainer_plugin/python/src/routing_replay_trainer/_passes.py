@@ -166,7 +166,8 @@ class ChunkPasses:
             return [of.key for of in list(self._flying.values()) if self._drop(of)]
 
     def begin_backward(self, of: Pass) -> None:
-        """Begins a backward part. Also accepts a pass that has ended; then only saved values may be used."""
+        """Begins a backward part. Also accepts a pass that has ended, for a second backward over the same graph; no
+        router may be recomputed in it."""
         with self._lock:
             self.backward_pass = of
 
@@ -181,8 +182,9 @@ class ChunkPasses:
             of.ended |= self._drop(of)
 
     def check_after_detach(self, of: Pass) -> None:
-        """Called before a backward part of a detached replay. Raises FailedPreconditionError if routers are recomputed
-        in it, or if this is unknown because no backward part has run before."""
+        """Called when a backward part of a pass begins after detach. Routers that are recomputed in it would choose
+        live. Raises FailedPreconditionError if an earlier backward part of the pass recomputed a router, or if none has
+        run to its end, so that this is not known."""
         if of.recomputed or not of.ended:
             raise _error(
                 f"{of.key}: its replay has been detached since. Backward may recompute routers, and these would choose "

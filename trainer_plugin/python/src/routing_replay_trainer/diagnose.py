@@ -51,8 +51,13 @@ def judge_alignment(plan: Plan, recorded: Sequence[ArrayLike | None], live: Arra
 
 @dataclass
 class _Seen:
-    """A watched pass: the ids that were replayed (or would be, in mode shadow) and the live choices, [rows, K] compact
-    ids per slot, on the model's device. Only as many of the first local rows as a judgement uses."""
+    """What was observed in a watched pass.
+
+    replayed: the ids that were replayed, or that would be in mode shadow, by slot: [rows, K] compact ids on the model's
+        device. Only the first local rows are kept, because a judgement uses at most _MOST_IDS ids
+    live: the choices of the model's own routers for the same rows, in the same form
+    counts: the results of `ops.compare`
+    """
 
     described: MicroBatch
     batch: Batch
@@ -86,7 +91,7 @@ class Watch:
         return True
 
     def saw(self, chunk: int, batch: Batch, slot: int, live: Any, replayed: Any, counts: Any) -> None:
-        """live, replayed: [N, K] ids; counts: those of `ops.compare`"""
+        """live, replayed: [N, K] ids; counts: the result of `ops.compare` for them"""
         seen = self._seen.get(chunk)
         if seen is not None and seen.batch is batch and self._alarm is not None:
             rows = max(1, _MOST_IDS // sum(layer.top_k for layer in batch.plan.layers))

@@ -69,13 +69,13 @@ def item(holder: Any, name: str, index: Any) -> Any:
     number = _values.integer(index, "index", _values.NATURAL)
     values = get(holder, name)
     if not isinstance(values, Sequence) or isinstance(values, (str, bytes, memoryview)):
-        raise invalid(name, f"item {number} does not exist: the response has no list of them")
+        raise invalid(name, f"the response has no list of this name, and so no item {number}")
     numbers = [get(value, "index") for value in values]
     numbers = list(range(len(values))) if any(number is None for number in numbers) else numbers
     places = zip(values, numbers, strict=True)
     found = [value for value, place in places if isinstance(place, (int, np.integer)) and place == number]
     if len(found) != 1:
-        raise invalid(name, f"{len(found) or 'no'} item {number}: the response has those of {numbers}")
+        raise invalid(name, f"{len(found) or 'no'} item {number}: the response has items {numbers}")
     return found[0]
 
 

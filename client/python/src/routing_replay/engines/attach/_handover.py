@@ -249,7 +249,8 @@ class HandOver:
             return error
 
     def metrics(self) -> dict[str, int]:
-        """Counters handed_over, rejected and dropped (appends), the gauge waiting_bytes, and the appender's."""
+        """The appender's metrics; the counters handed_over, rejected and dropped, which count appends; and the gauge
+        waiting_bytes: bytes that wait for the thread."""
         with self._changed:
             return {**self.appender.metrics(), **self._counts, "waiting_bytes": self._queued_bytes}
 
