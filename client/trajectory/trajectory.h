@@ -137,7 +137,7 @@ class Trajectory {
  public:
   enum class Existing : uint8_t {
     kNone,     // The sample is new: the server is not asked.
-    kResume,   // The sample may exist: continue after its rows if these belong to the same tokens.
+    kResume,   // The sample may exist: continue after its rows if they belong to the same tokens.
     kReplace,  // The sample may exist: remove all of its rows.
   };
   struct Options {
@@ -159,7 +159,8 @@ class Trajectory {
   // Call after Decide, with the marks of decision.compare: counts differences, or makes a fork share less.
   // ALREADY_EXISTS kConflictingRows in a strict run; FAILED_PRECONDITION as in Decide, for a fork that shares less.
   absl::Status Refine(const Turn& turn, absl::Span<const RowMark> marks, TurnDecision& decision) const;
-  // Reports that the appends of the decision are being sent. `marks`: the marks of decision.fresh.
+  // Call before the appends of the decision are sent: takes the turn into the history and the counters. `marks`: one
+  // per row of decision.fresh.
   void Commit(const Turn& turn, const TurnDecision& decision, absl::Span<const RowMark> marks);
 
   // Reports the outcome of an append, in any order. Before kAsk and kTruncate are carried out, all outcomes must have

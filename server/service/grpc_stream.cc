@@ -28,11 +28,12 @@ std::string Property(const grpc::AuthContext& connection, const char* name) {
   return values.empty() ? std::string() : std::string(View(values[0]));
 }
 
-// A time in the past, so that the alarm fires at once. With "now", gRPC would wait for the next millisecond, with
-// timers that follow the time of day: if the clock is set back, they are late by as much.
+// A time in the past, so that the alarm fires at once. With "now", gRPC would start a timer for the next millisecond.
+// Its timers follow the time of day: if the clock is set back by an hour, the alarm would be an hour late.
 gpr_timespec AtOnce() { return gpr_time_0(GPR_CLOCK_MONOTONIC); }
 
-// Converts a deadline, limited to two hundred years after the machine's start.
+// Converts a deadline. A call without one has a deadline in the infinite future, which would overflow Clock::Time (292
+// years in nanoseconds); it becomes 200 years after the start of the machine.
 Clock::Time TimeOf(gpr_timespec deadline) {
   const gpr_timespec time = gpr_convert_clock_type(deadline, GPR_CLOCK_MONOTONIC);
   constexpr int64_t kForEver = int64_t{200} * 365 * 24 * 3600;

@@ -1,22 +1,24 @@
-"""A server on which ten times its memory budget waits for room, while readers stall and writers die.
+"""Overloads a server: writers queue ten times its memory budget, readers stall, and writers and readers are killed.
 
     soak.py DURATION [--transport NAME]     60, 20m, 1h; NAME as in ROUTING_REPLAY_TRANSPORT; default: all in turn
 
-Ten writers, each with a queue as long as the memory budget of 64 MiB, append to one run, whose share is three quarters
+Ten writers, each with a queue as long as the memory budget of 64 MiB, append to one run, which may use three quarters
 of the budget. A trainer reads and releases samples of that run at a steady rate, which frees room. Four readers read
 all samples every few seconds, and are stopped at random moments for longer than the server waits. Every few seconds a
 writer or a reader is killed and replaced. A well-behaved client with a run of its own puts and reads one small sample
-every 20 ms; it starts a minute before the others.
+every 20 ms; it starts up to a minute before the others.
 
-Checks, from /proc of the server and the times of that client: after the first sixth of the time (ten minutes of an
-hour) the memory in use, as the median of a minute, grows by at most 5 %, and its peak stays below the limit that
-deploy/OPERATING.md gives a container (1.3 times the budget plus 256 MiB); descriptors and threads stay within a tenth
-of their number at that time, and descriptors return to their initial number when the others have gone (pools keep their
-threads); and 99 of 100 puts and reads take at most 3 times as long as before the others started. Prints a JSON line per
-transport. Exit status 1 if a check failed.
+The first sixth of DURATION (10 minutes of an hour) under this load gives the reference. Checks, from the server's /proc
+and the times that the well-behaved client measures:
+  - after the reference, the memory in use, as the median of a minute, grows by at most 5 %, and its peak stays below the
+    limit that deploy/OPERATING.md gives a container (1.3 times the budget plus 256 MiB)
+  - after the reference, the numbers of descriptors and threads grow by at most 10 %
+  - when the others have gone, descriptors return to their number before the load (threads do not: pools keep them)
+  - the 99th percentiles of puts and reads are at most 3 times those before the others started
+Prints a JSON line per transport. Exit status 1 if a check failed.
 
-In use, the other clients run on other machines. Here they run at the lowest priority, so that the times are those of
-the server and not of the wait for a processor.
+In production, the other clients run on other machines. Here they run at the lowest priority, so that the times are
+those of the server and not of the wait for a processor.
 
 Needs ROUTING_REPLAY_SERVER and the environment of the client's tests.
 """
@@ -170,7 +172,7 @@ def sizes(process: subprocess.Popen[bytes]) -> tuple[int, int, int, int]:
 
 
 def settled(process: subprocess.Popen[bytes], within: float) -> tuple[int, int]:
-    """The fewest descriptors and threads during `within` seconds."""
+    """Looks every second for `within` seconds. Returns the lowest number of descriptors, and that of threads."""
     seen = []
     for _ in range(int(within)):
         seen.append(sizes(process)[:2])
@@ -226,8 +228,8 @@ def pace(
     server: Server | None = None,
     found: list[tuple[int, int, int, int]] | None = None,
 ) -> None:
-    """Makes a call of the well-behaved client every 20 ms, disturbs the others every 3 s, and samples the server every
-    second."""
+    """Makes a put and a read of the well-behaved client every 20 ms, kills or stops one of the others every 3 s, and
+    adds the server's sizes to `found` every second."""
     end = time.monotonic() + seconds
     look = act = time.monotonic()
     while (now := time.monotonic()) < end:

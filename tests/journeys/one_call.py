@@ -1,10 +1,10 @@
-"""Makes one append or one read when a line arrives on standard input, and prints the Python functions it called as
-JSON.
+"""Makes one append or one read when a line arrives on standard input, and prints a JSON list of the Python functions
+that ran during it. journeys_test.py traces the same call with a debugger.
 
 Usage: one_call.py append|read
 
 The first call of a process also connects, opens a stream and opens the run, so one append and one read are made before
-the traced call. It uses gRPC, whose messages are also those of the direct path.
+the traced call. The client uses gRPC, not the direct path; both send the same messages.
 """
 
 import json

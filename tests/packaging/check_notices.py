@@ -67,10 +67,10 @@ def main() -> None:
         if kinds[each] in PARTS:
             check(f"{package['name']} {package['versionInfo']}" in notices, f"no notice of {package['name']}")
     for part in filter(None, options.parts.split(",")):
-        check(part in parts, f"the bill does not list {part} as a part of {options.name}")
+        check(part in parts, f"the SBOM does not list {part} as a part of {options.name}")
     for copy in sorted(options.libraries.iterdir()) if options.libraries else ():
         package = package_of(copy.name)
-        check(parts.get(package) == "CONTAINS", f"the bill does not list {package}, which has {copy.name}")
+        check(parts.get(package) == "CONTAINS", f"the SBOM does not list {package}, the package of {copy.name}")
     print(f"{options.name}: {len(parts)} parts, {len(packages) - len(parts) - 1} dependencies")
 
 

@@ -30,8 +30,8 @@ MtpPlacement MtpBehindLastStage(const LayerSplit& split, int32_t virtual_stages)
 }
 
 // Returns the number of layers of each pipeline rank: the first and the last rank as given in the split, the other
-// layers spread evenly over the other ranks. Nothing if they cannot be spread evenly, or if layers would be in two
-// stages.
+// layers spread evenly over the other ranks. Nothing if they cannot be spread evenly, if the split gives more layers
+// than there are, or if it gives both a first and a last rank to a pipeline of one.
 std::optional<std::vector<int32_t>> SpreadLayers(const LayerSplit& split, int32_t layers) {
   const int64_t first = split.first_stage_layers.value_or(0), last = split.last_stage_layers.value_or(0);
   const int64_t others =
@@ -67,10 +67,10 @@ absl::Status CheckOneRank(const LayerSplit& split, size_t stages, absl::string_v
                                      "virtual stages need at least two pipeline ranks"));
 }
 
-// Splits without written-out stages: even, with embedding and loss counted, or with a given first or last stage
-// (get_num_layers_to_build).
+// Splits that do not list every stage: the layers are spread evenly, with or without the embedding and the loss counted
+// as layers, or evenly except for a given first or last stage. Follows Megatron's get_num_layers_to_build.
 
-// Returns the number of layers of each pipeline rank, over all of its chunks.
+// The number of layers of each pipeline rank, over all of its chunks.
 using RankLayers = std::vector<int32_t>;
 
 // The embedding and the loss count as one layer each if the split says so.
@@ -152,7 +152,7 @@ struct Repeat {
   size_t end = 0;
 };
 
-// Reads "*n" at `at`; a number above kMaxLayoutText becomes kMaxLayoutText.
+// Reads "*n" at `at`; a number above kMaxLayoutText becomes kMaxLayoutText + 1, which WriteOut rejects.
 std::optional<Repeat> ReadTimes(absl::string_view text, size_t at, absl::string_view body) {
   if (at + 1 >= text.size() || text[at] != '*' || !absl::ascii_isdigit(text[at + 1])) return std::nullopt;
   Repeat repeat{.body = body, .end = at + 1};
@@ -380,7 +380,7 @@ absl::Status CheckSizes(const LayerSplit& split) {
   return status;
 }
 
-// If all stages are written out, their sizes must not be given as well.
+// A layout or a hybrid pattern lists all stages; then the split must not give sizes of stages as well.
 absl::Status CheckBranches(const LayerSplit& split) {
   if (split.layout && split.hybrid) {
     return Invalid("split.layout", "a layout and a hybrid pattern both define the stages: give only one of them");
@@ -404,7 +404,8 @@ absl::StatusOr<StageCounts> CountsOf(const LayerSplit& split) {
   return CountsOfSizes(split);
 }
 
-// Chunk v of rank p starts where all chunks before (v, p) end, v outer and p inner.
+// Returns the layers of each stage, chunk v of rank p at [p * chunks + v]. Megatron fills the chunks 0 of all ranks
+// first, then the chunks 1 of all ranks, and so on: each chunk starts at the layer where the one before it ends.
 std::vector<LayerRange> PlaceStages(const std::vector<int32_t>& stages, int32_t pipeline_size) {
   const size_t chunks = stages.size() / pipeline_size;
   std::vector<LayerRange> ranges(stages.size());

@@ -42,7 +42,7 @@ absl::Status CheckPieces(const MicroBatchLayout& layout, absl::Span<const Sequen
   return absl::OkStatus();
 }
 
-// Returns the entries of `run` that show rows [begin, end) of its sequence, renumbered as rows of a piece.
+// Adds the entries of `run` that show rows [begin, end) of its sequence to `out`, renumbered as rows of `piece`.
 void AddPart(const RowRun& run, int64_t begin, int64_t end, RowState state, int32_t index, const SequencePiece& piece,
              RowMap& out) {
   const int64_t first = std::clamp<int64_t>(begin - run.row, 0, run.count);

@@ -19,7 +19,8 @@ namespace {
 using routing_replay::testing::FiberLane;
 using routing_replay::testing::FiberWarp;
 
-// `run` calls its argument with the lanes of a row, and with the operations that order their memory.
+// Computes each row forward and backward. `run` gets a function(lanes, sync) for each row and calls it, on a warp once
+// in each lane. `sync` makes what all lanes wrote in the forward part visible to the backward part.
 template <typename D, typename Run>
 Results<D> ByRows(const Inputs<D>& in, Run run) {
   Results<D> out(in.config, static_cast<int64_t>(in.states.size()));

@@ -235,7 +235,8 @@ class OutputsTest(ServerTest):
         metrics = attachment.metrics()
         self.assertEqual([metrics[name] for name in ("handed_over", "dropped", "waiting_bytes")], [1, 2, 0])
         self.assertEqual(self.run_.stat("c/0").unrecorded, ())
-        for sample in ("c/1", "c/2"):  # The append for which it waited, and the rest of the call.
+        # When the call was cancelled, c/1 waited for room, and c/2 was still to come.
+        for sample in ("c/1", "c/2"):
             state = self.run_.stat(sample)
             self.assertEqual((state.unrecorded, state.sealed), (((0, 4),), True))
 

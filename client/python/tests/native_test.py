@@ -89,7 +89,8 @@ class NativeTest(ServerTest):
     def test_a_client_that_is_dropped_goes_once_its_appends_are_sent(self) -> None:
         command = [sys.executable, "-c", DROPPED, self.server.endpoint]
         done = subprocess.run(command, check=True, timeout=100, capture_output=True, text=True)
-        self.assertEqual(done.stdout.split(), ["0", "2"])  # The main thread, and that of the log.
+        # No sockets. Two threads: the main thread and the one that writes the log.
+        self.assertEqual(done.stdout.split(), ["0", "2"])
         self.assertTrue(self.client.run("dropped").stat("s").sealed)
 
     def test_several_appends_at_once(self) -> None:

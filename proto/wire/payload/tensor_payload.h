@@ -21,7 +21,7 @@ struct DecodeOptions {
   int64_t row_start = 0;  // Absolute row of the tensor's first recorded row slot.
   // Slots of the tensor's first axis to use; the others are ignored. Absent: all.
   std::optional<RowRange> take;
-  // The K axis holds 2K slots: the ids, then as many that are ignored.
+  // The K axis has 2K slots: first the K ids, then K other values, such as weights, which are ignored.
   bool ids_and_weights = false;
   // Rows of [row_start, row_start + rows) that the engine did not deliver, as a normal list. The tensor has no
   // slots for them: its rows fill the gaps between them in order.

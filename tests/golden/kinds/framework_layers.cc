@@ -1,5 +1,6 @@
-// layers_*: the decoder layers and the payload columns of one pipeline rank. Ours must be Megatron's own placement and
-// the right columns, even if the framework's are wrong.
+// layers_*: the decoder layers of one pipeline rank, and the columns of the payload that it takes. Our layers must be
+// those of Megatron. Our columns must be those of the framework, or, if the case says that the framework takes wrong
+// ones ("known_wrong"), its "correct" columns.
 #include "absl/strings/str_cat.h"
 #include "tests/golden/kind.h"
 #include "tests/golden/kinds/split_of.h"

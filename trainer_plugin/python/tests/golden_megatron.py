@@ -441,7 +441,7 @@ class TracedRouter(nn.Module):
 
 
 def as_sets(value: Any) -> Any:
-    """Ignores the order of ids in a row, which Megatron leaves open if gradients are off."""
+    """Sorts the ids of each row, because Megatron does not define their order if gradients are off."""
     if isinstance(value, dict):
         return {key: as_sets(item) for key, item in value.items()}
     if isinstance(value, list):

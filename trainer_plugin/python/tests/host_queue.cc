@@ -1,4 +1,5 @@
-// Realignment of a staged block on the CPU, for the tests of what a GPU does with one (host_queue.py).
+// Realigns a staged block on the CPU. With it, tests of the code that does this on a GPU run without one
+// (host_queue.py).
 #include <cstdint>
 
 #include "routing_replay/trainer/realign.h"

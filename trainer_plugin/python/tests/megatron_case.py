@@ -41,7 +41,8 @@ class MegatronCase(unittest.TestCase):
         return torch.randn(sum(LENGTHS[index]), 1, models.HIDDEN, generator=generator)
 
     def attach(self, chunks: Any, config: Any, source: Any, **options: Any) -> Any:
-        """The last row of a sample is live, as `by_hand` has it."""
+        """Attaches a replay in which the last row of a sample routes live, as in `by_hand`. Its index buffers are
+        those of a GPU, on a queue that the CPU simulates."""
         options.setdefault("last_row", "live")
         replay = megatron.attach(chunks, config, source=source, ranks={"pp": 0}, **options)
         self.addCleanup(replay.detach)

@@ -51,7 +51,8 @@ class Rollout:
         )
 
     def ids(self, index: int, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """[N, K] of a micro-batch, and [N] whether the row has a route: the last token of a sample has none."""
+        """For one layer and all N tokens of a micro-batch: the ids [N, K], and [N] bools: True if the row has a route.
+        The last token of a sample has none; its ids repeat those of the row before it."""
         column = self.moe.index(layer)
         ids, recorded = [], []
         for rows in self.rows[index]:
@@ -92,8 +93,8 @@ def pattern(config: Any) -> list[bool]:
 
 
 def by_hand(model: Any, rollout: Rollout, index: int, hidden: torch.Tensor) -> torch.Tensor:
-    """Megatron's own replay of one micro-batch, layer by layer, without recompute: rows without a route get the experts
-    that they would choose."""
+    """Runs one micro-batch with Megatron's own replay, layer by layer, without recompute. Rows without a route get the
+    experts that the router would choose for them."""
     for layer in model.decoder.layers:
         if layer.layer_number - 1 in rollout.moe:
             router = layer.mlp.router

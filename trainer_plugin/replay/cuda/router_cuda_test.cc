@@ -101,7 +101,8 @@ void ExpectAsOnCpu(const Inputs<D>& in) {
   EXPECT_EQ(device.counters.live_rows, cpu.counters.live_rows);
   EXPECT_EQ(device.counters.pad_rows, cpu.counters.pad_rows);
   EXPECT_EQ(device.counters.clamped_ids, cpu.counters.clamped_ids);
-  // Compares the other results for the ids that the device has chosen.
+  // The device may choose other experts where scores are nearly equal. So the CPU replays the device's choice, and the
+  // other results are compared for the same ids.
   Inputs<D> replay = in;
   replay.indices = device.chosen;
   replay.states.assign(in.states.size(), RowState::kReplayed);

@@ -58,7 +58,7 @@ absl::StatusOr<std::vector<RouteIds>> JoinPieces(const Geometry& geometry, const
 // which is 1 for equal weights and 0 for unrelated rows, whatever E, K and popular experts there are. Neighbouring
 // tokens are slightly related (about 0.2 in deep layers of Mixtral, arXiv 2401.04088, table 5).
 
-// Two limits in one. If weights have only drifted, the plan's `kept` is above this value. And a known mistake is named
+// Used as two limits: if weights have only drifted, the plan's `kept` is above this value; and a known mistake is named
 // only if its `kept` exceeds the plan's by more than this value (if AlignmentInput::replayed, by any amount).
 inline constexpr double kLeastKept = 0.25;
 // With fewer (row, layer) pairs to compare, nothing is concluded.
@@ -74,7 +74,7 @@ struct Alignment {
   // The best explanation: "none" if no known mistake's measure exceeds that of the plan by more than kLeastKept.
   Explanation rows;
   Explanation layers;
-  // The sequence and layer whose record fits the plan worst; nothing if no row of it is compared.
+  // The sequence whose record fits the plan worst, and the layer, over all sequences. Absent if no rows were compared.
   std::optional<int32_t> sequence;
   std::optional<int32_t> layer_id;
 };

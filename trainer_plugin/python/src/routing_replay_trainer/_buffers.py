@@ -68,7 +68,7 @@ class Buffers:
         self._slots.give(number)
 
     def fetch(self, number: int, source: Source, plan: Plan, **options: Any) -> Batch:
-        """Fetches the plan's rows into the buffer with this number. options: those of source.fetch"""
+        """Fetches the plan's rows into the buffer with this number. `options` are passed to source.fetch."""
         return source.fetch(plan, out=self._memory(number, plan), **options)
 
     def empty(self, number: int, plan: Plan) -> Sequence[NDArray[Any]]:

@@ -1,5 +1,6 @@
-"""Hooks on a live model: hooks on the module whose calls are the forward parts of passes, the answers that each router
-gets, and counters, which stay on the device until they are read. Needs torch.
+"""What a replay attaches to a model: hooks that begin a pass before each call of a module and end its forward part
+after the call, a binding that gives each router its ids, and counters, which stay on the device until they are read.
+Needs torch.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from routing_replay_trainer.metrics import Counters, layer_key
 
 class PassHooks:
     """module: a model chunk, or another module that contains all routers that ask `passes`
-    begin: called before the module, with the module's arguments; begins a pass in `passes`, or does nothing, and the
-        call routes live
+    begin: called before the module, with the module's arguments; begins a pass in `passes`, or does nothing, so that
+        the call routes live
     """
 
     def __init__(self, module: Any, passes: ChunkPasses, begin: Callable[[Any, Any], None]) -> None:
@@ -122,7 +123,7 @@ def _remove_copied(module: Any) -> None:
             module._forward_pre_hooks_with_kwargs.pop(number, None)
 
 
-_MOST = 512  # Maximum number of calls that have counters of their own at the same time.
+_MOST = 512  # Tally adds up the counters of router calls on the device when it holds this many.
 
 
 _COUNTED = ("replayed_rows", "unrecorded_rows", "live_rows", "pad_rows", "fallback_sequences")  # Fields of a batch.
@@ -162,8 +163,8 @@ class Tally:
         self._overlap[layer] = top_k, counts if before is None else counts + before[1]
 
     def called(self, counters: torch.Tensor) -> None:
-        """counters: `ops.Replayed.counters` of a replaying call. Most calls of this method neither wait for the device
-        nor launch a kernel; only one in many does."""
+        """counters: `ops.Replayed.counters` of a replaying call. Does not wait for the device, and launches a kernel
+        only when it has _MOST counters to add up."""
         self._calls.append(counters)
         if len(self._calls) == _MOST:
             self._calls = [torch.stack(self._calls).sum(0)]
@@ -173,7 +174,7 @@ class Tally:
         self._repeated[layer] = rows + self._repeated.get(layer, 0)
 
     def count_into(self, counters: Counters) -> None:
-        """Returns the values for keys of the metrics table, and sets all counts to zero."""
+        """Adds the counts to `counters`, under keys of the metrics table, and sets them to zero."""
         self.settle()
         for name in _COUNTED:
             counters.count(name, self._rows[name])
@@ -263,7 +264,8 @@ class Binding:
         live_pads: pads also choose live; else they take filler ids
         """
         batch, ids, wants_live = answer.of.batch, self.ids(answer, device).long(), self.wants_live(answer)
-        # These include last tokens with filler ids. If only pads lack a record, no live choice is needed.
+        # `pads` includes last tokens that take filler ids. If only pads lack a record and they take filler ids, no live
+        # choice is needed.
         live_pads = live_pads and batch.plan.described["row_map"]["pads"] > 0
         has_live = live_pads or batch.unrecorded_rows + batch.live_rows > 0
         if has_live or wants_live:
@@ -279,14 +281,14 @@ class Binding:
         return ids
 
     def chose(self, answer: Answer, chosen: torch.Tensor) -> None:
-        """Returns the choice [N, K] in a pass that records or compares."""
+        """In a pass that records or compares, call this with the choice [N, K] that the router makes and keeps."""
         self.seen(answer, chosen)
         self.used(answer, chosen)
 
     def seen(self, answer: Answer, chosen: torch.Tensor) -> None:
-        """Makes the live choice [N, K]. A pass that records keeps this choice; other passes count how much of it agrees
-        with the ids that are replayed, or in mode shadow would be. A recompute makes the same choice again and counts
-        nothing."""
+        """Call with the live choice [N, K]. A pass that records keeps it. Other passes count how much of it agrees with
+        the ids that are replayed (mode shadow: that would be replayed). In a recompute does nothing, because the same
+        choice was counted in the forward pass."""
         if answer.recompute:
             return
         if answer.of.use == "record":
@@ -299,7 +301,7 @@ class Binding:
             answer.of.watch.saw(answer.of.key.chunk, answer.of.batch, answer.slot, chosen, ids, counts)
 
     def called(self, answer: Answer, counters: torch.Tensor) -> None:
-        """counters: counters of a call of our operator. A recompute is not counted again"""
+        """counters: those of a call of our operator; not added if the call is a recompute"""
         if not answer.recompute:
             self._tally.called(counters)
 
@@ -308,9 +310,9 @@ class Binding:
         return answer.of.watch is not None and not answer.recompute
 
     def used(self, answer: Answer, chosen: torch.Tensor) -> None:
-        """Returns the choice [N, K] with which the router continues. In a recompute this is the choice of the forward
-        pass, because otherwise gradients would not match the activations. Choices are compared as sets, because
-        torch.topk's order depends on whether gradients are needed."""
+        """Call with the choice [N, K] with which the router continues. A recompute must use the choice of the forward
+        pass, because otherwise gradients would not match the activations; rows that differ are counted. Choices are
+        compared as sets, because torch.topk's order depends on whether gradients are needed."""
         if answer.of.watch is None or answer.of.forward_only:
             return
         # Compared as int16, because torch cannot compare uint16; the bits of equal ids are equal.

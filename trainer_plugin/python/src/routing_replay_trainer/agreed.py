@@ -135,7 +135,7 @@ class Steps:
                 take_no_part(self._collective, self.source.deadline, wrong)
 
     def count(self) -> None:
-        """Returns what the source has counted since the last call."""
+        """Adds what the source has counted since the last call to the counters of the contract."""
         counters, counts = self._contract.counters, self.source.counts()
         counters.count("fetch_wait_s", counts["wait_s"])
         counters.count("fetch_timeouts", counts["timeouts"])
@@ -221,8 +221,8 @@ class Steps:
         self._fetched.clear()
 
     def _judge(self, where: str, seen: _Seen) -> None:
-        """Raises FallbackLimitError if too many samples fall back. A replay that only compares logs a warning instead,
-        if no sample is left to compare, once for each set of reasons."""
+        """Raises FallbackLimitError if too many samples fall back. If decisions do not bind (mode shadow) and no sample
+        is left to compare, logs a warning, once for each set of statuses."""
         by_status: Counter[str] = Counter()
         for (_, status, action), count in seen.items():
             if action != "replay":

@@ -40,19 +40,19 @@ class Key(NamedTuple):
 
 KEYS = (
     Key("replayed_rows", "sum", "local rows, of each chunk of the model, whose recorded experts were replayed"),
-    Key("unrecorded_rows", "sum", "local rows of real tokens that routed live: no route was recorded, or a fallback"),
+    Key("unrecorded_rows", "sum", "local rows of tokens that routed live: route not recorded, or sample fell back"),
     Key("live_rows", "sum", "local rows of sequences without a sample (None, or handle 0)"),
     Key("pad_rows", "sum", "local rows of padding, and of last tokens that get filler experts (option last_row)"),
-    Key("replayed_fraction", "ratio", "replayed_rows over all rows that are no pads"),
-    Key("unrecorded_fraction", "ratio", "unrecorded_rows over all rows that are no pads"),
-    Key("live_fraction", "ratio", "live_rows over all rows that are no pads"),
+    Key("replayed_fraction", "ratio", "replayed_rows over all rows but pad_rows"),
+    Key("unrecorded_fraction", "ratio", "unrecorded_rows over all rows but pad_rows"),
+    Key("live_fraction", "ratio", "live_rows over all rows but pad_rows"),
     Key("clamped_ids", "sum", "ids out of range that a router was given: a broken buffer (our operator only)"),
     Key("zero_probabilities", "sum", "replayed experts with probability 0, which some dispatchers lose (our operator)"),
-    Key("fallback_sequences", "sum", "sequences, of each pass of a chunk, that routed live as a whole"),
+    Key("fallback_sequences", "sum", "sequences that routed live because their sample fell back, counted in each pass"),
     Key("fallback_fraction", "ratio", "fallback_sequences over all sequences of which the rank needs rows"),
     Key("step_samples", "max", "samples of begin_step, the same on all ranks of a replica"),
-    Key("step_fallback_samples", "max", "those of them that the ranks agreed to route live"),
-    Key("step_dropped_samples", "max", "those of them that the caller must leave out of the loss"),
+    Key("step_fallback_samples", "max", "samples of begin_step that the ranks agreed to route live"),
+    Key("step_dropped_samples", "max", "samples of begin_step that the caller must leave out of the loss"),
     Key("weight_lag_max", "max", "how many weight versions the oldest replayed row is behind that of begin_step"),
     Key(
         "weight_version/mixed_ratio",
@@ -70,11 +70,11 @@ KEYS = (
     Key("overlap/layer_NN", "ratio", "replayed experts that are in the live choice of the layer's router, too"),
     Key("live_mismatch/layer_NN", "sum", "compared rows whose live experts differ from the replayed ones"),
     Key("recompute_mismatch/layer_NN", "sum", "rows whose experts differed between recompute and forward: a fault"),
-    Key("no_overlap_fraction", "ratio", "compared rows of a layer whose replayed and live experts have none in common"),
+    Key("no_overlap_fraction", "ratio", "compared (row, layer) pairs with no live expert among the replayed ones"),
     Key("no_overlap_alarms", "sum", "micro-batches that match their record so badly that a fault is likely"),
     Key("mismatch/k3_kl", "ratio", "estimated divergence of the trainer's policy from the rollout's, per token"),
     Key("mismatch/mean_abs_diff", "ratio", "absolute difference of the log-probabilities, per token"),
-    Key("mismatch/fraction_above_2x", "ratio", "tokens whose two probabilities differ by more than a factor of 2"),
+    Key("mismatch/fraction_above_2x", "ratio", "share of tokens whose two probabilities differ by over a factor of 2"),
 )
 _BY_NAME = {key.name: key for key in KEYS}
 _LAYER = re.compile(r"layer_\d+$")

@@ -55,8 +55,8 @@ def attach(
 
 
 class Replay(Attached):
-    """What `attach` returns. Used by the thread that runs the schedule; recompute may come from the autograd engine's
-    thread.
+    """What `attach` returns. Use it in the thread that runs the schedule. Its hooks also run in threads of the autograd
+    engine, if checkpoints recompute there.
     """
 
     _AT_ONCE = False
