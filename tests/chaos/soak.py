@@ -10,8 +10,8 @@ every 20 ms; it starts up to a minute before the others.
 
 The first sixth of DURATION (10 minutes of an hour) under this load gives the reference. Checks, from the server's /proc
 and the times that the well-behaved client measures:
-  - after the reference, the memory in use, as the median of a minute, grows by at most 5 %, and its peak stays below the
-    limit that deploy/OPERATING.md gives a container (1.3 times the budget plus 256 MiB)
+  - after the reference, the memory in use, as the median of a minute, grows by at most 5 %, and its peak stays below
+    the limit that deploy/OPERATING.md gives a container (1.3 times the budget plus 256 MiB)
   - after the reference, the numbers of descriptors and threads grow by at most 10 %
   - when the others have gone, descriptors return to their number before the load (threads do not: pools keep them)
   - the 99th percentiles of puts and reads are at most 3 times those before the others started
