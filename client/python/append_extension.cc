@@ -4,15 +4,15 @@
 //   queue(appender, arguments, options)
 //
 // `queue` takes the arguments and keywords of Appender.append. It makes only plain appends, and never waits: a
-// contiguous array of ids, and integers of the right type. It never raises because of an argument: ctypes' way names
-// what is wrong. Returns
+// contiguous array of ids, and integers of the right type. It never raises because of an argument: it returns 0, and
+// the call through ctypes then raises an error that names the argument. Returns
 //
 //   n > 0          the sequence number
 //   0              not a plain append: nothing has happened, and the caller goes through ctypes
 //   -2^62 - n      the sequence number n of an append whose rows were dropped, because the queue is full
-//   another < 0    the negative address of the rr_error, which the caller owns
+//   any other < 0  minus the address of the rr_error, which the caller owns
 //
-// Uses the stable interface of Python 3.11, whose buffers 3.10 has as well.
+// Uses the stable ABI of Python 3.11, the first with the buffer functions. Python 3.10 has these functions, too.
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -31,7 +31,7 @@ constexpr int64_t kDropped = int64_t{1} << 62;
 
 decltype(&rr_appender_append) append_function = nullptr;
 
-// Returns false, and raises nothing, for what is not exactly an int, or does not fit.
+// Returns false if the value is not exactly an int, or does not fit in 64 bits. Leaves no Python exception set.
 bool TakeInteger(PyObject* value, int64_t& out) {
   if (!PyLong_CheckExact(value)) return false;
   out = PyLong_AsLongLong(value);

@@ -29,7 +29,7 @@ Missing MissingOf(const SampleState& state) {
 
 int64_t LengthOf(const SampleState& state) { return state.num_tokens.value_or(state.committed_rows); }
 
-// Limit for bins, because each has a counter per expert.
+// Largest number of bins of weight versions. Limited, because each bin has a counter per expert of each layer.
 constexpr size_t kVersionBins = 32;
 
 }  // namespace

@@ -150,7 +150,7 @@ absl::StatusOr<Document> MakeToken(const TokenOptions& options) {
   }
   if (options.append.empty()) return made;
   if (absl::Status status = AppendEntry(options.append, entry); !status.ok()) {
-    // The token only becomes valid when its entry is in the server's file.
+    // Without an entry in the server's file the token is worthless, so its own file is removed.
     if (!options.file.empty()) unlink(options.file.c_str());
     return status;
   }

@@ -44,7 +44,7 @@ enum class TurnOutcome : uint8_t { kFinished, kAborted, kPreempted };
 
 // One answer of the engine, or a change of the history without an answer.
 struct Turn {
-  // The new history is the first `tokens_start` tokens of the old one, followed by these. Absent: no change.
+  // The new history is the first `tokens_start` tokens of the old history, then `tokens`. Absent: no change.
   std::optional<absl::Span<const uint32_t>> tokens;
   int64_t tokens_start = 0;
   // Absolute rows that the engine delivered, including rows of −1. Absent: none.

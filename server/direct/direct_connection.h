@@ -76,10 +76,11 @@ class DirectConnection final : public LoopSocket, public std::enable_shared_from
   // Sends as much as the socket accepts now.
   void Flush();
   void OnEndSent();
-  // Answers a greeting, and switches to shared memory if enough of it is left.
+  // Answers a greeting, and switches to shared memory if enough of the budget for it is left.
   void OfferMemory();
   void Discard();
-  // Tells the loop which events to watch. `too_early`: events that arrived while none was wanted.
+  // Tells the loop which events to watch. `too_early`: events that arrived although nothing is wanted now. Bytes among
+  // them are not watched until bytes are wanted, because the loop would wake for them again and again.
   void Watch(uint32_t too_early = 0);
   bool WantsBytes() const { return state_ == State::kIdle || (state_ == State::kInCall && came_ != nullptr); }
   void Complete(CallEvent*& event, bool ok);

@@ -89,7 +89,7 @@ struct Caller {
 // Not thread-safe.
 class CallRecord {
  public:
-  // `method` is one of the service; both outlive the record.
+  // `method`: the name of a method of the service. It and `caller` must outlive the record.
   CallRecord(CallBook& book, absl::string_view method, const Caller& caller);
   CallRecord(const CallRecord&) = delete;
   CallRecord& operator=(const CallRecord&) = delete;

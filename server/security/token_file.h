@@ -4,8 +4,8 @@
 //     sha256: 9f86d08188…      # Of the token, in hex. `rrctl token` makes a token and its entry.
 //     runs: [grpo-]            # Prefixes of run names; "" is every run.
 //     scopes: [put, read]      # Any of put, read, admin.
-//     max_runs: 20             # Optional: it makes no further run where there are this many of its prefixes.
-//     expires: 2027-01-31      # Optional: the begin of that day in UTC, or a time with its zone (RFC 3339).
+//     max_runs: 20             # Optional: with this many runs of these prefixes, the token creates no more.
+//     expires: 2027-01-31      # Optional: the start of that day in UTC, or a time with its zone (RFC 3339).
 //
 // A token that has several entries may do what any of them allows.
 #ifndef SERVER_SECURITY_TOKEN_FILE_H_

@@ -170,7 +170,7 @@ class RowPieces {
 
   // The parts of pieces inside `range`, ascending.
   std::vector<RowPiece> Find(RowRange range) const;
-  // Number of these parts.
+  // Number of parts that Find(range) returns.
   size_t Count(RowRange range) const;
 
  private:
@@ -197,7 +197,7 @@ class PieceChange {
 
   // Budget bytes of the blocks that this change makes.
   int64_t cost() const { return cost_; }
-  // Budget bytes of the blocks that it replaces and that only these pieces hold.
+  // Budget bytes of the blocks that this change replaces and that only `pieces` hold.
   int64_t reclaimable_bytes() const { return reclaimable_bytes_; }
 
   // Pieces before this index stay as they are.
@@ -205,9 +205,9 @@ class PieceChange {
 
   // DATA_LOSS naming row and layer if a part's bytes do not match their CRC.
   absl::Status Merge();
-  // After a successful Merge: the future pieces from the window of committed.begin on.
+  // After a successful Merge: the pieces that the sample will have from the window of committed.begin on.
   absl::Span<const RowPiece> tail() const { return tail_; }
-  // The new blocks among them.
+  // The blocks of tail() that are new.
   absl::Span<const std::shared_ptr<StoredBlock>> added() const { return added_; }
   // Requires a successful Merge. Puts reclaimable_bytes() into `pool` and takes cost() bytes out of it. Returns the
   // pieces that it replaced.

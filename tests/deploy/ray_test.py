@@ -146,7 +146,7 @@ class RayTest(unittest.TestCase):
             return state["listens"] and state["pid"] != before
 
         until(another_listens, "the actor is back with another server")
-        until(lambda: ended(before), "the server before it has ended")
+        until(lambda: ended(before), "the earlier server has ended")
         self.assert_served(endpoint, "c")
 
     def test_servers_that_cannot_start_are_told_and_gone(self):

@@ -42,7 +42,7 @@ class ServerLogTest(unittest.TestCase):
         return [json.loads(line)["event"] for line in server.stderr.read().splitlines()]
 
     def test_it_waits_for_redis_and_says_so(self):
-        # Tests both servers at once because each attempt to reach Redis, also during shutdown, takes 5 s.
+        # Runs both servers at once, because each attempt to reach Redis takes 5 s, also during a shutdown.
         later, asked_to_end = free_port(), free_port()
         operations = f"127.0.0.1:{free_port()}"
         goes_on = self.start("--store", f"redis://127.0.0.1:{later}")
@@ -51,12 +51,12 @@ class ServerLogTest(unittest.TestCase):
             first = json.loads(server.stderr.readline())
             self.assertEqual((first["level"], first["event"]), ("warning", "warning"))
             self.assertIn("waiting for Redis", first["message"])
-        with self.subTest("and tells that it is not ready"):
+        with self.subTest("and its metrics say that it is not ready"):
             metrics = urlopen(f"http://{operations}/metrics", timeout=60).read().decode()
             for line in ("routing_replay_ready 0", "routing_replay_build_info{", "process_open_fds "):
                 self.assertIn(f"\n{line}", metrics)
         ends.send_signal(signal.SIGTERM)
-        with self.subTest("and goes on when it comes"):
+        with self.subTest("and starts when Redis does"):
             redis = shutil.which("redis-server") or shutil.which("redis-check-rdb")  # The same program under two names.
             if redis is None:
                 self.skipTest("there is no redis-server (Debian: redis-tools)")
@@ -65,7 +65,7 @@ class ServerLogTest(unittest.TestCase):
             self.addCleanup(store.wait)
             self.addCleanup(store.kill)
             self.assertEqual(json.loads(goes_on.stderr.readline())["event"], "started")
-        with self.subTest("and ends when it is asked to"):
+        with self.subTest("and ends on SIGTERM while it waits"):
             self.assertEqual(ends.wait(60), 0)
             self.assertEqual(self.events(ends), ["stopped"])
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Runs SkyRL itself on the CPU with the README's recipe: its R3 compared with ours, and its trainer's `train` from data
-# set to release. Two minutes.
+# Runs SkyRL itself on the CPU with the README's recipe: compares its R3 with ours, and runs its trainer's `train` from
+# the data set to the release of the samples. Takes two minutes.
 #
 #   tests/peers/skyrl.sh [--build DIR]
 #
 #   --build DIR      a release build (default: build/release, built if needed)
 #
-# The environment build/peers/skyrl is created once, in two minutes, and takes 0.8 GB in addition to those of torch and
-# megatron-core. Exit status 77 if packages cannot be installed.
+# The environment build/peers/skyrl is created once. This takes two minutes, and 0.8 GB in addition to the environments
+# of torch and megatron-core. Exit status 77 if packages cannot be installed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh
@@ -15,8 +15,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build=
 peer_options --build "$@"
 
-# alone PYTHON: installs SkyRL without its dependencies, which include vLLM, whose torch is another one, and Flash
-# Attention.
+# alone PYTHON: installs SkyRL without its dependencies. They include Flash Attention, and vLLM, which needs another
+# version of torch.
 alone() { "$1" -m pip install --quiet --disable-pip-version-check --no-deps skyrl==0.4.0 skyrl-gym==0.4.0; }
 
 environment() {

@@ -29,7 +29,8 @@ class Bystander {
  private:
   absl::Status Work(int i) {
     if (i == 0) return FromGrpcStatus(OpenRun(*stub_, "other", "bystander"));
-    // Repeated rows count as new until the server measures the run again, once a second.
+    // A pause, because repeated rows count against --run-budget like new ones until the server measures the run again,
+    // once a second.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     v1::AppendAck ack;
     return FromGrpcStatus(stub_->Put(NewCall("other").get(), OneAppend("bystander", absl::StrCat(i % 50), 3), &ack));

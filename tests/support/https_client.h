@@ -19,7 +19,8 @@ class HttpsConnection {
   void Send(const std::string& bytes) const;
   // Receives until the peer's close_notify.
   std::string ReceiveAll() const;
-  // Whether the peer also closes the socket within a minute.
+  // Waits until the peer closes the socket, at most a minute without data. Returns whether it did. A close_notify only
+  // ends the TLS session.
   bool IsClosed() const;
 
  private:

@@ -145,7 +145,8 @@ constexpr const char* kLayout = "split.layout";
 
 absl::Status InvalidLayout(absl::string_view what) { return Invalid(kLayout, what); }
 
-// A repeat in the text: its `body`, the number of times, and where the text continues.
+// A repeat in the text, such as "t*3" or "(tt|)*3": its `body` ("t", "tt|"), the number of times, and where the text
+// continues.
 struct Repeat {
   absl::string_view body;
   size_t times = 0;
@@ -221,7 +222,8 @@ absl::StatusOr<char> EntryOfName(absl::string_view name) {
 
 int64_t CountOf(absl::string_view stage, char entry) { return std::count(stage.begin(), stage.end(), entry); }
 
-// Checks the first and last entry of the model, and the numbers of layers (validate_layer_layout).
+// Checks that the layout begins with the embedding and ends with the loss, and that it has as many decoder and MTP
+// layers as the model (Megatron's validate_layer_layout).
 absl::Status CheckCounts(const LayerSplit& split) {
   const std::string all = absl::StrJoin(split.layout->stages, "");
   if (all.empty() || all.front() != kStageEmbedding || CountOf(all, kStageEmbedding) != 1) {
@@ -245,7 +247,8 @@ absl::Status CheckCounts(const LayerSplit& split) {
   return absl::OkStatus();
 }
 
-// All MTP layers are in one stage, the last chunk of its rank (validate_layer_layout).
+// Finds the stage of the MTP layers. It must have all of them and be the last chunk of its rank (Megatron's
+// validate_layer_layout).
 absl::StatusOr<MtpPlacement> PlaceMtp(const LayerSplit& split) {
   const std::vector<std::string>& stages = split.layout->stages;
   const int32_t chunks = static_cast<int32_t>(stages.size()) / split.pipeline_size;

@@ -349,7 +349,7 @@ class EndTest(AttachedTest):
             while not queue._waiting:
                 time.sleep(0.01)
             closing = pool.submit(queue.close, PATIENCE)
-            time.sleep(0.3)  # Gives it time to wait for the first one; otherwise both could be in the queue.
+            time.sleep(0.3)  # Until `close` waits for job a. Otherwise b might be in the queue before `close` begins.
             go.set()
             closing.result(PATIENCE)
             taken.result(PATIENCE)

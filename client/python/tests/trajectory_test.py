@@ -66,7 +66,8 @@ class TrajectoryTest(ServerTest):
         return got
 
     def test_turns(self) -> None:
-        """Deltas, whole contexts, weights that change, and the row of each turn's last token."""
+        """Turns give the rows of the whole context, or only the new rows, while the weights change. The row of a turn's
+        last token comes with the next turn."""
         for whole in (True, False):
             run, engine = self.open(), Engine()
             trajectory = run.trajectory(f"whole/{whole}", group=7, engine="test 1")
@@ -381,7 +382,7 @@ class TrajectoryTest(ServerTest):
             run.trajectory("e").add(None, tokens=context, seal=True)
 
     def test_the_example(self) -> None:
-        """As the docstring of the class describes, with an engine that answers like SGLang."""
+        """Runs the example in the docstring of Trajectory, with an engine that answers like SGLang."""
         run, routes = self.open(), Engine()
         version = 3
 

@@ -37,8 +37,8 @@ def port_of(address: str) -> int:
 
 
 class Forwarder:
-    """Forwards connections to `port` of ELSEWHERE to `target`; without a target it accepts connections and sends
-    nothing."""
+    """Forwards connections to `port` of ELSEWHERE to `target`. Without a target it accepts connections and sends only
+    `says`."""
 
     def __init__(self, port: int, target: str | None = None, says: bytes = b"") -> None:
         self._target, self._says = target, says
@@ -98,7 +98,7 @@ class TransportTest(unittest.TestCase):
         return rr.Client(endpoint, **self.security)
 
     def run_of(self, client: rr.Client, name: str = "run") -> rr.Run:
-        """Appends a sample and reads it."""
+        """Opens a run and appends a sample to it."""
         run = client.run(name, GEOMETRY)
         run.append("a", ROWS)
         run.flush(30)
@@ -108,7 +108,7 @@ class TransportTest(unittest.TestCase):
         self.addCleanup(Forwarder(port, target, says).close)
 
     def use(self, endpoint: str, transport: str = "") -> dict[str, object]:
-        """What the client logs during an append and two reads."""
+        """Makes an append and two reads. Returns the client's metrics."""
         with mock.patch.dict(os.environ, {"ROUTING_REPLAY_TRANSPORT": transport}), self.client(endpoint) as client:
             self.assertIsNone(client.metrics()["transport"])
             run = client.run("run", GEOMETRY)
@@ -158,7 +158,7 @@ class TransportTest(unittest.TestCase):
         self.assertEqual(self.direct_lines(), [])
 
     def test_another_address_of_the_server(self) -> None:
-        """Like a service in front of one server, which has both ports."""
+        """The server is reached at another address, which forwards both of its ports, like a Kubernetes Service."""
         direct = reserve_address()
         server = self.start("--direct-listen", direct)
         self.elsewhere(port_of(server.endpoint), server.endpoint)
@@ -188,7 +188,7 @@ class TransportTest(unittest.TestCase):
         self.assertEqual(len(self.direct_lines()), 1, self.lines)
 
     def test_several_servers_behind_one_address(self) -> None:
-        """The other server does not know the ticket."""
+        """The direct port leads to another server than the gRPC port, and that server does not know the ticket."""
         direct = reserve_address()
         server, other = self.start("--direct-listen", direct), self.start("--direct-listen", reserve_address())
         with self.client(other.endpoint) as client:  # The other server issues its own tickets.

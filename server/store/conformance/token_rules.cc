@@ -46,12 +46,12 @@ TEST_P(StoreConformance, RowsShiftedByOneAreRejected) {
   for (int64_t committed : {50, 64}) {
     ReopenRun({.block_rows = kWindow});
     Fill("s", committed);
-    // Rows of [committed + 1, …) sent as if they were the next ones.
+    // Rows from committed + 1 on, sent as rows from `committed` on.
     AppendCommand command = MakeAppend(run_, {.rows = {committed, committed + 20}});
     command.header.token_ids = kPlain.TokenIds({committed + 1, committed + 21});
     command.header.token_check_start = kPlain.TokenCheckAt(committed + 1);
     EXPECT_THAT(store_->Append(std::move(command)), Fails(kExists, Reason::kOtherTokens));
-    // Has the same effect as a repeat from the start.
+    // Stored rows that are sent again with tokens shifted by one are rejected as well.
     AppendCommand repeat = MakeAppend(run_, {.rows = {0, 48}});
     repeat.header.token_ids = kPlain.TokenIds({1, 49});
     EXPECT_THAT(store_->Append(std::move(repeat)), Fails(kExists, Reason::kOtherTokens));

@@ -64,7 +64,8 @@ Outcome RunLayout(const Json& golden_case) {
   if (stages != expect.at("stage_types")) {
     return Failed(absl::StrCat("stages ", stages.dump(), ", expected ", expect.at("stage_types").dump()));
   }
-  // Megatron's functions ignore the rank argument, and on rank 0 always return its first chunk.
+  // Megatron's functions ignore their rank argument: asked on rank 0 for the last rank, they return rank 0's first
+  // chunk.
   const Json& asked = expect.at("asked_on_rank0_for_last_rank_v0");
   return OutcomeOf(asked == expect.at("offset_count").at(0).at(0) ? "" : "rank 0 answers otherwise");
 }

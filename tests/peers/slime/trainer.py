@@ -45,13 +45,13 @@ class Trainer(actors.MegatronTrainRayActor):
         return answer
 
     def look(self) -> dict[str, sides.Counter]:
-        """Counts (layer, experts) of all rows of this rank's routers since the last call, by pass."""
+        """Returns for each pass since the last call how many rows of this rank's routers had each (layer, experts)."""
         self._take("training")
         found, self.found = self.found, {}
         return found
 
     def hooked(self) -> list[str]:
-        """The passes recorded by `hooked` since the last call."""
+        """Returns the passes before which the user's hooks were called since the last call."""
         found = hooked.copy()
         hooked.clear()
         return found

@@ -1,6 +1,6 @@
-"""verl's own R3, with routes in the batch, compared with the README's three lines, with routes in the service: the
-experts at every recorded row must be equal, and the gradients to the last bit. Also tests what routes live: a critic,
-and trajectories whose rows are lost."""
+"""Compares verl's own R3 (routes in the batch) with the README's three lines (routes in the service). The experts of
+every recorded row must be equal, and the gradients equal to the last bit. Also tests two cases in which the routers
+must choose by themselves: a critic, and trajectories whose rows are lost."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from verl.workers.utils.padding import response_from_nested
 
-SAMPLES = 22  # So many samples that one of them is less than 5 %.
-UNRECORDED, LOST = 3, 7  # Of lost trajectories: no rows, and rows that never arrived.
+SAMPLES = 22  # Enough that one sample is less than the 5 % of a step that may fall back.
+UNRECORDED, LOST = 3, 7  # Places of two lost trajectories: the engine gave no rows; the service lost the sample.
 RUN = "grpo-42"
 ADAPTED = ["actor_rollout_ref.model.lora.rank=4"]
 FULL = [f"++actor_rollout_ref.actor.megatron.override_transformer_config.{x}" for x in (
     "recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=1")]  # fmt: skip
-LAYOUTS = {  # Ranks of context parallelism, tokens of a micro-batch on each, and more.
+LAYOUTS = {  # Ranks of context parallelism, most tokens of a micro-batch on each rank, and further options.
     "one rank": (1, 200, []),
     "one rank, full recompute": (1, 64, FULL),
     "two ranks of context parallelism": (2, 32, []),
@@ -59,7 +59,7 @@ class Rollout:
         }
 
     def batch(self, carried: str) -> Any:
-        """In the form of TransferQueue. carried: the column with the routes, or with what replaces them."""
+        """Returns a batch in the form of TransferQueue. carried: its column with the routes, or with their handles"""
         fields = []
         for i, (handle, ids, rows) in enumerate(zip(self.handles, self.tokens, self.routes, strict=True)):
             tokens = torch.tensor(ids)
@@ -91,8 +91,8 @@ class Rollout:
 
 
 def step(config: Any, rollout: Rollout, carried: str) -> dict[str, Any]:
-    """verl's passes on one rank for log-probabilities, for the reference if it is the actor without its adapter, and
-    for training: the inputs of its routers, and the results."""
+    """Runs verl's passes on one rank: log-probabilities; the reference, if it is the actor without its adapter;
+    training. Returns the choices of its routers in each pass, and the results."""
     worker = actors.worker(config)
     [model] = worker.actor.engine.module
     passes, log_probs = [], []
@@ -112,12 +112,13 @@ def step(config: Any, rollout: Rollout, carried: str) -> dict[str, Any]:
 
 
 def integration() -> Any:
-    """Imported by `external_lib`."""
+    """Returns the module that verl imports for its option `external_lib`."""
     return sys.modules["routing_replay_trainer.integrations.verl"]
 
 
 def beside_a_critic(config: Any, rollout: Rollout) -> dict[str, Any]:
-    """A critic's passes for values and training, in a process that also has an actor; then the actor's passes."""
+    """Runs a critic's passes for values and for training, then the actor's pass for log-probabilities, all in one
+    process."""
     actor, critic = actors.worker(config), actors.critic(config)
     [model] = critic.engine.module
     values = rollout.batch("routing_handle")
@@ -136,7 +137,7 @@ def beside_a_critic(config: Any, rollout: Rollout) -> dict[str, Any]:
 
 
 def seen(model: Any) -> list[tuple[int, int, np.ndarray]]:
-    """(layer, token, its experts) of each row of the routers since the last call."""
+    """Returns (layer, token, its experts) of each row that the routers have seen since the last call."""
     rows = []
     for number, layer in enumerate(model.decoder.layers):
         again = len(layer.seen) // len(model.fed)  # Twice if the pass is recomputed.
@@ -189,8 +190,8 @@ class DifferentialTest(unittest.TestCase):
             run.flush()
 
     def others(self, rows: dict[int, Any], ranks: list[Any]) -> tuple[int, int]:
-        """How many of these recorded rows, in all layers of all passes, reached the routers, and how many with other
-        experts."""
+        """Returns how many of these recorded rows reached the routers, over all layers and passes, and how many of them
+        with other experts."""
         found = others = 0
         for layer, token, experts in (row for rank in ranks for one in rank["passes"] for row in one):
             if token in rows:

@@ -83,8 +83,8 @@ class StepTest(trainings.Training):
         self.workers.update_weights(step)
 
     def report(self, metrics: dict[str, float]) -> None:
-        """Bytes that the batches of all passes carried, and would have carried with routes; bytes read, and bytes
-        held."""
+        """Prints bytes: of the handles in the batches of all passes, of the routes that the batches would have carried
+        instead, read from the service, and still held by the service."""
         carried = sum(one.handles.nbytes for one in self.workers.passes)
         rows = sum(len(tokens) for one in self.workers.passes for tokens in one.tokens)
         routes = rows * rollouts.LAYERS * rollouts.TOP_K

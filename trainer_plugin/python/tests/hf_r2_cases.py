@@ -62,7 +62,8 @@ class RecordCases(Cases):
 
     @over("packed")
     def test_r2_records_of_passes_that_were_given_up(self, model: Any, rollout: Rollout) -> None:
-        """They are neither written nor replayed; those that a pass has replayed stay."""
+        """Records of a pass that failed, or whose step was abandoned, are neither written nor replayed. Records that a
+        pass has replayed stay, even if the step is abandoned then."""
 
         def record(replay: Any) -> None:
             with replay.micro_batch(rollout.samples, **rollout.said), torch.no_grad():
@@ -103,8 +104,8 @@ class RecordCases(Cases):
 
     @over("packed")
     def test_r2_sequences_under_one_name(self, model: Any, rollout: Rollout) -> None:
-        """Two sequences with one name, in one micro-batch, and in two of one recording pass. A sample that has been
-        replayed, or whose step has ended, may be recorded again."""
+        """A name that occurs twice is rejected, in one micro-batch and in two micro-batches of one recording pass. A
+        sample may be recorded again after it was replayed, or after its step has ended."""
 
         def passes(replay: Any, samples: list[str], grad: bool = False) -> None:
             with replay.micro_batch(samples, **rollout.said), torch.set_grad_enabled(grad):
@@ -129,7 +130,7 @@ class RecordCases(Cases):
 
     @over("right", "packed")
     def test_r2_by_handle(self, model: Any, rollout: Rollout) -> None:
-        """Samples may be named as recipes name them. What cannot be recorded is rejected before the model computes."""
+        """Samples may be named by handle, as in recipes. What cannot be recorded is rejected before the forward."""
         handles = [-3, 1 << 62]
 
         def passes(replay: Any, samples: list[Any], grad: bool = False) -> None:

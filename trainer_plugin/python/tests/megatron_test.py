@@ -242,7 +242,7 @@ class CallTest(unittest.TestCase):
         self.assertEqual(ends.reads, 1)
 
     def test_lengths_that_begin_step_was_told(self) -> None:
-        """lengths count if boundaries include padding, and not if real boundaries are given, too."""
+        """Lengths are used if the boundaries include padding, and ignored if the real boundaries are given as well."""
         padded = {"format": "THD", "cu_seqlens": [0, 8, 16], "cu_seqlens_padded": [0, 8, 16], "total_rows": 16}
         real = padded | {"cu_seqlens": [0, 7, 12]}
         for called, told, counts in (
@@ -349,7 +349,8 @@ class MicroBatchTest(unittest.TestCase):
             self.assertEqual(caught.exception.field, field)
 
     def test_documents_that_nobody_has_named(self) -> None:
-        """They may hold real tokens, and filler experts would train them wrongly."""
+        """Their rows route live, unless they are declared as padding: they may hold real tokens, which would be trained
+        wrongly with filler experts."""
         geometry = {"num_layers": 2, "num_experts": 64, "top_k": 1}
         source = trainer.LocalSource(geometry)
         source.add("a", np.arange(4).reshape(2, 2, 1), tokens=np.zeros(3, np.int64))
@@ -477,8 +478,8 @@ def plan_of(chunk: int) -> trainer.Plan:
 
 class SlotsTest(unittest.TestCase):
     def test_waste_is_under_one_percent(self) -> None:
-        """The memory held, over the ids of the passes in flight at one time, in an interleaved 1F1B schedule whose
-        micro-batches fill a budget of tokens."""
+        """Compares the memory held with the most bytes of ids in flight at one time. Order and sizes are those of an
+        interleaved 1F1B schedule whose micro-batches fill a budget of tokens."""
         choose = random.Random(5)
         slots = Slots(bytearray)
         flying: list[tuple[int, int]] = []
@@ -506,7 +507,7 @@ class SlotsTest(unittest.TestCase):
 
 
 class PassesTest(unittest.TestCase):
-    """An id encodes its micro-batch, chunk and layer."""
+    """Every id is 8 * micro-batch + layer, so that a wrong answer is noticed."""
 
     def setUp(self) -> None:
         self.buffers = Buffers()
@@ -597,7 +598,8 @@ class PassesTest(unittest.TestCase):
         self.assertEqual(self.chunks[0].in_flight, 0)
 
     def test_a_pass_that_is_over_is_not_recomputed(self) -> None:
-        """Its routers would choose live, and gradients would be computed for other experts."""
+        """A recompute after the end of the pass is an error: its routers would choose live, so that gradients would be
+        computed for other experts than those of the forward pass."""
         ended, dropped = self.begin(3, 0, 0), self.begin(3, 1, 1)
         for index, chunk in ((0, 0), (1, 1)):
             self.ask_all(index, chunk)
@@ -722,7 +724,7 @@ class OptionsTest(unittest.TestCase):
 
 class HandlesTest(unittest.TestCase):
     def test_a_tensor_of_handles(self) -> None:
-        """Handles may also be equal elements that are different objects."""
+        """Handles may be an array, or elements of one. Equal elements need not be the same object."""
         handles = np.array([2**62 + 1, -5])
         for said in (handles, list(handles), [np.array(one) for one in handles], [[Sequence(handles[0])], -5]):
             for one, handle in zip(expected(said, None, [3, 4], {}), handles.tolist(), strict=True):
@@ -733,7 +735,7 @@ class HandlesTest(unittest.TestCase):
 
 class ReplayedTest(unittest.TestCase):
     def test_chunks_take_turns(self) -> None:
-        """Each virtual stage has its own iterator, and is at another micro-batch."""
+        """Each virtual stage has its own data iterator. Two of them may be at different micro-batches."""
         said: list[Any] = []
 
         class Replay:

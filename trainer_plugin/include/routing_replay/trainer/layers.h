@@ -81,13 +81,16 @@ struct LayerRange {
   friend constexpr bool operator==(LayerRange a, LayerRange b) { return a.begin == b.begin && a.end == b.end; }
 };
 
-// How the decoder is split over pipeline stages; names in parentheses are Megatron's. Use at most one of these four:
-// first_stage_layers and last_stage_layers, account_for_…, layout, hybrid. Exception: first_stage_layers or
-// last_stage_layers may be combined with a hybrid pattern that has no "|".
+// How the decoder is split over pipeline stages; names in parentheses are Megatron's. Without further fields, every
+// stage has equally many layers. Only one of these four ways may be used for another split:
+//   - first_stage_layers, last_stage_layers or both
+//   - account_for_embedding, account_for_loss or both
+//   - layout
+//   - hybrid; a pattern without "|" may be combined with first_stage_layers and last_stage_layers
 struct LayerSplit {
   int32_t num_layers = 0;                     // L (num_layers)
   int32_t pipeline_size = 1;                  // P (pipeline_model_parallel_size)
-  std::optional<int32_t> virtual_stages;      // V, model chunks per rank (virtual_pipeline_model_parallel_size). Not
+  std::optional<int32_t> virtual_stages;      // V, model chunks per rank (virtual_pipeline_model_parallel_size).
                                               // Not set: taken from layout or hybrid, else 1.
   std::optional<int32_t> first_stage_layers;  // (num_layers_in_first_pipeline_stage)
   std::optional<int32_t> last_stage_layers;   // (num_layers_in_last_pipeline_stage)

@@ -133,13 +133,16 @@ class LocalSource final : public Source {
   // fields are those of LocalSample, "tensor.…" and "payload"), and with ALREADY_EXISTS (kHandleCollision) naming both
   // samples if another sample has the same handle. After an error the source is unchanged.
   absl::Status Add(const LocalSample& sample, const TensorDescription& tensor, absl::Span<const uint8_t> payload);
-  // For R2 (replay of the trainer's own choice) without the service: adds the rows of a sample that this rank itself
-  // recorded, from an index buffer. Row r is taken from a local row that shows row r of `sequence` with the state
-  // kReplayed. Rows that no local row shows become unrecorded: other ranks hold them, and a plan with the same
-  // partition does not ask for them here. The layout must have all MoE layers of the geometry, and all of these must
-  // have the same K; a rank of a pipeline needs a geometry of only its layers. sample.num_tokens is required, and
-  // sample.unrecorded must be empty. The sample has no content id, because each rank has other rows and layers.
-  // INVALID_ARGUMENT (kGeometryMismatch, kLength, kField) for mismatches; other errors as Add.
+  // Adds the rows of a sample that this rank itself recorded, for R2 (replay of the trainer's own choice) without the
+  // service. `indices`: the index buffer of the recording pass, which `layout` and `row_map` describe. `sequence`: the
+  // sample's place in the micro-batch. Row r of the sample is taken from a local row that shows row r of `sequence` and
+  // has the state kReplayed. Rows that no local row shows become unrecorded: other ranks have them, and a plan with the
+  // same partition does not ask this rank for them.
+  //
+  // The layout must have all MoE layers of the geometry, so a source on a pipeline rank needs a geometry of only the
+  // rank's layers. All MoE layers must have the same K. sample.num_tokens must be set, and sample.unrecorded empty. A
+  // mismatch is INVALID_ARGUMENT (kGeometryMismatch, kLength, kField); other errors are those of Add. The sample gets
+  // no content id, because the rows and layers differ between ranks.
   absl::Status AddRecorded(const LocalSample& sample, int32_t sequence, const BufferLayout& layout,
                            absl::Span<const LocalRow> row_map, absl::Span<const uint8_t> indices);
   // Removes a sample. Returns true if it existed.

@@ -75,7 +75,7 @@ class Steps:
         self._decided: dict[str | int, list[tuple[FetchSequence, Decision]]] | None = None
         # By sample: number of rows whose tokens are known, for samples that end with rows without tokens.
         self._comparable: dict[str | int, int] = {}
-        # Number of tokens of those samples of the step that have no rows.
+        # Number of tokens of each sample of the step that has no rows.
         self._rowless: dict[str | int, int | None] = {}
         self._fetched: _Seen = Counter()  # What the policy did in fetches without a decision.
 

@@ -145,7 +145,8 @@ class Trainer:
             self._module("utils.misc").load_function(theirs)(*arguments)
 
     def _switch(self, args: Namespace, model: Any, replays: bool, *, training: bool) -> None:
-        """Sets the function that the framework uses as Megatron's schedule, until the next hook."""
+        """Sets the schedule that the framework runs until the next hook: Megatron's own, with replay around it if
+        `replays`. Does nothing in a critic."""
         if getattr(model[0], "role", "actor") != "actor":
             return
         module = self._module("backends.megatron_utils.model")

@@ -1,8 +1,9 @@
-"""SkyRL 0.4 with its Megatron backend: Run `python -m routing_replay_trainer.integrations.skyrl` instead of
-`skyrl.train.entrypoints.main_base`: it runs the same experiment with our trainer and our policy worker.
+"""Integration of SkyRL 0.4 with its Megatron backend. Run `python -m routing_replay_trainer.integrations.skyrl` instead
+of `skyrl.train.entrypoints.main_base`: it runs the same experiment with our trainer and our policy worker.
 
-When the trainer makes a batch of a rollout, the routes go to the service. In SkyRL's column `rollout_expert_indices`
-they are replaced by one handle per sample, which our worker removes before SkyRL looks at the column.
+When our trainer turns a rollout into a batch, it sends the routes to the service. SkyRL's column
+`rollout_expert_indices` then contains one handle per sample instead of routes. Our worker removes this column from each
+micro-batch before SkyRL looks at it.
 """
 
 from __future__ import annotations

@@ -21,10 +21,12 @@ from routing_replay_trainer._micro_batch import host, is_packed, packed_layout
 
 @dataclass(frozen=True)
 class Call:
-    """rows: number of rows that the rank's routers will see; None if the call does not say
-    layout: fields of a plan's `micro_batch` that can be read without waiting
+    """What the call says without waiting for a device.
+
+    rows: number of rows that the rank's routers will see; None if the call does not say
+    layout: fields of a plan's `micro_batch`, from shapes and sizes
     packed, mask: the packed_seq_params and the mask of the call, if any
-    on_host: True if these can also be read without waiting for a device
+    on_host: True if `packed` and `mask` are in host memory, so that `read` need not wait for a device either
     """
 
     rows: int | None
@@ -34,7 +36,7 @@ class Call:
     on_host: bool
 
     def read(self) -> dict[str, Any]:
-        """Arguments of `of_megatron`."""
+        """Returns arguments of `of_megatron`. Waits for the device unless `on_host`."""
         if self.packed is None:
             return {"called": self.layout, "mask": None if self.mask is None else host(self.mask)}
         said = packed_layout(self.packed)
