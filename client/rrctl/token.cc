@@ -54,13 +54,24 @@ std::string EntryFor(const TokenOptions& options, const std::string& token) {
   return absl::StrCat("- ", entry.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
+// Returns false, with errno, if not all of it could be written, for example to a disk that becomes full.
+bool WriteAll(int fd, absl::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = write(fd, text.data(), text.size());
+    if (written < 0 && errno != EINTR) return false;
+    text.remove_prefix(static_cast<size_t>(std::max<ssize_t>(written, 0)));
+  }
+  return true;
+}
+
 absl::Status WriteSecret(const std::string& path, const std::string& token) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return absl::ErrnoToStatus(errno, path);
   const absl::Cleanup close_file = [fd] { close(fd); };
-  const std::string line = token + "\n";
-  const bool written = write(fd, line.data(), line.size()) == static_cast<ssize_t>(line.size());
-  return written ? absl::OkStatus() : absl::ErrnoToStatus(errno, path);
+  if (WriteAll(fd, token + "\n")) return absl::OkStatus();
+  absl::Status failed = absl::ErrnoToStatus(errno, path);
+  unlink(path.c_str());
+  return failed;
 }
 
 // Returns the content of the file; "" if it does not exist yet.
@@ -105,8 +116,7 @@ absl::Status AppendEntry(const std::string& named, const std::string& entry) {
   const int fd = mkostemp(part.data(), O_CLOEXEC);
   if (fd < 0) return absl::ErrnoToStatus(errno, part);
   const absl::Cleanup close_file = [fd] { close(fd); };
-  const bool written = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
-                       (!there || fchown(fd, status.st_uid, status.st_gid) == 0) &&
+  const bool written = WriteAll(fd, text) && (!there || fchown(fd, status.st_uid, status.st_gid) == 0) &&
                        fchmod(fd, there ? status.st_mode & ALLPERMS : 0600) == 0 && fsync(fd) == 0 &&
                        rename(part.c_str(), path.c_str()) == 0;
   if (written) return absl::OkStatus();

@@ -1,12 +1,15 @@
 #include "client/rrctl/token.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
+#include "absl/cleanup/cleanup.h"
 #include "proto/wire/clock.h"
 #include "server/security/access_control.h"
 #include "tests/support/scratch_directory.h"
@@ -72,6 +75,31 @@ TEST(TokenTest, AnEntryIsAddedByARename) {
 std::string TextOf(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// As on a disk that becomes full: the limit lets a part of the last write through.
+TEST(TokenTest, WhatDoesNotFitChangesNothing) {
+  const testing::ScratchDirectory directory;
+  const std::string path = directory.path() + "/tokens";
+  TokenOptions options{.name = "a", .run_prefixes = {"a-"}, .scopes = {"read"}, .append = path};
+  ASSERT_OK(MakeToken(options));
+  const std::string before = TextOf(path);
+  rlimit unlimited;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &unlimited), 0);
+  const absl::Cleanup restore = [&] { setrlimit(RLIMIT_FSIZE, &unlimited); };
+  signal(SIGXFSZ, SIG_IGN);
+  const auto limit = [&](rlim_t bytes) {
+    const rlimit limited{bytes, unlimited.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limited), 0);
+  };
+  limit(before.size() + 10);
+  EXPECT_FALSE(MakeToken(options).ok());
+  EXPECT_EQ(TextOf(path), before);
+  options.append = "";
+  options.file = directory.path() + "/secret";
+  limit(10);
+  EXPECT_FALSE(MakeToken(options).ok());
+  EXPECT_EQ(FilesIn(directory.path()), 1);
 }
 
 // The server usually runs as another user than the one who edits the file.
