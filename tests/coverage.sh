@@ -3,8 +3,9 @@
 #
 #   tests/coverage.sh [--peers | --report]
 #
-#   --peers   also counts what the tests with frameworks (tests/peers) reach of the Python, which takes an hour more;
-#             trainers' interfaces and integrations run nowhere else
+#   --peers   also counts what the tests with frameworks (tests/peers) reach of the Python, which takes an hour more:
+#             trainers' interfaces and integrations run nowhere else. RR_SLIME, RR_SLIME_MEGATRON and RR_NEMO_RL as in
+#             tests/run.sh
 #   --report  only writes the report of the last run; builds nothing and runs no test
 #
 # Writes build/coverage/report: cpp.txt, python.txt, and uncovered.txt with the lines of each file that no test reaches.
@@ -35,10 +36,7 @@ if [ "${1-}" != --report ]; then
   rm -rf "$build/python" && mkdir -p "$build/python"
   {
     printf '[run]\nparallel = true\nsigterm = true\ndata_file = %s\nsource =\n' "$build/python/data"
-    printf '  %s\n' "$PWD"/{client,trainer_plugin,server}/python/src "$(realpath -m build/peers/wheels)"
-    # Some tests with frameworks install the wheels.
-    printf '[paths]\nclient =\n  %s\n  %s\n' "$PWD/client/python/src/routing_replay" '*/peers/wheels/routing_replay'
-    printf 'trainer =\n  %s\n  %s\n' "$PWD/trainer_plugin/python/src/routing_replay_trainer" '*/peers/wheels/routing_replay_trainer'
+    printf '  %s\n' "$PWD"/{client,trainer_plugin,server}/python/src
   } >"$build/python/settings"
   # Every Python that a test starts counts: the user's site is the only one that tests do not set themselves.
   site=$build/python/$(/usr/bin/python3 -c 'import site; print(site.getusersitepackages().removeprefix(site.getuserbase()))')
@@ -58,7 +56,7 @@ fi
 gcovr --root . -j "$(nproc)" "$build" --gcov-ignore-parse-errors --exclude-throw-branches \
   --filter '(client|proto|server|trainer_plugin)/' --exclude '.*(_test\.cc|/testing/|/conformance/|/fixtures/)' \
   --txt "$report/cpp.txt" --json-summary "$report/cpp.json" --json "$report/lines.json"
-(cd "$build/python" && python3-coverage combine --rcfile settings --keep --data-file all data.* >/dev/null)
+(cd "$build/python" && python3-coverage combine --keep --data-file all data.* >/dev/null)
 python3-coverage report --data-file "$build/python/all" --show-missing >"$report/python.txt"
 /usr/bin/python3 - "$report" $least <<'END'
 import json, re, sys
