@@ -33,7 +33,8 @@ GEOMETRY = routing_replay.Geometry(num_layers=4, num_experts=64, top_k=8)
 FLAGS = ["--insecure", "--memory-budget", "64MiB", "--log-level", "warning"]
 FIND = "import ray, routing_replay_ray as r; ray.init(logging_level='error'); print(r.endpoint('{name}'))"
 
-# A head that only coordinates, as in deploy/kubernetes/examples/raycluster, and a worker node.
+# Starts a cluster whose head node has no CPUs and only coordinates, as in deploy/kubernetes/examples/raycluster, and
+# which has one worker node.
 WITH_IDLE_HEAD = """
 import ray, routing_replay_ray as r
 from ray.cluster_utils import Cluster
@@ -61,7 +62,8 @@ def until(condition, what: str) -> None:
 
 
 def ended(pid: int) -> bool:
-    """A zombie counts as ended: if the parent is gone, no process may collect its exit status."""
+    """Returns whether the process has ended. A zombie counts as ended: it stays one if its parent is gone and no other
+    process collects its exit status."""
     status = Path(f"/proc/{pid}/status")
     return not status.exists() or "\nState:\tZ" in status.read_text()
 
@@ -93,7 +95,7 @@ class RayTest(unittest.TestCase):
         return endpoint
 
     def stop(self, name: str) -> None:
-        with contextlib.suppress(ValueError):  # The test has already stopped it.
+        with contextlib.suppress(ValueError):  # ValueError: the test has already stopped it.
             routing_replay_ray.stop(name)
 
     def server(self, name: str):
@@ -139,7 +141,8 @@ class RayTest(unittest.TestCase):
         endpoint = self.start("actor")
         server = self.server("actor")
         before = ray.get(server.state.remote())["pid"]
-        ray.kill(server, no_restart=False)  # This returns before the actor has ended; the actor may still answer once.
+        # ray.kill returns before the actor has ended: the actor may still answer once.
+        ray.kill(server, no_restart=False)
 
         def another_listens():
             state = ray.get(server.state.remote())
@@ -154,7 +157,7 @@ class RayTest(unittest.TestCase):
             routing_replay_ray.start(["--no-such-flag"], port=free_port(), name="wrong")
         with self.assertRaises(ValueError):
             routing_replay_ray.endpoint("wrong")
-        self.start("wrong")  # No actor has the name any more.
+        self.start("wrong")  # This succeeds only if no actor has this name any more.
 
     def test_nodes_without_cpus_get_none(self):
         with self.assertRaisesRegex(RuntimeError, "no node"):
@@ -191,7 +194,8 @@ class RayTest(unittest.TestCase):
 
     def test_the_recipe(self):
         (recipe,) = re.findall(r"^```python\n(.*?)^```$", (RAY / "README.md").read_text(), re.DOTALL | re.MULTILINE)
-        # The cluster runs already, and the recipe's port may be in use on this machine.
+        # The recipe must not start Ray, because the cluster runs already, and it gets a free port, because its own may
+        # be in use on this machine.
         recipe = recipe.replace("ray.init()", "").replace('"--insecure"]', f'"--insecure"], port={free_port()}')
         self.addCleanup(self.stop, "routing-replay")
         names: dict = {"__name__": "recipe"}

@@ -1,5 +1,6 @@
-"""components/redis-cluster with six real Redis servers: its scripts run as in the pods, and each "pod" has an address
-of its own and the name of the Service. A server of ours stores a sample there, with the settings of its pod.
+"""Tests components/redis-cluster with six real Redis servers. Its scripts run as in the pods, and each "pod" has an
+address of its own and its name in the Service. A routing-replay server, with the settings of its pod, stores a sample
+in the cluster.
 
 Usage: redis_cluster_test.py SERVER RRCTL
 
@@ -35,7 +36,7 @@ def until(condition, what: str) -> None:
 
 
 class Member:
-    """A pod of the StatefulSet: its volume is kept, and its address changes at every start."""
+    """A pod of the StatefulSet. It keeps its volume when it is started again, also at another address."""
 
     def __init__(self, directory: Path, number: int, container: dict, files: dict, tls: Path) -> None:
         self._pod = redis_pod.RedisPod(directory, f"routing-replay-redis-{number}", files, tls)
@@ -52,19 +53,21 @@ class Member:
         self._process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
 
     def kill(self) -> None:
-        """All processes of the pod."""
+        """Kills all processes of the pod."""
         if self._process is not None:
             os.killpg(self._process.pid, 9)
             self._process.wait()
             self._process = None
 
     def run(self, container: dict) -> int:
-        """Runs the command of a container in a pod beside this one."""
+        """Runs the command of another pod's container, such as the job's, with this pod's volumes and address. Returns
+        its exit status."""
         command, environment = self._pod.started(container, self.address)
         return subprocess.run(command, env=environment, capture_output=True).returncode
 
     def _exec(self, asked: dict) -> int:
-        """Runs a command in the pod's own container, without expansion."""
+        """Runs the command of a probe or hook in the pod's own container, without expanding variables. Returns its exit
+        status."""
         command = [self._pod.here(word) for word in asked["exec"]["command"]]
         _, environment = self._pod.started(self._container, self.address)
         return subprocess.run(command, env=environment, capture_output=True).returncode
@@ -73,14 +76,14 @@ class Member:
         return self._exec(self._container["readinessProbe"]) == 0
 
     def stop(self) -> None:
-        """The preStop hook, which the kubelet runs before it sends SIGTERM."""
+        """Runs the preStop hook, as the kubelet does before it sends SIGTERM."""
         self._exec(self._container["lifecycle"]["preStop"])
 
     def ask(self, *command: str, **who: str) -> str:
         return self._pod.ask(self.address, *command, **who)
 
     def serial(self) -> str:
-        """Names in the certificate that it presents."""
+        """Returns the serial number of the certificate that the Redis server presents, e.g. "02"."""
         shown = f"openssl s_client -connect {self.address}:6379 </dev/null 2>/dev/null | openssl x509 -noout -serial"
         return subprocess.run(["sh", "-c", shown], capture_output=True, text=True).stdout.strip().partition("=")[2]
 
@@ -103,11 +106,11 @@ class RedisClusterTest(unittest.TestCase):
         self.tls = Path(directory.name, "tls")
         self.tls.mkdir()
         redis_pod.issue(self.tls, serial=1)
-        # Smaller and faster than in the cluster.
+        # The test changes the configuration and the scripts: less memory and shorter waits than in a real cluster.
         files = {**redis_pod.mounted(job, resources), **redis_pod.mounted(redis, resources)}
         quicker = {
             "1gb": "1mb",
-            # A master waits for 5 s for other replicas before it sends a replica all its data.
+            # By default, a master waits 5 s for further replicas before it sends all its data to a new replica.
             "cluster-node-timeout 5000": "cluster-node-timeout 1000\nrepl-diskless-sync-delay 0",
             "sleep 5": "sleep 1",
             "sleep 2": "sleep 0.2",

@@ -1,4 +1,4 @@
-"""A pod of components/redis-cluster on this machine: its own scripts, with the paths of its volumes in a folder."""
+"""Runs the scripts of a pod of components/redis-cluster on this machine, with folders in place of the pod's volumes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 from manifests import KUBERNETES, Template, of_kind, render, started
 
-REDIS = shutil.which("redis-server") or shutil.which("redis-check-rdb")  # One program under two names.
+# Both names are the same program, which runs as the server under the name redis-server.
+REDIS = shutil.which("redis-server") or shutil.which("redis-check-rdb")
 VOLUMES = {
     "/etc/redis": "etc",
     "/etc/redis-create": "create",
@@ -21,12 +22,13 @@ VOLUMES = {
     "/data": "data",
 }
 PASSWORD, SERVER_PASSWORD = "secret", "less"
-# The name of a program that the pod needs and this machine lacks, if any.
+# The name of a program that the pod needs and this machine lacks; None if it has all.
 missing = next((name for name in ("redis-check-rdb", "redis-cli", "openssl") if not shutil.which(name)), None)
 
 
 def issue(directory: Path, serial: int) -> None:
-    """Issues a certificate with the names of examples/cert-manager, and its key, from the authority in the folder."""
+    """Writes tls.crt and tls.key to the folder: a certificate with the DNS names of examples/cert-manager, and its key.
+    The authority that signs the certificate is in the same folder; the first call creates it."""
     certificates = of_kind(render(KUBERNETES / "examples/cert-manager"), "Certificate")
     (names,) = [each["spec"]["dnsNames"] for each in certificates if each["spec"]["secretName"].endswith("-redis-tls")]
     curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
@@ -53,7 +55,7 @@ def mounted(template: Template, resources: list[dict[str, Any]]) -> dict[str, di
 
 
 class RedisPod:
-    """directory: where the folders of the pod's volumes are made
+    """directory: the folder in which a folder for each volume of the pod is made
     name: name of the pod
     files: content of the files from its ConfigMaps, by folder and name, as `mounted` returns them
     tls: the folder in which `issue` has put certificate and key
@@ -79,7 +81,8 @@ class RedisPod:
         return text
 
     def started(self, container: dict[str, Any], address: str) -> tuple[list[str], dict[str, str]]:
-        """The command that the kubelet would start, and its environment; paths in volumes are replaced by `here`."""
+        """Returns the command that the kubelet would start for the container, and its environment. `here` replaces the
+        paths of the pod's volumes in the command."""
         command, variables = started(container, {"metadata.name": self._name, "status.podIP": address})
         path = f"{self.directory}/bin:{os.environ['PATH']}"
         return [self.here(word) for word in command], {**variables, "PATH": path}

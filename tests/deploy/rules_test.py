@@ -27,7 +27,8 @@ class RulesTest(unittest.TestCase):
         self.promtool("check", "config", RULES.with_name("prometheus.yaml"))
 
     def test_they_fire_when_they_should(self):
-        with tempfile.TemporaryDirectory() as directory:  # The test file names its rules relative to itself.
+        # The test file refers to the rules by a path relative to itself, so both are copied to one folder.
+        with tempfile.TemporaryDirectory() as directory:
             for file in (RULES, TRIALS):
                 shutil.copy(file, directory)
             self.promtool("test", "rules", Path(directory, TRIALS.name))

@@ -35,7 +35,8 @@ class SlurmTest(unittest.TestCase):
         shutil.copy(HERE / "srun", programs)
         for program in (SERVER, RRCTL):
             (programs / program.name).symlink_to(program)
-        # The node's name as other nodes know it; here only this name is sure to resolve.
+        # The script calls hostname for the name by which other nodes reach this one. On a test machine, only
+        # "localhost" is sure to resolve.
         (programs / "hostname").write_text("#!/bin/sh\necho localhost\n")
         (programs / "hostname").chmod(0o755)
         self.job = self.submit / "routing-replay-4711"

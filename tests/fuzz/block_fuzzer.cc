@@ -1,5 +1,5 @@
-// Random bytes as a block. CheckIds must agree with a simple loop over the bits, and a legal block must give the same
-// ids when it is decoded whole, cut, or re-encoded with the other codec.
+// Takes random bytes for a block. CheckIds must agree with a simple loop over the bits, and a legal block must give the
+// same ids when it is decoded whole, in parts, or after it is re-encoded with the other codec.
 //
 // The first four bytes of an input choose geometry, codec, rows and the cut; the rest are the block's bytes.
 #include <algorithm>
@@ -18,7 +18,8 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-// Field number `index` of a plane, read bit by bit as FORMAT.md defines it.
+// Returns the expert id that is number `index` in a plane of ids with `width` bits each. Reads it bit by bit, as
+// FORMAT.md defines it.
 uint32_t Field(absl::Span<const uint8_t> plane, int width, int64_t index) {
   uint32_t value = 0;
   for (int64_t bit = index * width, n = 0; n < width; ++bit, ++n) value |= (plane[bit / 8] >> bit % 8 & 1u) << n;

@@ -10,7 +10,7 @@ namespace {
 using routing_replay::Codec;
 using routing_replay::Geometry;
 
-// [rows][K] ids, distinct within each row, in the element width of storage.
+// Returns random ids [rows][K] of one layer, with `id_bytes` bytes per id. The ids of a row are all different.
 std::vector<uint8_t> MakeIds(std::mt19937_64& random, int64_t rows, int32_t experts, int32_t top_k, int32_t id_bytes) {
   std::vector<int> all(experts);
   std::iota(all.begin(), all.end(), 0);

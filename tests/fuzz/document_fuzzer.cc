@@ -1,5 +1,5 @@
-// Random text as each kind of file or setting that people write: the description of a plan, a pipeline layout, a hybrid
-// pattern, a token file, the index of an exported run, and the server's settings. A parser must either return a
+// Takes random text for each kind of file or setting that people write: the description of a plan, a pipeline layout, a
+// hybrid pattern, a token file, the index of an exported run, and the server's settings. A parser must either return a
 // consistent value, or reject the text with INVALID_ARGUMENT and a message (an index may also have other codes).
 //
 // The first byte of an input chooses the kind.
@@ -25,7 +25,7 @@ void RequireInvalid(const absl::Status& status) {
   Require(!status.message().empty(), "an error without a message");
 }
 
-// The plan reads each row that it replays exactly once.
+// The slices of a plan must be normal lists of rows, and together have as many rows as the plan says it reads.
 void CheckPlan(const std::string& text) {
   const auto described = trainer::DescribedPlanFromJson(text);
   if (!described.ok()) return RequireInvalid(described.status());
@@ -81,8 +81,8 @@ const std::string& Directory() {
   return directory.path();
 }
 
-// Creates the file anew: ext4 flushes an overwritten file when it is closed, which takes longer than the rest of the
-// test.
+// Removes an earlier file first: ext4 would flush an overwritten file when it is closed, and that takes longer than the
+// rest of the test.
 std::string WriteFile(const std::string& name, const std::string& text) {
   const std::string path = absl::StrCat(Directory(), "/", name);
   std::filesystem::remove(path);
@@ -90,7 +90,7 @@ std::string WriteFile(const std::string& name, const std::string& text) {
   return path;
 }
 
-// Appends the right checksum, so that the parser goes on to the text.
+// Appends the right checksum to the text, because the parser would otherwise reject the file before it parses the text.
 void CheckIndex(const std::string& text) {
   const uint32_t crc = Crc32c({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
   WriteFile(kExportIndex, absl::StrCat(text, "\"crc32c\":\"", absl::Hex(crc, absl::kZeroPad8), "\"}\n"));
@@ -108,7 +108,7 @@ void CheckIndex(const std::string& text) {
   }
 }
 
-// --insecure, because the server otherwise resolves the names of its listeners.
+// Passes --insecure, because without it the parser looks up the host names of the listeners in the settings.
 absl::StatusOr<server::ServerConfig> ParseSettings(const std::string& text) {
   const std::string path = WriteFile("settings.yaml", text);
   const char* const arguments[] = {"routing-replay-server", "--insecure", "--config", path.c_str()};

@@ -25,7 +25,7 @@ std::string MakeTokens(std::mt19937_64& random) {
          (random() % 2 == 0 ? "  max_runs: 20\n" : "  expires: 2027-01-31T01:00:00+01:00\n");
 }
 
-// Without the last line: CheckIndex adds it.
+// Returns an index without its last line, the checksum, which CheckIndex adds.
 std::string MakeIndex(std::mt19937_64& random) {
   const std::string rows = std::to_string(random() % 9);
   return R"({"version": 2, "run": "r", "producer": "rollout", "geometry": {"num_layers": 2, "moe_layers": [0, 1],)"

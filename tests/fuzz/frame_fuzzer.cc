@@ -1,5 +1,5 @@
-// Random bytes as frames of the direct path, received in pieces of any size. The reader must not read a frame that was
-// not admitted, and a complete frame must have the sizes that its head states.
+// Takes random bytes for frames of the direct path, which arrive in pieces of any size. The reader must not read a
+// frame that was not admitted, and a complete frame must have the sizes that its head states.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>

@@ -18,7 +18,7 @@ class Input {
   Input(const uint8_t* data, size_t size) : at_(data), end_(data + size) {}
 
   uint8_t Byte() { return at_ == end_ ? 0 : *at_++; }
-  // Returns mostly small numbers, and sometimes any 64-bit number.
+  // Returns a small number in most cases, and sometimes any 64-bit number.
   int64_t Number() {
     const uint8_t first = Byte();
     if (first < 240) return first - 8;
@@ -34,7 +34,7 @@ class Input {
     for (T& number : numbers) number = static_cast<T>(Number());
     return numbers;
   }
-  // One of `names`, or a few bytes of the input.
+  // Returns one of `names`, or up to seven bytes of the input.
   rr_text Name(std::initializer_list<absl::string_view> names) {
     const size_t chosen = Byte() % (names.size() + 1);
     if (chosen < names.size()) return {names.begin()[chosen].data(), names.begin()[chosen].size()};

@@ -7,7 +7,7 @@ namespace {
 
 using ::std::string;
 
-// A number in the form that the fuzz target reads.
+// Encodes a small number in one byte, as Input::Number of the fuzz target reads it.
 string Small(int64_t number) { return string(1, static_cast<char>(number + 8)); }
 
 string Npy(std::mt19937_64& random) {

@@ -1,7 +1,8 @@
-// Random bytes as each message of Append and Read. A parser must either reject them with INVALID_ARGUMENT, or return a
-// message that stays the same when it is encoded and parsed again.
+// Takes random bytes for each message of Append and Read. A parser must either reject them with INVALID_ARGUMENT
+// (UNIMPLEMENTED for a reserved codec), or return a message that stays the same when it is encoded and parsed again.
 //
-// The first byte of an input chooses the message and the size of the spans that the parser gets it in.
+// The first byte of an input chooses the kind of message, and the size of the pieces in which the parser gets the
+// bytes.
 #include <google/protobuf/stubs/logging.h>
 
 #include <algorithm>
@@ -39,7 +40,7 @@ void Check(const ByteChain& bytes, Parse parse) {
   const auto first = parse(bytes);
   if (!first.ok()) {
     const absl::StatusCode code = first.status().code();
-    // UNIMPLEMENTED is for a reserved codec.
+    // A reserved codec is rejected with UNIMPLEMENTED.
     return Require(code == absl::StatusCode::kInvalidArgument || code == absl::StatusCode::kUnimplemented,
                    "the code is not INVALID_ARGUMENT");
   }

@@ -1,5 +1,5 @@
-// Random bytes as a tensor: DecodeTensor must either reject them with INVALID_ARGUMENT or return blocks that pass every
-// check.
+// Takes random bytes for a tensor of an engine. DecodeTensor must either reject them with INVALID_ARGUMENT or return
+// blocks that pass every check.
 //
 // The first kHeaderBytes bytes of an input choose the description and the options; the rest is the payload.
 #include <cstddef>

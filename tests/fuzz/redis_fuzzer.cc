@@ -1,5 +1,6 @@
-// Random bytes as the stream of a Redis server: the parser must reject them, or return the same replies however the
-// stream is cut, and the readers of replies must survive any reply. The same bytes are also parsed as an endpoint.
+// Takes random bytes for what a Redis server sends. The parser must reject them, or return the same replies into
+// whatever pieces the stream is cut. The code that reads replies must not crash on any of them. The same bytes are also
+// parsed as the address of a store (redis://…).
 #include <algorithm>
 #include <string>
 #include <vector>

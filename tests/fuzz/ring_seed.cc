@@ -1,6 +1,6 @@
 #include "tests/fuzz/smoke.h"
 
-// Steps whose positions are mostly close to valid ones.
+// Returns random steps of the other end of the ring. It often writes small positions, which are close to valid ones.
 std::vector<uint8_t> MakeSeed(std::mt19937_64& random) {
   std::vector<uint8_t> seed;
   for (int steps = static_cast<int>(random() % 40); steps > 0; --steps) {

@@ -1,5 +1,6 @@
-// Random bytes as the JSON body of an engine, and as a file of rows. The parsers must either reject them, or return
-// parts that lie inside the input; routes in valid JSON must be what a full JSON parser finds at the same path.
+// Takes random bytes for the JSON body of an engine's answer, and for a file of rows. The parsers must either reject
+// them, or return parts that lie inside the input; routes in valid JSON must be what a full JSON parser finds at the
+// same path.
 #include <nlohmann/json.hpp>
 
 #include "proto/json/routes.h"

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int32_t kTokenTypes = 3000;
 constexpr double kZipfExponent = 1.05;
-// Numbers of the streams that are derived from a seed.
+// Each seed has several independent streams of random numbers; these are their numbers for DeriveSeed.
 constexpr uint64_t kModelStream = 0, kTextStream = 1, kNoiseStream = 2;
 
 std::vector<float> Normals(Prng& prng, size_t count, double deviation) {
@@ -61,7 +61,8 @@ class NoiseLanes {
   std::vector<uint32_t> states_;
 };
 
-// The k highest of `logits`, highest first; ties go to the lower id.
+// Writes the ids of the k highest logits to `ids`, highest first. Of equal logits, the one with the lower id comes
+// first.
 void TopK(const std::vector<float>& logits, int32_t k, uint16_t* ids) {
   float best[64];
   int32_t held = 0;
@@ -100,7 +101,7 @@ class LatentGenerator::Sequence {
 
   uint32_t NextToken() { return DrawToken(model_.zipf_, text_); }
 
-  // The row of `token`, [layers][K] at `ids`, and one step of the walk.
+  // Writes the row of `token` to `ids` [layers][K], and moves the walk c(t) on by one step.
   void NextRow(uint32_t token, uint16_t* ids) {
     const LatentConfig& config = model_.config_;
     for (int32_t layer = 0; layer < config.layers; ++layer) {

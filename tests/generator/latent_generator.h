@@ -35,11 +35,12 @@ struct LatentConfig {
   double noise = 0;             // Standard deviation per token, layer and expert.
 };
 
-// Fitted to recorded traces of the models (gpt-oss-20b, Kimi-Linear, OLMoE) or of a relative with K = 6 (Qwen3).
+// These parameters were fitted to recorded traces: for gpt-oss-20b, Kimi-Linear and OLMoE to traces of the model
+// itself, for Qwen3 to those of a related model with K = 6.
 LatentConfig Qwen3_30B_A3B();  // 48 layers, E 128, K 8.
 LatentConfig KimiLinear();     // 26 layers, E 256, K 8.
 LatentConfig KimiK2();         // 60 layers, E 384, K 8, with Kimi-Linear's parameters.
-LatentConfig Qwen3Next80B();   // 48 layers, E 512, K 10, likewise.
+LatentConfig Qwen3Next80B();   // 48 layers, E 512, K 10, with Kimi-Linear's parameters.
 LatentConfig GptOss20B();      // 24 layers, E 32, K 4.
 LatentConfig Olmoe();          // 16 layers, E 64, K 8.
 
@@ -48,8 +49,8 @@ struct GeneratedSample {
   Routes routes;                 // Ids of a row by descending logit, all different.
 };
 
-// Immutable and thread-safe. The same (config, seed, sample index) gives the same sample on every machine, and a
-// request for fewer rows gives its first rows.
+// Immutable and thread-safe. The same (config, seed, sample index) gives the same sample on every machine. If fewer
+// rows are requested, they are the first rows of the longer sample.
 class LatentGenerator {
  public:
   LatentGenerator(const LatentConfig& config, uint64_t seed);
@@ -67,11 +68,12 @@ class LatentGenerator {
   std::vector<double> zipf_;       // Cumulative probability per token type.
 };
 
-// `count` token ids with the same vocabulary and frequencies, for recorded traces that come without their tokens.
+// Returns `count` token ids with the generator's vocabulary and frequencies, for recorded traces that come without
+// their tokens.
 std::vector<uint32_t> ZipfTokens(uint64_t seed, int64_t count);
 
-// The lengths of `samples` samples in tokens: lognormal with this median and sigma (of the logarithm), clipped to
-// [minimum, maximum].
+// Returns the lengths of `samples` samples in tokens. They are lognormally distributed with this median and with
+// `sigma` as the standard deviation of their logarithm, and clipped to [minimum, maximum].
 std::vector<int64_t> LognormalLengths(uint64_t seed, int64_t samples, double median, double sigma, int64_t minimum,
                                       int64_t maximum);
 

@@ -11,7 +11,8 @@
 namespace routing_replay::testing {
 namespace {
 
-// Averages over several models and samples, because single draws of router and topic vary a lot.
+// The expected statistics of a model's routes. The test compares averages over several seeds with them, because a
+// single draw of router and topic varies a lot.
 struct Band {
   LatentConfig config;
   double entropy, lag1, lag8;
@@ -48,7 +49,7 @@ TEST_P(LatentGeneratorTest, RowsHoldDifferentExpertsInRange) {
   }
 }
 
-// The entropy is that of one sequence, whose topic is fixed.
+// The entropies are those of single sequences, each of which has only one topic.
 INSTANTIATE_TEST_SUITE_P(Models, LatentGeneratorTest,
                          ::testing::Values(Band{Qwen3_30B_A3B(), .75, .32, .24}, Band{KimiLinear(), .78, .32, .18},
                                            Band{KimiK2(), .78, .32, .18}, Band{GptOss20B(), .79, .46, .36},
@@ -70,7 +71,7 @@ TEST(LatentGenerator, IsDeterministicAndAPrefixOfLongerSamples) {
   EXPECT_NE(LatentGenerator(Olmoe(), 8).Generate(5, 20).routes.ids, shorter.routes.ids);
 }
 
-// Pins the generated numbers, which expected values elsewhere depend on.
+// The generated numbers must never change, because the expected values of other tests depend on them.
 TEST(LatentGenerator, GivesTheSameNumbersOnEveryMachine) {
   const GeneratedSample sample = LatentGenerator(Qwen3_30B_A3B(), 1).Generate(0, 4);
   uint64_t digest = 0;

@@ -22,7 +22,8 @@ class SplitMix64 {
   uint64_t state_;
 };
 
-// A seed for part `index` of the object that has `seed`. Different parts have unrelated streams.
+// Derives a seed for part number `index` of an object from the seed of the object. Different parts get unrelated
+// streams of random numbers.
 inline uint64_t DeriveSeed(uint64_t seed, uint64_t index) {
   SplitMix64 mix(seed);
   return SplitMix64(mix.Next() ^ (index * 0xD1342543DE82EF95u + 1)).Next();
@@ -52,11 +53,12 @@ class Prng {
     return result;
   }
 
-  // In [0, bound), bound > 0. The bias of the modulo is below bound / 2^64.
+  // Returns a number in [0, bound); requires bound > 0. The bias of the modulo is below bound / 2^64.
   uint64_t Below(uint64_t bound) { return (*this)() % bound; }
   // In [0, 1).
   double Uniform() { return static_cast<double>((*this)() >> 11) * 0x1.0p-53; }
-  // Mean 0, variance 1: the sum of eight 16-bit numbers. Exact in double; never beyond ±4.9.
+  // Returns a nearly normal number with mean 0 and variance 1: the scaled sum of eight 16-bit numbers, which is within
+  // ±4.9. The sum is exact in double, so all machines get the same number.
   double Normal() {
     int64_t sum = 0;
     for (int draw = 0; draw < 2; ++draw) {

@@ -21,7 +21,8 @@ TEST(Statistics, EntropyOfConstantAndOfUniformChoices) {
   const std::vector<Routes> even = {Sequence(uniform)};
   EXPECT_NEAR(MeanEntropy(even), 1, 1e-3);
   const std::vector<Routes> half = {Sequence(std::vector<uint16_t>{0, 1, 1, 0})};
-  // ln 2 and the correction 1 / (2 · 4), over ln 4.
+  // The entropy of two equally frequent ids is ln 2. The Miller–Madow correction adds 1 / (2 · 4), and the sum is
+  // divided by ln 4.
   EXPECT_NEAR(LayerEntropy(half, 0), (0.693147 + 0.125) / 1.386294, 1e-5);
 }
 

@@ -23,7 +23,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// The data of a u8 .npy file in C order with this shape; all other files are rejected.
+// Returns the data of a .npy file. Rejects every file that is not u8, in C order and of this shape.
 absl::StatusOr<std::string> ReadNpy(const std::string& path, const std::vector<int64_t>& shape) {
   absl::StatusOr<std::string> file = ReadFile(path);
   if (!file.ok()) return file.status();

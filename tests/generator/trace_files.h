@@ -16,7 +16,8 @@ struct RoutingTrace {
   std::vector<Routes> sequences;  // All have the same shape; in file order.
 };
 
-// All traces of the directory, by name. NOT_FOUND without index.json, INVALID_ARGUMENT naming the file otherwise.
+// Returns all traces of the directory, sorted by name. Returns NOT_FOUND if there is no index.json, and
+// INVALID_ARGUMENT with the name of the file for any other error.
 absl::StatusOr<std::vector<RoutingTrace>> ReadTraceDirectory(const std::string& directory);
 
 }  // namespace routing_replay::testing

@@ -10,8 +10,8 @@ namespace routing_replay::golden {
 // The folder of this program's executable.
 std::filesystem::path ProgramFolder();
 
-// `path` in the nearest parent folder of `folder` that has it. Works because builds are inside their source tree
-// (build/release).
+// Looks for `path` in `folder` and in each folder above it, and returns the first that exists. The tests find the
+// source tree in this way because builds are inside it (build/release).
 std::optional<std::filesystem::path> FindAbove(std::filesystem::path folder, const std::filesystem::path& path);
 
 }  // namespace routing_replay::golden

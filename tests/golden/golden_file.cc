@@ -29,7 +29,7 @@ absl::StatusOr<std::string> Decompress(const std::string& compressed) {
     if (ZSTD_isError(left)) return absl::InvalidArgumentError(absl::StrCat("zstd: ", ZSTD_getErrorName(left)));
     text.append(chunk, 0, out.pos);
   }
-  // The decompressor may have consumed all input and still hold output.
+  // Now the decompressor has consumed all input, but it may still have output that did not fit into the chunk.
   while (left != 0) {
     ZSTD_outBuffer out{chunk.data(), chunk.size(), 0};
     left = ZSTD_decompressStream(context.get(), &out, &in);
@@ -39,7 +39,8 @@ absl::StatusOr<std::string> Decompress(const std::string& compressed) {
   return text;
 }
 
-// Converts JSON of Python's json module, whose bare words NaN, Infinity and -Infinity become strings.
+// Makes JSON of Python's json module valid: replaces the words NaN, Infinity and -Infinity by the strings "nan", "inf"
+// and "-inf".
 std::string QuoteNonFinite(absl::string_view text) {
   constexpr std::pair<absl::string_view, const char*> kWords[] = {
       {"-Infinity", "\"-inf\""}, {"Infinity", "\"inf\""}, {"NaN", "\"nan\""}};

@@ -22,8 +22,8 @@ inline Outcome Failed(std::string words) { return {Outcome::Verdict::kFailed, st
 inline Outcome Needs(std::string words) { return {Outcome::Verdict::kNeeds, std::move(words)}; }
 
 struct Kind {
-  // File names without extensions. A name that ends in '_' stands for all names with this prefix; a full name has
-  // precedence.
+  // Names of the kind's files, without extensions. A name that ends in '_' stands for all names that begin with it. If
+  // another kind has the full name of a file, the file is of that kind.
   std::vector<std::string> stems;
   // Runs one case. May throw the JSON library's exceptions, which the runner counts as a failed case.
   Outcome (*run)(const Json& golden_case) = nullptr;
@@ -54,7 +54,8 @@ Kind ScheduleKind();
 // All of the above.
 const std::vector<Kind>& AnsweredKinds();
 
-// Whether a name is equal to `stem`, or is a prefix of it and ends in '_'.
+// IsWholeStem: whether one of `stems` is equal to `stem`. HasPrefix: whether one of `stems` ends in '_' and `stem`
+// begins with it.
 bool IsWholeStem(const std::vector<std::string>& stems, const std::string& stem);
 bool HasPrefix(const std::vector<std::string>& stems, const std::string& stem);
 // The kind for files with this name, or null.

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kCasesPerFile = 20;
 
-// Whether Megatron routes each row to K experts. Otherwise the indices cannot be replayed.
+// Returns whether Megatron routes each row to K different experts. If not, the indices of the case cannot be replayed.
 bool HasAllPairs(const Json& golden_case) {
   const Json& input = golden_case.at("input");
   const auto pairs = input.at("num_tokens").get<int64_t>() * input.at("topk").get<int64_t>();

@@ -62,7 +62,8 @@ class Run {
     Cases(path, outcomes);
   }
 
-  // `kind`, which may be null, also runs the cases that Python passes.
+  // Lets Python run the cases. If there is a C++ `kind` for the file, too, it then runs the cases that have passed in
+  // Python; otherwise `kind` is null.
   void Python(const std::filesystem::path& path, const Kind* kind, const Json& cases) {
     auto answer = AskPython(path);
     if (!answer.ok()) return Fail(path, answer.status().message());

@@ -117,8 +117,8 @@ TEST_F(RunnerTest, AnAcceptedInvalidSplitFails) {
   EXPECT_THAT(text_, HasSubstr("accepted, expected a rejection"));
 }
 
-// If Megatron accepts a split of layers_invalid, ours must be the same if its chunks contain each layer once; otherwise
-// Megatron's result is compared with the rule of OffsetsOfOneRank.
+// Megatron accepts some splits of layers_invalid. If the chunks of such a split contain each layer once, our split must
+// be the same. Otherwise Megatron's result is compared with the rule of OffsetsOfOneRank.
 TEST_F(RunnerTest, AcceptedSplitsAmongTheInvalidOnesAreCompared) {
   Json golden_case = FirstCase("megatron/layers");
   golden_case["expect"]["raises"] = nullptr;
@@ -184,7 +184,8 @@ TEST_F(RunnerTest, AFailureThatThePolicyDoesNotReportIsSaid) {
   EXPECT_THAT(text_, ::testing::Not(HasSubstr("without")));
 }
 
-// In an error case, every field of the stated layout must be able to cause the rejection.
+// The runner must check exactly the layout that an error case states: a single field, such as the partition, may decide
+// whether our code rejects it.
 TEST_F(RunnerTest, ErrorsAreAskedAboutTheStatedLayout) {
   Json golden_case = {{"name", "six rows on two ranks"}, {"expect", {{"error", true}}}};
   Json& neutral = golden_case["input"]["neutral"];
@@ -207,7 +208,8 @@ TEST_F(RunnerTest, ErrorsAreAskedAboutTheStatedLayout) {
   }
 }
 
-// If only an unknown policy could reject the case, it is not run; a layout that is invalid by itself is.
+// An error case of an unknown policy cannot be run if only the policy could reject it. If the layout of the case is
+// invalid by itself, the case is run.
 TEST_F(RunnerTest, ErrorsOfUnknownPoliciesAreAskedAsFarAsTheyAreStated) {
   Json golden_case = CaseWith("frameworks/rows_slime_thd", "/expect/error");
   EXPECT_TRUE(RunCaseAs("rows_another", golden_case).success()) << text_;
@@ -253,7 +255,8 @@ TEST_F(RunnerTest, UndocumentedFieldsAreNotNeeded) {
 TEST_F(RunnerTest, UnknownKindsFailAndThoseOfMegatronAreHandedOn) {
   EXPECT_TRUE(RunCaseAs("rows_another", FirstCase("frameworks/rows_slime_thd")).success());
   EXPECT_TRUE(RunCaseAs("router_parts", FirstCase("megatron/router_parts")).success());
-  // Without megatron-core the case is listed as missing it; with megatron-core it passes.
+  // Without megatron-core, the runner lists the case among those that need megatron-core; with megatron-core, the case
+  // passes.
   EXPECT_THAT(text_, AnyOf(HasSubstr("needs megatron-core: router_parts, 1 case\n"),
                            HasSubstr("router_parts.json: 1 passed, 0 failed\n")));
   EXPECT_EQ(RunCaseAs("codec_another", FirstCase("frameworks/codec_vllm")).failed, 1);

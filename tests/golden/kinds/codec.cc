@@ -25,7 +25,7 @@ namespace {
 
 enum class Dialect { kAny, kPrimeRl, kSkyRl, kMsSwift, kSgLang };
 
-// Reads {shape, dtype, start} of an object. SGLang's shape is that of one row.
+// Reads shape and dtype of an object in a framework's dialect. The shape of SGLang is that of one row: [layers, K].
 absl::Status Describe(Dialect dialect, const Json& object, TensorDescription& tensor) {
   if (!object.is_object()) return Invalid("append.tensor", "must be an object");
   if (dialect == Dialect::kMsSwift && object.value("__ndarray__", Json()) != true) {
@@ -60,7 +60,8 @@ struct CodecCase {
   bool narrowest = false;  // Whether the dtype must be the narrowest for the ids, as on SkyRL's wire.
 };
 
-// Columns of dense layers hold arbitrary values. If a file states no layers, the payload does.
+// Returns a geometry in which all `layers` layers are MoE layers, except those that the case lists as dense. The ids of
+// dense layers in a payload are arbitrary.
 Geometry::Options GeometryOptions(const Json& input, int64_t layers, int64_t top_k) {
   Geometry::Options options{.num_layers = static_cast<int32_t>(layers),
                             .moe_layer_ids = {},
@@ -77,7 +78,8 @@ absl::Span<const uint8_t> BytesOf(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
-// Flat ids, whose row count follows from their length. A row for the last token is dropped.
+// Prepares SGLang's flat ids, whose length determines the number of rows. Drops a row for the last token, which the
+// model never processed.
 absl::Status OpenFlat(const Json& input, CodecCase& c) {
   const auto layers = input.at("layers").get<int64_t>();
   const auto top_k = input.at("topk").get<int64_t>();
@@ -196,7 +198,7 @@ absl::StatusOr<DecodedRows> Decode(const CodecCase& c) {
   return DecodeTensor(*c.geometry, c.tensor, BytesOf(c.payload), c.options);
 }
 
-// The names that golden files use for a reason of rejection.
+// Returns the names that golden files may use for this reason of a rejection.
 std::vector<std::string> GoldenReasons(Reason reason) {
   switch (reason) {
     case Reason::kEncoding:
@@ -213,8 +215,8 @@ std::vector<std::string> GoldenReasons(Reason reason) {
     case Reason::kDuplicateId:
       return {"duplicate"};
     case Reason::kPartialRow:
-      // A source without a mark for missing rows uses -1 as an ordinary, invalid id. The decoder does not know its
-      // source.
+      // Some engines mark missing rows with -1, for others -1 is an invalid id like any other. The decoder does not
+      // know which engine sent the rows, so both names are right.
       return {"partial sentinel", "range"};
     default:
       return {};
@@ -226,7 +228,7 @@ Outcome RunError(const CodecCase& c, const Json& expect) {
   if (decoded.ok()) return expect.value("may_accept", false) ? Passed() : Failed("accepted, expected a rejection");
   const ErrorDetail detail = GetErrorDetail(decoded.status()).value_or(ErrorDetail{});
   const auto place = [](auto number) { return number ? Json(*number) : Json(); };
-  // If the file states no reason, any typed reason passes.
+  // If the case states no reason, any typed reason passes.
   if (detail.reason == Reason::kUnspecified) return Failed(absl::StrCat("no reason: ", decoded.status().message()));
   if (!expect.contains("reason")) return Passed();
   const std::vector<std::string> reasons = GoldenReasons(detail.reason);
@@ -300,7 +302,8 @@ Outcome Run(const Json& golden_case) { return RunDecode(golden_case, Dialect::kA
 Outcome RunSkyRl(const Json& golden_case) { return RunDecode(golden_case, Dialect::kSkyRl); }
 Outcome RunMsSwift(const Json& golden_case) { return RunDecode(golden_case, Dialect::kMsSwift); }
 
-// NeMo-RL's encoder derives the dtype from E.
+// A case without a payload states which dtype NeMo-RL's encoder chooses for a number of experts; it must be the one
+// computed here.
 Outcome RunNemo(const Json& golden_case) {
   const Json& input = golden_case.at("input");
   if (input.contains("payload")) return Run(golden_case);
@@ -310,7 +313,8 @@ Outcome RunNemo(const Json& golden_case) {
   return theirs == ours ? Passed() : Failed(absl::StrCat("dtype ", ours, ", expected ", theirs.dump()));
 }
 
-// prime-rl's own cutting and padding of rows: we cut the same rows, but never store padding.
+// prime-rl cuts rows off a tensor, or pads it with rows. Our code must keep the same rows; the padding is not compared,
+// because we never store any.
 Outcome RunPrimeRlRows(const Json& input, const Json& expect) {
   std::string bytes, expected;
   if (!absl::Base64Unescape(input.at("data").get<std::string>(), &bytes) ||

@@ -36,8 +36,8 @@ struct TurnsCase {
   int64_t top_k = 0;
   int64_t num_experts = 0;
   std::vector<GivenTurn> turns;
-  // SkyRL only, one entry per token of the sample, which may have more tokens than the turns; 1 if the loss uses the
-  // token.
+  // Only for SkyRL: one entry per token of the sample, 1 if the loss uses the token. The sample may have more tokens
+  // than the turns.
   std::vector<int> loss_mask;
 };
 
@@ -75,7 +75,8 @@ TurnsCase CaseOf(const Json& input) {
   return c;
 }
 
-// The merge rules of the frameworks.
+// The next functions are the merge rules of the frameworks. They return the merged rows, or nothing if the framework
+// raises.
 
 // Replaces all rows from `start` on. Rejects a gap and a wrong number of rows.
 Merged SlimeRule(const TurnsCase& c) {
@@ -153,7 +154,8 @@ struct Ours {
   int64_t repeated_rows = 0;
 };
 
-// Tokens of a history that only grows.
+// Returns `count` token ids. A longer list begins with the shorter ones, so each turn continues the tokens of the turn
+// before.
 std::vector<uint32_t> Tokens(int64_t count) {
   std::vector<uint32_t> tokens;
   for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<uint32_t>(1000 + i));
@@ -195,7 +197,7 @@ Ours OurRule(const TurnsCase& c) {
       rows.tensor.shape = {given.rows ? Size(*given.rows) : given.tokens - 1 - given.start, c.layers, c.top_k};
       rows.payload = {reinterpret_cast<const uint8_t*>(given.payload->data()), given.payload->size()};
     }
-    // SkyRL sends only the rows that follow those already sent.
+    // A turn of SkyRL has only new rows: they begin where the rows of the earlier turns end.
     if (c.framework == "skyrl") rows.row_start = trajectory.NextRow(tokens);
     const auto plan = PlanTurn({.tokens = tokens}, given.payload ? &rows : nullptr, {}, geometry, blocks, trajectory);
     ours.status = plan.status();
@@ -214,7 +216,7 @@ Ours OurRule(const TurnsCase& c) {
   return ours;
 }
 
-// Number of rows that a later turn sent with different ids.
+// Returns the number of rows that a later turn has sent again with different ids.
 int64_t ChangedRows(const TurnsCase& c) {
   Rows first;
   int64_t changed = 0;
@@ -243,7 +245,7 @@ Outcome CompareWithOurs(const TurnsCase& c, const Merged& framework, int64_t fir
     return told ? Passed() : Failed("the framework raises, but we report no problem");
   }
   if (!complete) {
-    // verl's rows of zeros are not rows for us.
+    // verl fills rows that the engine did not send with zeros; our code must then report a wrong number of rows.
     const bool padded = c.framework == "verl" && c.turns.size() == 1 && Size(*c.turns[0].rows) != last_row;
     if (padded && GetErrorDetail(ours.status).value_or(ErrorDetail{}).reason == Reason::kRowCount) return Passed();
     return Failed(absl::StrCat("ours has ", ours.rows.size(), " of ", last_row, " rows: ", ours.status.ToString()));
@@ -269,8 +271,8 @@ Outcome CompareWithExpect(const TurnsCase& c, const Merged& framework, const Jso
   return framework == ids ? Passed() : Failed("the rule gives other ids");
 }
 
-// The first row to request from the engine. miles requests from the last token that it holds, even if that token
-// changed.
+// Compares the first row that is requested from the engine in the next turn. miles requests rows from the last token
+// that it holds, even if that token changed.
 Outcome RunRequest(const Json& input, const Json& expect) {
   const auto held = input.at("held_tokens").get<std::vector<uint32_t>>();
   const auto prompt = input.at("prompt_tokens").get<std::vector<uint32_t>>();

@@ -31,7 +31,8 @@ MicroBatchLayout RectangleLayout(const Json& input) {
   return layout;
 }
 
-// The positions that one rank keeps: in the packed stream, or one list per sequence with positions of the whole batch.
+// Returns the positions that one rank keeps. For a packed stream this is one list of positions in the stream; for a
+// rectangle, one list per sequence, with positions in the flattened batch.
 Json PositionsOf(const MicroBatchLayout& layout, const std::vector<trainer::LocalRow>& rows) {
   Json stream = Json::array();
   Json batch = Json::array();

@@ -13,7 +13,7 @@ namespace {
 
 using trainer::UnpaddedBatch;
 
-// Names of sizes, which are not options of a policy.
+// Returns the names of fields that hold sizes of the batch or the ranks, and are not options of a policy.
 const std::set<std::string>& Sizes() {
   static const auto& names = *new std::set<std::string>{"framework",
                                                         "tp",
@@ -26,7 +26,7 @@ const std::set<std::string>& Sizes() {
   return names;
 }
 
-// Maps option names of the golden files to the framework's own names, where they differ.
+// Returns the framework's own name for an option of the golden files, which for some options is different.
 std::string OptionName(const std::string& framework, const std::string& name) {
   static const auto& names = *new std::map<std::string, std::string>{
       {"verl fp8_padding", "fp8"},
@@ -43,7 +43,7 @@ void SetFormat(const std::string& framework, bool packed, Json& policy) {
   if (framework == "skyrl") policy["remove_microbatch_padding"] = packed;
 }
 
-// A framework's release is recognized by the options that it has.
+// Golden files do not name the framework's release, so it is recognized by the options that they contain.
 void SetRelease(const std::string& framework, const Json& options, Json& policy) {
   if (framework == "ms_swift" && options.contains("moe_flex_dispatcher_backend")) policy["pull_request_8393"] = true;
   if (framework == "ms_swift" && !options.contains("fp4_format") && !options.contains("padding_free")) {
@@ -54,7 +54,8 @@ void SetRelease(const std::string& framework, const Json& options, Json& policy)
   }
 }
 
-// Numbers of a policy that do not depend on the padded batch.
+// The AddAlignments functions add the numbers of a policy that do not depend on the padded batch, such as the multiple
+// to which it pads.
 void AddAlignments(const UnpaddedBatch& batch, const trainer::SkyRlPadding& options, Json& ours) {
   ours["packed_alignment"] = SkyRlPackedAlignment(batch, options.fp8);
   ours["unpacked_alignment"] = SkyRlUnpackedAlignment(batch, options.fp8);
@@ -106,7 +107,7 @@ absl::StatusOr<trainer::PaddingPolicy> PolicyOf(const std::string& framework, co
       policy[OptionName(framework, name)] = value;
     }
   }
-  // Only the contiguous layout has a window.
+  // csa_window_size has a meaning only for the contiguous layout.
   if (policy.value("cp_layout", "") == "zigzag") policy.erase("csa_window_size");
   SetRelease(framework, options, policy);
   const auto read = trainer::PaddingPolicyFromJson(policy, "options");

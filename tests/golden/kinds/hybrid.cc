@@ -44,7 +44,8 @@ Json ChunkOf(const trainer::HybridPattern& pattern, trainer::LayerRange range) {
   return {{"offset", range.begin}, {"types", symbols.substr(range.begin, range.size())}, {"moe_layer_ids", moe}};
 }
 
-// For splits that leave layers out: compares each of Megatron's chunks by itself.
+// Compares each of Megatron's chunks by itself, for splits that leave layers out: our code rejects them and has no
+// table for them.
 std::string UncoveredDiffer(const trainer::HybridPattern& pattern, const Json& stages) {
   for (const Json& rank : stages) {
     for (const Json& chunk : rank) {

@@ -22,8 +22,8 @@ Json StageTypes(const Json& layout, int32_t pipeline_size) {
   return stages;
 }
 
-// Checks a layout that Megatron accepts for one rank, although each of its chunks then starts at layer 0. We reject it,
-// so there is no table of ours, and only the counts of its stages are compared.
+// Checks a layout for one rank whose chunks all start at layer 0. Megatron accepts it, our code must reject it. So our
+// code has no table for it, and only the number of layers in each stage is compared.
 Outcome RunUncovered(const Json& input, const Json& expect, const absl::Status& status) {
   if (status.ok()) return Failed("accepted, although the chunks do not hold each layer once");
   const Json stages = StageTypes(input.at("layout"), input.at("pp").get<int32_t>());

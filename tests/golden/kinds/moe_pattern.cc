@@ -7,7 +7,7 @@
 namespace routing_replay::golden {
 namespace {
 
-// If there is no geometry, the model has no MoE layers.
+// Returns the ids of the MoE layers of chunk (p, v). Without a geometry, the model has no MoE layers.
 Json MoeIdsOf(const Geometry* geometry, const trainer::LayerTable& table, int32_t p, int32_t v) {
   Json ids = Json::array();
   if (geometry == nullptr) return ids;

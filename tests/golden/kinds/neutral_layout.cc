@@ -58,7 +58,8 @@ void SetIfOpen(Json& neutral, const char* name, const Json& value) {
 
 int64_t RoundedUp(int64_t rows, int64_t unit) { return (rows + unit - 1) / unit * unit; }
 
-// Pads every sample to a multiple of `unit`. Stated rows beyond them become a document of padding.
+// Completes a packed stream: pads every sample to a multiple of `unit`. If the case states more rows in total, the rest
+// becomes a document of padding.
 void CompleteStream(Json& neutral, int64_t unit) {
   Json boundaries = {0};
   for (const int64_t rows : neutral.at("lengths").get<Lengths>()) {
@@ -80,7 +81,7 @@ void CompleteRectangle(Json& neutral, int64_t unit) {
   SetIfOpen(neutral, "sp_slice", "after_flatten");
 }
 
-// The value that `padded_lengths` must have.
+// Returns the value that `padded_lengths` must have, computed from the other fields.
 Json PaddedLengthsOf(const Json& neutral, size_t count) {
   Json padded = Json::array();
   for (size_t i = 0; i < count; ++i) {
@@ -118,7 +119,8 @@ Json CompletedNeutral(const Json& neutral) {
   const bool rectangle = neutral.contains("batch_size") || neutral.contains("padded_length");
   SetIfOpen(completed, "format", rectangle ? "BSHD" : "THD");
   const bool packed = completed["format"] == "THD";
-  // If only the number of rows is known, the stream may be cut anywhere.
+  // If the case states the total number of rows but no partition, use the contiguous partition, which may cut the
+  // stream anywhere.
   const bool stated_rows = packed && neutral.contains("total_padded_rows");
   SetIfOpen(completed, "partition",
             stated_rows ? "contiguous"

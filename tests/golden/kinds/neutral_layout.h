@@ -10,10 +10,12 @@
 
 namespace routing_replay::golden {
 
-// The layout with row order `order`, which is Megatron's or that of the framework.
+// Returns the recorded layout `neutral` with row order `order`, which is the order of Megatron's router or of the
+// framework's rows.
 trainer::MicroBatchLayout NeutralLayout(const Json& neutral, const Json& order);
 
-// `neutral` with valid values for missing fields: there is no recorded layout if the framework raised.
+// Returns `neutral` with valid values for its missing fields: if the framework raised an error, there is no complete
+// recorded layout.
 Json CompletedNeutral(const Json& neutral);
 
 // The first number of `neutral` that contradicts the others or input.lengths; "" if there is none.
@@ -22,7 +24,7 @@ std::string NeutralContradiction(const Json& input);
 // Whether the case states the framework and options that led to the layout.
 bool HasPolicy(const Json& input);
 
-// The batch that the framework got.
+// Returns the batch before padding, as the framework got it.
 trainer::UnpaddedBatch BatchBefore(const Json& input);
 
 // Compares the layout that our policy predicts from options and lengths with the recorded one. A case passes if it has

@@ -1,4 +1,5 @@
-// padding_*: padded lengths, boundaries, total, and the numbers that they are computed from, for a framework's options.
+// padding_*: what a framework's options lead to: padded lengths, boundaries, the total number of rows, and the
+// multiples that they are computed from.
 #include "absl/strings/str_cat.h"
 #include "tests/golden/kind.h"
 #include "tests/golden/kinds/framework_policy.h"
@@ -21,7 +22,7 @@ Outcome Run(const Json& golden_case) {
   const bool ms_swift = input.contains("tensor_model_parallel_size");
   const auto policy = PolicyOf(ms_swift ? "ms_swift" : input.at("framework").get<std::string>(), input);
   if (!policy.ok()) return Failed(std::string(policy.status().message()));
-  // Without this flag in its files, a framework slices rows whenever tp > 1.
+  // A framework without this flag in its files always divides rows among its tensor-parallel ranks if tp > 1.
   const bool flagged = input.contains("sequence_parallel");
   const UnpaddedBatch batch = BatchOf(input.value("lengths", std::vector<int64_t>{}),
                                       input.at(ms_swift ? "context_parallel_size" : "cp").get<int32_t>(),

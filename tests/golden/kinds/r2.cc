@@ -1,5 +1,6 @@
-// r2_*: merges and pipelines, distinguished by their expectations. Merges: the local row and the rank that recorded
-// each token of a sample. Pipelines: the layers that result from merging the chunks of a rank, and of all ranks.
+// r2_*: two sorts of cases, told apart by their expectations. Merges state, for each token of a sample, the rank and
+// the local row that recorded it. Pipelines state the layers that result from merging the chunks of a rank, and of all
+// ranks.
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -19,7 +20,7 @@ using trainer::MicroBatchLayout;
 // The number of a local record is ((cp_rank · tp_size + tp_rank) · local_rows + local_row).
 constexpr char kRecordNumber[] = "((cp_rank * tp_size + tp_rank) * local_rows + local_row)";
 
-// merged[sample][token] = number of the record.
+// Returns merged[sample][token]: the number of the local record (kRecordNumber) from which the token gets its row.
 absl::StatusOr<Json> MergedNumbers(const MicroBatchLayout& layout) {
   std::vector<trainer::RowMap> maps;
   for (int32_t c = 0; c < layout.cp_size; ++c) {

@@ -38,8 +38,8 @@ inline double ToDouble(double value) { return value; }
 inline double ToDouble(float value) { return value; }
 inline double ToDouble(trainer::Bf16 value) { return static_cast<float>(value); }
 
-// Names the first entry that differs by more than `tolerance`; empty if there is none. Where Megatron's value is not a
-// number, ours must be one.
+// Describes the first entry that differs by more than `tolerance`; returns "" if there is none. Where Megatron's value
+// is NaN or infinite, ours must be finite.
 template <typename D>
 std::string FirstDifference(const char* what, const std::vector<D>& ours, const Json& expected, double tolerance) {
   const std::vector<double> theirs = Matrix<double>(expected);
@@ -54,14 +54,14 @@ std::string FirstDifference(const char* what, const std::vector<D>& ours, const 
   return "";
 }
 
-// The router of a case; missing fields are like null.
+// Returns the router of a case. A missing field means the same as null.
 trainer::RouterConfig RouterOf(const Json& input, trainer::Rounding rounding);
 
-// The bytes of ids [rows][K] in the form of index buffers.
+// Returns the ids [rows][K] in the form of index buffers: one or two bytes per id.
 std::vector<uint8_t> CompactIds(const trainer::RouterConfig& config, const Json& rows);
 // The inverse of CompactIds.
 Json Slots(const trainer::RouterConfig& config, const std::vector<uint8_t>& ids);
-// The experts of each row of a map [rows][E], ascending.
+// Returns, for each row of a routing map [rows][E], its experts in ascending order.
 Json Experts(const trainer::RouterConfig& config, const std::vector<uint8_t>& map);
 
 }  // namespace routing_replay::golden

@@ -6,7 +6,7 @@
 
 namespace routing_replay::golden {
 
-// D: float, double or Bf16. May only be changed before any case runs.
+// D is float, double or Bf16. The two functions may only be replaced before any case runs.
 template <typename D>
 struct RouterPath {
   using Forward = absl::Status (*)(const trainer::RouterConfig&, const trainer::RouterForwardInput<D>&,

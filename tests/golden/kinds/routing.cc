@@ -59,7 +59,7 @@ Outcome RunAction(const RouterCase<D>& c, const Expected& expected) {
   }
   if (!status.ok()) return Failed(absl::StrCat(expected.action, ": rejected: ", status.message()));
   const Json experts = Experts(c.config, map);
-  // Results of the older version have no map.
+  // Results of Megatron-Core 0.17 have no routing_map.
   const auto their_map = expected.values.find("routing_map");
   if (their_map != expected.values.end() && experts != *their_map) {
     return Failed(absl::StrCat(expected.action, ": routing_map is ", experts.dump(), ", expected ", their_map->dump()));
@@ -90,7 +90,8 @@ Outcome RunInDtype(const Json& golden_case) {
     const Outcome outcome = RunAction(c, expected(action, action, expect[action]));
     if (outcome.verdict != Outcome::Verdict::kPassed) return outcome;
   }
-  // Megatron-Core 0.17 has no sqrtsoftplus. Without results of its own, 0.17 must give those of the newer version.
+  // The case may also have results of Megatron-Core 0.17, which has no sqrtsoftplus. If it has none, the results of
+  // 0.17 are those of the newer version.
   if (c.config.score_function == trainer::ScoreFunction::kSqrtSoftplus) return Passed();
   const auto stepped = Parse<D>(input, trainer::Rounding::kEachStep);
   const bool differs = golden_case.contains("expect_v0_17");

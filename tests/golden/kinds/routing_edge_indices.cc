@@ -31,7 +31,7 @@ int64_t Width(DType dtype) {
   }
 }
 
-// Ids as bytes of the tensor's memory.
+// Returns the ids as the bytes of a tensor of this dtype.
 std::vector<uint8_t> Memory(const Json& rows, DType dtype) {
   std::vector<uint8_t> bytes;
   for (const Json& row : rows) {
@@ -56,7 +56,7 @@ bool IsLegal(const Json& input, const RouterConfig& config) {
   return DTypeNamed(input.at("index_dtype").get<std::string>()) != DType::kUnspecified;
 }
 
-// Checks the ids like every payload of routes.
+// Checks the ids with our decoder, like every payload of routes.
 absl::Status Check(const Json& input, const RouterConfig& config) {
   const DType dtype = DTypeNamed(input.at("index_dtype").get<std::string>());
   const auto rows = input.at("num_tokens").get<int64_t>();

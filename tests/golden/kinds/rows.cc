@@ -44,8 +44,8 @@ trainer::RowRank RankOf(const Json& rank) {
   return {.cp_rank = rank.at("cp_rank").get<int32_t>(), .tp_rank = rank.at("tp_rank").get<int32_t>(), .positions = {}};
 }
 
-// Compares the rows of one rank with `expected`, and their states with `states`; without `states` (in another order
-// than the framework's) with the states that follow from the rows.
+// Compares the rows of one rank with `expected`, and their states with `states`. If there are no `states`, because
+// `layout` has another order than the framework, the expected states are derived from the rows.
 Outcome RunRows(const MicroBatchLayout& layout, const Json& neutral, const trainer::RowRank& rank, const Json& expected,
                 const std::optional<std::string>& states) {
   const auto map = trainer::BuildRowMap(layout, rank);

@@ -20,7 +20,8 @@ inline std::optional<int32_t> OptionalInt(const Json& json) {
 // Parses a layout given as text or as a list.
 absl::StatusOr<trainer::PipelineLayout> LayoutOf(const Json& json);
 
-// Reads the field names of megatron/layers*.json, or those of frameworks/layers_*.json.
+// Builds the layer table of a case. MegatronTable reads the field names of megatron/layers*.json, FrameworkTable those
+// of frameworks/layers_*.json.
 absl::StatusOr<trainer::LayerTable> MegatronTable(const Json& input);
 absl::StatusOr<trainer::LayerTable> FrameworkTable(const Json& input);
 
