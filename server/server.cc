@@ -194,7 +194,6 @@ class GrpcServer final : public Server {
 
   absl::Status Listen();
 
-  const std::vector<std::string>& addresses() const override { return addresses_; }
   const std::string& advertised() const override { return context_.advertised; }
   std::string StartLine() const override {
     return absl::StrCat("routing-replay-server ", ROUTING_REPLAY_VERSION, " listening on ",

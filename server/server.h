@@ -27,8 +27,6 @@ class Server {
       const std::function<bool()>& give_up = [] { return false; });
   virtual ~Server() = default;  // Shuts down without waiting if Shutdown was not called.
 
-  // Addresses with the chosen ports, in the order of config.listen.
-  virtual const std::vector<std::string>& addresses() const = 0;
   // The address that is reported to clients.
   virtual const std::string& advertised() const = 0;
   // Addresses of the HTTP port and of the health port, with the chosen ports; empty: none.

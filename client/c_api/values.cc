@@ -54,8 +54,6 @@ absl::string_view NameIn(const Named<Enum> (&names)[count], Enum value) {
 
 }  // namespace
 
-absl::string_view NameOf(Encoding encoding) { return NameIn(kEncodings, encoding); }
-
 absl::string_view NameOf(DType dtype) { return NameIn(kDTypes, dtype); }
 
 absl::StatusOr<Producer> ProducerFrom(int32_t producer) {

@@ -37,7 +37,6 @@ std::optional<std::pair<int64_t, int64_t>> GroupsFrom(const rr_range* groups);
 std::vector<std::string> StringsFrom(const rr_text* texts, size_t count);
 
 // As in rr_tensor; "" for none.
-absl::string_view NameOf(Encoding encoding);
 absl::string_view NameOf(DType dtype);
 // `path` names the tensor in errors.
 absl::StatusOr<TensorDescription> TensorFrom(const rr_tensor& tensor, absl::string_view path = "append.tensor");

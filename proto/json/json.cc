@@ -89,11 +89,6 @@ const JsonObject::Json* JsonObject::Find(const char* key) {
   return found == json_.end() ? nullptr : &*found;
 }
 
-const JsonObject::Json* JsonObject::FindValue(const char* key) {
-  const Json* value = Find(key);
-  return value != nullptr && !value->is_null() ? value : nullptr;
-}
-
 template <typename T>
 void JsonObject::Read(const char* key, T& value) {
   const Json* json = Find(key);

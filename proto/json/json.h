@@ -40,8 +40,6 @@ class JsonObject {
   void Read(const char* key, const std::vector<std::pair<const char*, Enum>>& names, Enum& value);
   // The field's value, or null if it is absent.
   const Json* Find(const char* key);
-  // The same, but a JSON null counts as absent.
-  const Json* FindValue(const char* key);
 
   void Require(const char* key);
   std::string PathOf(absl::string_view key) const;

@@ -175,10 +175,6 @@ Producer ProducerOf(absl::string_view head_key) { return static_cast<Producer>(h
 
 absl::string_view SampleOf(absl::string_view head_key) { return head_key.substr(2); }
 
-int64_t WindowOf(absl::string_view window_key) {
-  return static_cast<int64_t>(FromBigEndian(window_key.substr(window_key.size() - sizeof(uint64_t))));
-}
-
 absl::string_view RunOf(absl::string_view run_key) { return run_key.substr(1); }
 
 uint64_t BlockOf(absl::string_view block_id_key) { return FromBigEndian(block_id_key.substr(1)); }

@@ -84,8 +84,6 @@ std::string BlockIdKey(uint64_t block);
 // Requires a key made by HeadKey.
 Producer ProducerOf(absl::string_view head_key);
 absl::string_view SampleOf(absl::string_view head_key);
-// Requires a key made by WindowKey.
-int64_t WindowOf(absl::string_view window_key);
 // Requires a key made by RunKey.
 absl::string_view RunOf(absl::string_view run_key);
 // Requires a key made by BlockIdKey.
