@@ -19,7 +19,7 @@ Rows Expand(absl::Span<const RowRange> ranges) {
   return rows;
 }
 
-// The one normal list of `rows`.
+// Returns `rows` as a normal list of ranges; there is exactly one.
 std::vector<RowRange> Normal(const Rows& rows) {
   std::vector<RowRange> out;
   for (const int64_t row : rows) {

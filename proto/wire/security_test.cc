@@ -31,7 +31,8 @@ class ChangingFileTest : public ::testing::Test {
  protected:
   void SetUp() override { std::remove(path_.c_str()); }
   static void Write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
-  // The text of the next look that returns one. For a moment, the previous text may be returned again.
+  // Looks at the file once and returns its present text. If Look returns nothing, the file has not changed, and the
+  // text is that of the last look.
   std::string Present() {
     const auto text = file_.Look();
     EXPECT_OK(text);
@@ -46,7 +47,8 @@ class ChangingFileTest : public ::testing::Test {
 
 TEST_F(ChangingFileTest, ChangesInPlaceShowAtOnce) {
   for (int i = 0; i < 100; ++i) {
-    // Same length, changed within one tick of the file system's clock.
+    // Size and modification time may not show this change: the length stays the same, and the clock of the file system
+    // may not have ticked since the last write.
     const std::string text = std::to_string(1000 + i);
     Write(path_, text);
     ASSERT_EQ(Present(), text);

@@ -16,8 +16,8 @@ namespace routing_replay {
 inline namespace wire {
 namespace HWY_NAMESPACE {
 
-// Loads a whole vector of T from an address of any alignment. It loads bytes and casts: copying into single lanes would
-// become narrower stores, and the load of the vector would stall on them.
+// Loads a whole vector of T from an address of any alignment. It loads the vector as bytes and casts it. A memcpy into
+// lanes might compile to several narrow stores, and the vector load after them would stall.
 template <class D, typename T = hwy::HWY_NAMESPACE::TFromD<D>>
 HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> LoadBytes(D d, const uint8_t* from) {
 #if HWY_TARGET == HWY_SCALAR

@@ -10,7 +10,7 @@
 
 namespace routing_replay::testing {
 
-// Not thread-safe: the choice is the process's.
+// Not thread-safe: Highway's choice of the instruction set applies to the whole process.
 inline void ForEachSimdTarget(const std::function<void()>& body) {
   for (int64_t targets = hwy::SupportedTargets() & HWY_TARGETS; targets != 0; targets &= targets - 1) {
     const int64_t target = targets & -targets;

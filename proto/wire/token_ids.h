@@ -21,9 +21,9 @@ struct TokenArray {
   absl::Span<const uint8_t> bytes;
 };
 
-// The ids as u32 little-endian. INVALID_ARGUMENT that names field and sample: kDType if the dtype is not an integer,
-// kShape if there is not exactly one axis, kLength if there are no ids (a caller without tokens passes no array) or the
-// bytes are not whole ids, kField for an id that does not fit 32 bits.
+// Returns the ids as little-endian u32. INVALID_ARGUMENT that names field and sample: kDType if the dtype is not an
+// integer, kShape if there is not exactly one axis, kLength if there are no ids (a caller without tokens passes no
+// array) or the last id is incomplete, kField for an id that does not fit 32 bits.
 absl::StatusOr<Buffer> TokenIds(const TokenArray& array);
 
 }  // namespace wire

@@ -10,7 +10,7 @@ namespace {
 
 template <typename T>
 absl::StatusOr<std::vector<uint32_t>> Ids(const char* dtype, const std::vector<T>& ids, int axes = 1) {
-  // One byte into the memory, as an array's data may lie anywhere.
+  // The ids begin at the second byte of the memory, because a caller's array may have any alignment.
   std::vector<uint8_t> bytes(1 + ids.size() * sizeof(T));
   const auto* data = reinterpret_cast<const uint8_t*>(ids.data());
   std::copy(data, data + ids.size() * sizeof(T), bytes.begin() + 1);

@@ -152,7 +152,8 @@ TEST(NpyTest, CutOffAtAnyLengthIsRejected) {
   }
 }
 
-// The result may be another header or an error, but never a crash or a negative axis.
+// Changes each byte of a header to every other value. ParseNpyHeader may then return another header or an error, but it
+// must never crash or return a negative axis.
 TEST(NpyTest, AnyByteChangedIsAnAnswer) {
   const std::string file = NewNumpyFile("<i4", "(22, 61, 8)");
   for (size_t place = 0; place < file.size(); ++place) {

@@ -67,7 +67,7 @@ struct LayerGroup {
   int32_t layers = 0;
 };
 
-// Rows of the tensor are narrowed and tiled in parts that stay in the second cache.
+// Rows are narrowed and tiled in parts of about this many bytes, so that a part stays in the CPU's level-2 cache.
 constexpr int64_t kPartBytes = 131072;
 constexpr int64_t kCacheLine = 64;
 constexpr int64_t kMinPartRows = 8, kMaxPartRows = 256;
@@ -163,7 +163,8 @@ absl::Status Decoder::DecodePiece(const Piece& piece, DecodedRows& out) {
     out.blocks.push_back(*std::move(block));
     return absl::OkStatus();
   }
-  // Reports out-of-range ids first, wherever they are: if there are any, the other checks say little.
+  // An id is out of range or duplicated, or a row is marked missing. First looks for ids out of range in the whole
+  // piece: they usually mean that the payload is wrong altogether, and then a duplicate is of no interest.
   std::vector<RowRange> missing;
   RR_RETURN_IF_ERROR(FindMissingRows(piece, missing));
   for (RowRange run : Subtract(piece.rows, missing)) {
@@ -179,7 +180,7 @@ absl::Status Decoder::DecodePiece(const Piece& piece, DecodedRows& out) {
                    piece.rows.begin);
 }
 
-// Nothing if an id is out of range or occurs twice in a row.
+// Returns the rows as a block, or nothing if an id is out of range or one row has the same id twice.
 std::optional<Block> Decoder::Encode(const Piece& piece) {
   Block block;
   block.rows = piece.rows;
@@ -243,7 +244,8 @@ bool Decoder::TilePart(const LayerGroup& group, const uint8_t* from, int64_t row
   return true;
 }
 
-// Checks and packs a plane and computes its CRC. Returns false if an id is out of range or occurs twice in a row.
+// Checks and packs a plane and computes its CRC. Returns false if an id is out of range or one row has the same id
+// twice.
 bool Decoder::FinishPlane(int32_t ordinal, absl::Span<const uint8_t> ids, Block& block) const {
   const LayerRouting& layer = geometry_.layer(ordinal);
   const int64_t rows = block.rows.size();
@@ -291,8 +293,8 @@ absl::Status Decoder::FindMissingRows(const Piece& piece, std::vector<RowRange>&
   return absl::OkStatus();
 }
 
-// Called if a row of the piece has an id twice, and all ids are in range: reports the first row of the first such
-// layer.
+// Called if all ids of the piece are in range, but some row has the same id twice in one layer. Returns the error for
+// the first such layer, and for the first such row in it.
 absl::Status Decoder::ExplainDuplicate(const Piece& piece) const {
   for (int32_t i = 0; i < geometry_.num_moe_layers(); ++i) {
     const LayerRouting& layer = geometry_.layer(i);
@@ -370,7 +372,7 @@ absl::StatusOr<DecodedRows> DecodeTensor(const Geometry& geometry, const TensorD
   }
   RR_ASSIGN_OR_RETURN(auto columns, MoeColumns(geometry, description, tensor.layers));
   RR_RETURN_IF_ERROR(CheckTopK(geometry, tensor.top_k));
-  // Checked before the rows are summed: very large ends would overflow.
+  // Checks the ranges before TotalRows adds up their sizes: ends near INT64_MAX would overflow the sum.
   if (absl::Status status = CheckNormal(options.unrecorded, {0, kMaxRows}); !status.ok()) {
     return InvalidAt(Reason::kField, "append.unrecorded", status.message());
   }

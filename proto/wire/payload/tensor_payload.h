@@ -23,8 +23,8 @@ struct DecodeOptions {
   std::optional<RowRange> take;
   // The K axis has 2K slots: first the K ids, then K other values, such as weights, which are ignored.
   bool ids_and_weights = false;
-  // Rows of [row_start, row_start + rows) that the engine did not deliver, as a normal list. The tensor has no
-  // slots for them: its rows fill the gaps between them in order.
+  // The rows of the append that the engine did not deliver, as a normal list (row_range.h). The tensor has no slots for
+  // them. Example: a tensor of 3 rows with row_start 10 and unrecorded [11, 13) holds the rows 10, 13 and 14.
   std::vector<RowRange> unrecorded;
   std::optional<int64_t> expected_rows;  // Rows of the append, unrecorded ones included; another count is rejected.
   int32_t block_rows = kDefaultBlockRows;
@@ -35,7 +35,7 @@ struct DecodeOptions {
 
 struct DecodedRows {
   RowRange rows;  // Absolute; includes unrecorded rows.
-  // The caller's unrecorded rows and the rows that are −1 throughout, merged: normal list.
+  // DecodeOptions::unrecorded and the rows whose ids are all −1, merged into one normal list.
   std::vector<RowRange> unrecorded;
   std::vector<Block> blocks;  // Ascending, cut at windows, cuts and unrecorded ranges, with CRCs.
 };

@@ -99,7 +99,7 @@ std::vector<Geometry> Geometries() {
     out.push_back(
         *Geometry::Create({.num_layers = 7, .moe_layer_ids = {1, 2, 5, 6}, .num_experts = {experts}, .top_k = {k}}));
   }
-  // Neighbours that share E but not K, and the other way round.
+  // Neighbouring layers that have the same E but different K, and others that have the same K but different E.
   out.push_back(*Geometry::Create(
       {.num_layers = 4, .moe_layer_ids = {0, 1, 2, 3}, .num_experts = {64, 64, 512, 64}, .top_k = {8, 4, 8, 1}}));
   out.push_back(*Geometry::Create(
@@ -149,7 +149,7 @@ void RoundTrip(const Geometry& geometry, std::mt19937_64& random) {
   DecodeOptions options{.row_start = static_cast<int64_t>(random() % 1000),
                         .block_rows = block_rows,
                         .codec = random() % 2 == 0 ? Codec::kRaw : Codec::kPacked};
-  // Before, between or after the slots.
+  // Adds unrecorded ranges at random places: before the first slot, between slots or after the last one.
   for (int64_t slot = 0, next = options.row_start; slot <= slots && random() % 3 != 0;) {
     const auto rows = static_cast<int64_t>(1 + random() % 40);
     options.unrecorded.push_back(RowRange::OfSize(next + slot, rows));
@@ -290,7 +290,8 @@ TEST_F(RejectionTest, IdsNameRowAndLayer) {
   });
 }
 
-// Elements as wide as ids are checked by other code than wider ones; the errors must be the same.
+// If the tensor's elements are as wide as the stored ids, other code checks them than if they are wider. Both must
+// report the same errors.
 TEST_F(RejectionTest, NarrowIdsNameRowAndLayerToo) {
   testing::ForEachSimdTarget([this] {
     const auto narrow = [](const std::vector<std::vector<int64_t>>& rows, DType dtype) {
@@ -403,7 +404,8 @@ TEST_F(RejectionTest, RowCounts) {
   EXPECT_THAT(Decode(geometry_, Int32(Good()), options), Fails(absl::StatusCode::kInvalidArgument, Reason::kRowCount));
 }
 
-// Ranges come from callers, too: large ends must not overflow, and the order is checked.
+// The unrecorded ranges come from the caller, so they may be anything: ends near INT64_MAX must not overflow, and
+// ranges that are empty, out of order or outside the rows are rejected.
 TEST_F(RejectionTest, UnrecordedRangesThatAreNotNormal) {
   for (const std::vector<RowRange>& list : std::vector<std::vector<RowRange>>{{{INT64_MIN, INT64_MAX}},
                                                                               {{0, INT64_MAX}, {INT64_MIN, 0}},
@@ -432,7 +434,7 @@ TEST_F(RejectionTest, NumbersThatAreNoDType) {
   }
 }
 
-// K = 1 has no duplicates, and a layer of zeros is a legal one.
+// With K = 1 a row cannot have the same id twice, and a layer whose ids are all 0 is legal.
 TEST_F(RejectionTest, OneIdPerRowMayBeZeroThroughout) {
   const Geometry geometry =
       *Geometry::Create({.num_layers = 2, .moe_layer_ids = {0, 1}, .num_experts = {64}, .top_k = {1}});
@@ -454,7 +456,8 @@ TEST_F(RejectionTest, AllOnesWithoutASignAreIds) {
   EXPECT_TRUE(marks.blocks.empty());
 }
 
-// Each run of rows between marked ones is a block of its own.
+// Every other row is marked missing, so each of the others becomes a block of its own. The number of marked ranges is
+// limited.
 TEST(DecodeTensorTest, TooManyRunsOfMarkedRowsAreRejected) {
   const Geometry geometry = Geometry::Uniform(1, 8, 1);
   const auto decode = [&](size_t ranges) {

@@ -30,8 +30,8 @@ struct TensorView {
   int64_t row_elements() const { return layers * top_k; }
 };
 
-// Undoes compression and encoding and checks dtype, shape and length against each other. INVALID_ARGUMENT as
-// DecodeTensor.
+// Undoes compression and encoding, and checks that dtype, shape and length fit each other. Errors are INVALID_ARGUMENT
+// with the reasons that DecodeTensor lists.
 absl::StatusOr<TensorView> OpenTensor(const TensorDescription& description, absl::Span<const uint8_t> payload,
                                       int64_t max_payload_bytes);
 
@@ -48,9 +48,9 @@ struct TensorShape {
   std::vector<int64_t> axes;
 };
 
-// Dtype and axes of the payload's tensor: those of the description if it has a shape, else those of the .npy header if
-// there is one and the payload is not compressed. Does not read elements. INVALID_ARGUMENT: kShape if neither states
-// them, kEncoding and kDType as ParseNpyHeader.
+// Returns the dtype and axes of the payload's tensor without reading its elements. They come from the description if it
+// has a shape, otherwise from the .npy header of an uncompressed payload. INVALID_ARGUMENT: kShape if neither states
+// them; kEncoding or kDType for a .npy header that ParseNpyHeader rejects.
 absl::StatusOr<TensorShape> PayloadShape(const TensorDescription& description, absl::Span<const uint8_t> payload);
 
 }  // namespace wire

@@ -82,8 +82,8 @@ absl::StatusOr<size_t> RingReader::Read(absl::Span<const iovec> space) {
                                   [&](size_t at, uint8_t* to, size_t n) { std::memcpy(to, &bytes_[at], n); });
   if (bytes == 0) return 0;
   state_.read.store(read_ += bytes);
-  // If the other end released its memory meanwhile, all bytes read as zeros. Then its position is 0 too, which fails
-  // this check.
+  // If the writer released the shared memory during the copy, the copied bytes may be zeros. Its position then reads as
+  // 0 too, which Held rejects.
   RR_RETURN_IF_ERROR(Held().status());
   return bytes;
 }

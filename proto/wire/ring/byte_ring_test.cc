@@ -164,7 +164,8 @@ class Bell {
   const int fd_;
 };
 
-// Two threads, each of which sleeps whenever it may; small rings make them do so all the time.
+// Two threads send bytes through a ring, and each sleeps until the other wakes it when the ring is full or empty. With
+// a small ring that happens all the time, so a lost wake-up would block the test.
 TEST(ByteRingTest, NoWakeIsLost) {
   for (const size_t capacity : {64, 4096, 1 << 18}) {
     Ring ring(capacity);

@@ -23,8 +23,8 @@ class RingStream final : public ByteStream {
   absl::StatusOr<size_t> Write(absl::Span<const iovec> bytes) override;
   int fd() const override { return socket_->fd(); }
   uint32_t write_events() const override { return POLLIN; }
-  // The wake-up byte for one direction may have been consumed while waiting for the other, so these look into the
-  // rings. Errors are reported by Read and Write.
+  // HasBytes and HasRoom look into the rings, not at the socket: both directions share it, and a wait for one direction
+  // may have consumed the wake-up byte of the other. Errors are left to Read and Write.
   bool HasBytes() const override { return !rings_->reader().Wait().value_or(false); }
   bool HasRoom() const override { return !rings_->writer().Wait().value_or(false); }
   // No effect: the last frame of a call already marks its end, and the socket must stay open for an end that still has
@@ -44,8 +44,8 @@ class RingStream final : public ByteStream {
 // Answers a client that asks for shared memory: sends one byte, with the descriptor `memory` attached, or without one
 // if `memory` is -1. Returns false if sending failed.
 bool SendMemory(int socket, int memory);
-// Receives that answer. Returns the descriptor, which the caller must close, or -1 if none was attached. UNAVAILABLE if
-// the connection failed.
+// Receives the answer that SendMemory sent. Returns the descriptor, which the caller must close, or -1 if none was
+// attached. UNAVAILABLE if the connection failed.
 absl::StatusOr<int> ReceiveMemory(int socket);
 
 }  // namespace wire

@@ -84,7 +84,7 @@ ReceivedFrame Receive(ByteStream& stream, FrameReader& reader) {
   return reader.Take();
 }
 
-// Messages that are longer than a ring, and tiny ones, with an answer to each.
+// Sends messages of 3 MiB, which are longer than a ring, and messages of less than 1 KB. Each one is answered.
 TEST_F(RingStreamTest, FramesGoThroughAndAreAnswered) {
   constexpr int kMessages = 300;
   const auto message = [](int i) { return std::string(i % 3 == 0 ? 3 << 20 : i % 1000, static_cast<char>(i)); };
@@ -139,7 +139,7 @@ TEST_F(RingStreamTest, ABrokenEndWakesWhoReads) {
   EXPECT_EQ(Hear(*server_).status(), absl::UnavailableError("the peer closed the connection"));
 }
 
-// Neither a socket full of wake-up bytes nor unexpected wake-ups block an end.
+// The client fills the socket with wake-up bytes for which there is nothing to read. Neither end blocks.
 TEST_F(RingStreamTest, WakesWithoutEndAreWakes) {
   const std::string wakes(1 << 16, 'w');
   while (send(client_->fd(), wakes.data(), wakes.size(), MSG_DONTWAIT) > 0) continue;

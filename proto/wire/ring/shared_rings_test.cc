@@ -17,7 +17,7 @@
 namespace routing_replay {
 namespace {
 
-// Both ends, in this process.
+// This process has both ends of the rings: the maker's, and the one that maps the same memory.
 class SharedRingsTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -85,7 +85,8 @@ TEST_F(SharedRingsTest, TheMemoryGoesWithItsMakerWhoeverElseHasIt) {
   EXPECT_LE(Held(), 4096);
 }
 
-// If the maker frees the memory while the other end copies bytes, the zeros are reported as an error.
+// The maker frees the memory while the other end copies bytes. The rest of the memory then reads as zeros, which the
+// reader must report as an error and never return as data.
 TEST_F(SharedRingsTest, WhatIsTakenAwayWhileItIsReadIsAnError) {
   for (int round = 0; round < 200; ++round) {
     SCOPED_TRACE(round);

@@ -23,12 +23,13 @@ using TlsContext = std::shared_ptr<SSL_CTX>;
 // one.
 absl::StatusOr<TlsContext> ServerTlsContext(absl::string_view certificate, absl::string_view key,
                                             absl::string_view client_authorities);
-// The same for a client, whose `certificate` may be empty. If `authorities` is empty, those of the system are used,
-// found as gRPC finds them.
+// The same for a client; `certificate` and `key` may be empty. If `authorities` is empty, the system's authorities are
+// used, which are looked for in the same places as gRPC does.
 absl::StatusOr<TlsContext> ClientTlsContext(absl::string_view certificate, absl::string_view key,
                                             absl::string_view authorities);
 
-// Steps of the above, for other users of OpenSSL. INVALID_ARGUMENT as above.
+// Two of the steps of ServerTlsContext and ClientTlsContext, for code that makes its own SSL_CTX. INVALID_ARGUMENT
+// names what cannot be used.
 absl::Status TrustAuthorities(SSL_CTX* context, absl::string_view authorities);
 absl::Status ShowCertificate(SSL_CTX* context, absl::string_view certificate, absl::string_view key);
 // Requires that the peer's certificate contains this name or address. The check takes place in the handshake.

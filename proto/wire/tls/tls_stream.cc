@@ -51,7 +51,8 @@ absl::Span<const uint8_t> NextRecord(absl::Span<const iovec> bytes, size_t skip,
 // signal's disposition belongs to the host process.
 class WithoutSigpipe {
  public:
-  // If `over` is not OK at destruction, a SIGPIPE may be pending and is removed.
+  // `over`: the status of the OpenSSL calls. If it is not OK at destruction, a SIGPIPE may be pending, and is
+  // discarded.
   explicit WithoutSigpipe(const absl::Status& over) : over_(over) {
     sigemptyset(&pipe_);
     sigaddset(&pipe_, SIGPIPE);

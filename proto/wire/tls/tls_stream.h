@@ -15,7 +15,7 @@ inline namespace wire {
 // The first reads and writes perform the handshake. No payload byte is read or written before it has succeeded.
 class TlsStream final : public ByteStream {
  public:
-  // Both take ownership of the socket and make it non-blocking.
+  // Accept and Connect take ownership of the socket `fd` and make it non-blocking.
   static std::unique_ptr<TlsStream> Accept(const TlsContext& context, int fd);
   // The server's certificate must contain `server_name`, as a name or an address.
   static std::unique_ptr<TlsStream> Connect(const TlsContext& context, int fd, const std::string& server_name);
@@ -31,8 +31,8 @@ class TlsStream final : public ByteStream {
 
  private:
   TlsStream(const TlsContext& context, int fd);
-  // The return value of a Read or Write that has moved `moved` bytes when OpenSSL returned `result`. Sets `events` to
-  // those after which to retry.
+  // Computes what Read or Write returns after it has moved `moved` bytes and OpenSSL's last call returned `result`. If
+  // that call must be repeated later, `events` becomes the poll events to wait for.
   absl::StatusOr<size_t> Stop(size_t moved, int result, uint32_t& events);
 
   const int fd_;

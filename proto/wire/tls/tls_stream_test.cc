@@ -191,7 +191,8 @@ TEST_F(TlsStreamTest, WhatIsNoTlsIsToldAndSoIsAnEnd) {
   EXPECT_EQ(stream->Read({&space, 1}).status(), absl::UnavailableError("the peer closed the connection"));
 }
 
-// The process is not killed by SIGPIPE, however it handles that signal.
+// Writing to a closed connection returns an error. The process is not killed by SIGPIPE, even with the default handling
+// of that signal.
 TEST_F(TlsStreamTest, WritingToNobodyIsAnError) {
   Connect(Server(authority_.Issue(kLocalNames)), Client(authority_));
   ASSERT_OK(Talk());
@@ -205,7 +206,8 @@ TEST_F(TlsStreamTest, WritingToNobodyIsAnError) {
   EXPECT_EQ(sigismember(&pending, SIGPIPE), 0);
 }
 
-// A peer that sends nothing but key updates: each read returns, and the answers are still sent.
+// The peer sends thousands of TLS key updates before its first byte of data. They must not keep one Read busy: each
+// Read returns after a while. Updates that ask for an answer still get one.
 TEST_F(TlsStreamTest, NewKeysHoldNobody) {
   const auto ends = SocketPair();
   const TlsContext context = Client(authority_);
