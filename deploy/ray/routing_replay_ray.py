@@ -48,7 +48,8 @@ class Supervisor:
             # draining.
             if status == _WRONG_SETTING or time.monotonic() > deadline:
                 self.stop()
-                raise RuntimeError(f"{self._command[0]} does not listen, exit status {status}")
+                how = f"after {_START_SECONDS:g} s" if status is None else f"exit status {status}"
+                raise RuntimeError(f"{self._command[0]} does not listen, {how}")
             time.sleep(0.01)
 
     @property

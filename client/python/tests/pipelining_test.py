@@ -64,7 +64,9 @@ class HoldingProxy(grpc.GenericRpcHandler):
                 time.sleep(rest)
             self.round_trips += 1
             yield answer
-            while not answers.empty() and (answer := answers.get()) is not None:
+            while not answers.empty():
+                if (answer := answers.get()) is None:
+                    return
                 yield answer
 
 
