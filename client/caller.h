@@ -21,7 +21,7 @@
 
 namespace routing_replay::client {
 
-// Limit for the names in one request, far below any message limit.
+// The most names that one request carries; so many names are far smaller than the largest message.
 inline constexpr size_t kMaxNamesPerCall = 10000;
 
 // Whether a call may be sent again if its answer may have been lost.
@@ -39,14 +39,14 @@ class Caller {
  public:
   using Stub = v1::RoutingReplay::Stub;
 
-  // `timeout`: for calls without a deadline of their own (CallScope). `is_one_of_several`: if the server did not answer
-  // the last call, the next call tries it only briefly, so that a server that is down does not delay every call to all
-  // servers.
+  // `timeout` applies to calls that have no deadline of their own (CallScope). `is_one_of_several`: if the server did
+  // not answer the last call, the next call tries it only briefly, so that a server that is down does not delay every
+  // call to all servers.
   Caller(std::shared_ptr<Link> link, std::chrono::milliseconds timeout, bool is_one_of_several = false)
       : link_(std::move(link)), timeout_(timeout), is_one_of_several_(is_one_of_several) {}
 
   const std::shared_ptr<Link>& link() const { return link_; }
-  // With is_one_of_several: the server did not answer the last call.
+  // True if the server did not answer the last call; always false without is_one_of_several.
   bool is_gone() const { return is_gone_; }
   void set_gone(bool gone) const { is_gone_ = gone; }
   static constexpr std::chrono::seconds kBrief{1};

@@ -60,11 +60,12 @@ std::optional<PrefixReference> Prefix(const AppendOptions& options) {
 
 std::optional<int64_t> SealNumTokens(const AppendOptions& options, RowRange rows) {
   if (options.seal_num_tokens || !options.seal) return options.seal_num_tokens;
-  // The prefix's rows come before those of the append, which may lie within them.
+  // The sample ends with the append or with the prefix, whichever is longer: the append may lie within the prefix's
+  // rows.
   return std::max(rows.end, std::min(options.prefix_sample.empty() ? 0 : options.prefix_rows, kMaxRows)) + 1;
 }
 
-// Each version and label by the rules of the header's own.
+// Checks the version and the label of each range by the same rules as those of the header.
 absl::Status CheckWeights(absl::Span<const WeightSpan> weights, AppendHeader header) {
   RR_RETURN_IF_ERROR(CheckWeightRows(weights, header.rows));
   for (const WeightSpan& span : weights) {
@@ -138,7 +139,7 @@ void GiveResendKeys(std::vector<AppendPiece>& pieces) {
   for (AppendPiece& piece : pieces) piece.header.resend_key = std::max<uint64_t>(1, ++key);
 }
 
-// Rows of the pieces: whole windows if they fit.
+// Returns the rows of each piece: as many whole windows as fit into `piece_bytes`, but at least one.
 std::vector<RowRange> PieceRows(RowRange rows, absl::Span<const Block> blocks, int32_t block_rows,
                                 int64_t piece_bytes) {
   std::vector<RowRange> pieces;

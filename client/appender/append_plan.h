@@ -80,17 +80,20 @@ absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows 
 absl::StatusOr<std::vector<int64_t>> WeightCuts(absl::Span<const WeightSpan> weights);
 // The parts of `weights` that lie within `rows`.
 std::vector<WeightSpan> ClipWeights(absl::Span<const WeightSpan> weights, RowRange rows);
-// InvalidArgument (FIELD, "append.weights") unless these are ascending and disjoint ranges of `rows`, none empty.
+// Returns INVALID_ARGUMENT (kField, "append.weights") unless `weights` are non-empty, ascending, disjoint ranges within
+// `rows`.
 absl::Status CheckWeightRows(absl::Span<const WeightSpan> weights, RowRange rows);
-// The ids selected by the options' take and ids_and_weights.
+// Returns the ids of the tensor that AppendOptions::take and ids_and_weights select.
 absl::StatusOr<TensorView> OpenSlots(const TensorDescription& tensor, absl::Span<const uint8_t> payload,
                                      const std::optional<RowRange>& take, bool ids_and_weights,
                                      int64_t max_payload_bytes);
-// `rows` rows that are all unrecorded; options.unrecorded must be empty or cover them. options.weights is ignored.
+// Plans an append of `rows` rows that are all unrecorded; options.unrecorded must be empty or cover all of them.
+// options.weights is ignored.
 absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t rows);
 
-// The same append with all of its rows unrecorded, in one piece without payload per weight version: sent if the bytes
-// cannot be kept. So later rows leave no gap, and readers learn at once that these rows were not recorded.
+// Returns the append to send instead of `plan` if there is no room for its bytes: the same rows, all unrecorded, in one
+// piece without payload per weight version. So later rows leave no gap, and readers learn at once that these rows were
+// not recorded.
 AppendPlan DropPayload(const AppendPlan& plan);
 
 // The counters of AppenderMetrics, except rejected_by_reason.
@@ -120,7 +123,8 @@ inline constexpr std::pair<const char*, int64_t AppenderMetrics::*> kAppenderCou
 // Adds the ack of one piece to the outcome of its append.
 void AddAck(const AppendAck& ack, AppendOutcome& outcome);
 
-// Queues plans. Every Appender that a Run of this client makes is one. Thread-safe.
+// An appender that also takes ready plans. Every Appender that a Run of this client makes is a PlanAppender, so `Of`
+// can cast it. Thread-safe.
 class PlanAppender : public Appender {
  public:
   struct Queued {
@@ -132,7 +136,8 @@ class PlanAppender : public Appender {
   virtual const Geometry& geometry() const = 0;
   // How the run stores rows, and the limits of its server.
   virtual BlockOptions blocks() const = 0;
-  // `tensor` null: no recorded rows, `rows` unrecorded ones. An error names the sample.
+  // Makes the plan of an append. If `tensor` is null, the append has `rows` rows, all unrecorded. An error names the
+  // sample.
   absl::StatusOr<AppendPlan> Plan(const AppendOptions& options, const TensorDescription* tensor,
                                   absl::Span<const uint8_t> payload, int64_t rows = 0) const;
   // Queues the plan once there is room. If `may_wait` is false and it would have to wait: returns nothing and leaves
@@ -154,7 +159,7 @@ class PlanAppender : public Appender {
       : settle_time_(options.append_timeout + std::chrono::seconds(5)) {}
 
  private:
-  // Nothing if it would have to wait and may not.
+  // Returns nothing if the append would have to wait for room and `may_wait` is false.
   absl::StatusOr<std::optional<Queued>> Add(absl::StatusOr<AppendPlan> plan, bool may_wait);
 
   const std::chrono::milliseconds settle_time_;

@@ -212,7 +212,7 @@ TEST(AppendPlanTest, SomeRowsOfATensorAreTaken) {
   }
 }
 
-// Ranges of `rows` with weights.
+// Returns random ranges within `rows`, each with a random weight version.
 std::vector<WeightSpan> SomeWeights(std::mt19937_64& random, RowRange rows) {
   std::vector<WeightSpan> weights;
   int64_t at = rows.begin;
@@ -227,7 +227,8 @@ std::vector<WeightSpan> SomeWeights(std::mt19937_64& random, RowRange rows) {
   return weights;
 }
 
-// A tensor in which each row's ids are followed by as many unused slots, with some more rows at both ends.
+// Returns a tensor with twice as many slots as ids: after the 3 ids of a row and layer come 3 unused values (1000).
+// `before` rows precede these rows and `after` rows follow them, all filled with -5.
 std::vector<uint8_t> WithOthers(const std::vector<int32_t>& ids, int64_t before, int64_t after) {
   std::vector<int32_t> all(before * 2 * 2 * 3, -5);
   for (size_t i = 0; i < ids.size(); i += 3) {

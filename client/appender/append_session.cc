@@ -16,14 +16,14 @@ constexpr Backoff::Options kRejectionBackoff{.initial = std::chrono::millisecond
                                              .maximum = std::chrono::milliseconds(500)};
 constexpr Backoff::Options kReconnectBackoff{.initial = std::chrono::milliseconds(50),
                                              .maximum = std::chrono::seconds(1)};
-// Limits of AppendFailures; and how many samples a text names.
+// How many samples and how many failures an AppendFailures holds at most, and how many samples an error message names.
 constexpr size_t kMaxFailedSamples = 100'000, kMaxFailures = 100, kSamplesInText = 10;
 
 // A FailureLog writes at most kLines lines per kPeriod.
 constexpr int kLines = 20;
 constexpr std::chrono::seconds kPeriod(10);
 
-// The first failure as an error that names the samples.
+// Returns the first failure as an error whose message names the failed samples; OK if nothing failed.
 absl::Status AsError(const AppendFailures& failed) {
   if (failed.failures.empty()) return absl::OkStatus();
   const AppendOutcome& first = failed.failures.front();
@@ -49,7 +49,7 @@ bool IsOverBudget(const absl::Status& status) {
   return status.code() == absl::StatusCode::kResourceExhausted && detail && detail->reason == Reason::kOverBudget;
 }
 
-// Errors of a whole stream that would occur again on the next one.
+// Returns true for errors that end a whole stream and that would end the next stream, too.
 bool IsPermanent(absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kInvalidArgument:
@@ -125,7 +125,9 @@ std::optional<AppendQueue::Message> AppendQueue::NextMessage(Clock::Time now) {
   return Send(head, std::move(request));
 }
 
-// Asks for everything that waits, minus what is granted; 0 if now is not the time to ask.
+// Returns how many bytes of credit to request now: what all waiting pieces (after a rejection: the next piece) need
+// beyond the credit that is left. 0 if nothing is missing, the last request is unanswered, or it is too early to ask
+// again.
 uint64_t AppendQueue::WantBytes(int64_t head_bytes, Clock::Time now) const {
   if (asked_ || now < ask_after_) return 0;
   const int64_t missing = (ask_little_ ? head_bytes : unsent_bytes_) - credit_;
@@ -234,7 +236,8 @@ void AppendQueue::Finish(uint64_t sequence, const absl::Status& status) {
   for (size_t i = 0; i < pending.pieces.size() && !status.ok(); ++i) {
     if (to_send_.erase({sequence, i}) > 0) unsent_bytes_ -= pending.pieces[i].piece.payload_bytes;
   }
-  // An acknowledged append has no pieces in flight. This is checked first because thousands of other pieces may be.
+  // Search in_flight_, which may hold thousands of pieces, only if the append failed: an acknowledged one has no pieces
+  // there.
   if (!status.ok()) std::erase_if(in_flight_, [&](const auto& entry) { return entry.second.sequence == sequence; });
   queued_bytes_ -= pending.bytes;
   ++(status.ok() ? metrics_.acknowledged : metrics_.failed);
@@ -248,7 +251,8 @@ void AppendQueue::Finish(uint64_t sequence, const absl::Status& status) {
 
 void AppendQueue::OnStreamEnd(const absl::Status& why) {
   if (!why.ok()) trouble_ = why;
-  // Ids ascend in the order of sending, and so in the order of the server's work.
+  // Append ids ascend in the order in which messages are sent and processed, so the server ended the stream because of
+  // the lowest id in flight.
   const auto oldest = in_flight_.begin();
   const auto unsent = to_send_.begin();
   if (IsPermanent(why.code()) && oldest != in_flight_.end()) {
@@ -271,7 +275,7 @@ bool AppendQueue::Expire(Clock::Time now) {
     const absl::Status status = MakeError(
         known ? trouble_.code() : absl::StatusCode::kDeadlineExceeded,
         absl::StrCat("not acknowledged in time: ", known ? trouble_.message() : "the server did not answer"),
-        // The rest may be about another append.
+        // Of the earlier error, keep only the reason: its other fields may be about another append.
         {.reason = GetErrorDetail(trouble_).value_or(ErrorDetail{}).reason, .sample = pending.end.outcome.sample});
     Finish(sequence, status);
   }
@@ -319,8 +323,8 @@ bool OpenAppends::Finish(const AppendOutcome& outcome) {
   if (outcome.status.ok()) return false;
   Note(key, {outcome.status, /*marked=*/false});
   const auto detail = GetErrorDetail(outcome.status);
-  // If the error names another field, the sample has no attempts, or was truncated: then rows are lost that nothing
-  // newer replaces.
+  // Only an error that names append.restart_nonce means that a later attempt replaces these rows. If it names another
+  // field (the sample was truncated, for example), the rows are lost, and that is a failure.
   return key.attempt && detail && detail->reason == Reason::kOldRevision && detail->field == "append.restart_nonce";
 }
 
@@ -401,7 +405,7 @@ AppendSession::Action AppendSession::Next(Clock::Time now, bool can_write) {
   if (state_ == State::kStreaming && can_write) {
     if (auto message = queue_.NextMessage(now)) return {.step = Step::kSend, .message = *std::move(message)};
   }
-  // No append that is added later expires before then.
+  // An append that is added after this call cannot expire before `until`: deadlines never decrease.
   Clock::Time until = queue_.NextEvent(now).value_or(DeadlineAfter(now, options_.append_timeout));
   if (state_ == State::kIdle && queue_.HasUnsent()) until = std::min(until, connect_after_);
   return {.until = until};

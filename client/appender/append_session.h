@@ -1,5 +1,5 @@
-// An appender without its threads and its I/O, the client's side of the Append protocol: decides when to connect, what
-// to ask for, what to send and to send again, and what an answer means.
+// The client's side of the Append protocol, without threads and I/O. Decides when to connect, how much credit to
+// request, what to send and to resend, and what an answer means.
 #ifndef CLIENT_APPENDER_APPEND_SESSION_H_
 #define CLIENT_APPENDER_APPEND_SESSION_H_
 
@@ -57,19 +57,21 @@ class AppendQueue {
 
   // A new stream begins, without credit.
   void OnStreamStart();
-  // The message to send now on the present stream; nothing if that must wait for an answer, for NextEvent or for Add.
+  // Returns the message to send now on the present stream. Nothing if there is none before an answer arrives, NextEvent
+  // is reached, or Add is called.
   std::optional<Message> NextMessage(Clock::Time now);
   void OnResponse(const AppendResponse& response, Clock::Time now);
   // The stream ended, with any status. Appends without an ack will be sent again. If `why` is a permanent error, the
   // server must have ended the stream because of the oldest unacknowledged append, and that append fails with it.
   void OnStreamEnd(const absl::Status& why);
 
-  // Fails what was not acknowledged in time. True if some of it was sent: the stream may be stuck.
+  // Fails the appends that were not acknowledged in time. Returns true if a part of them was sent: then the stream may
+  // be stuck.
   bool Expire(Clock::Time now);
   // The next time at which Expire or NextMessage may have something to do without an answer.
   std::optional<Clock::Time> NextEvent(Clock::Time now) const;
 
-  // The same if the append that was added last is small and alone in waiting to be sent.
+  // Returns NextMessage if the append that was added last is small and no other append waits to be sent; else nothing.
   std::optional<Message> NextIfSmall(Clock::Time now);
 
   // Outcomes since the last call.
@@ -82,7 +84,7 @@ class AppendQueue {
   int64_t queued_bytes() const { return queued_bytes_; }
   const AppenderMetrics& metrics() const { return metrics_; }
   void CountReconnect() { ++metrics_.reconnects; }
-  // An append that the ingest checks rejected before it could be added.
+  // Counts an append that the ingest checks rejected before it could be added.
   void CountRejection(Reason reason);
 
  private:
@@ -98,7 +100,7 @@ class AppendQueue {
     Clock::Time deadline;
     Finished end;
   };
-  // Ordered as pieces are sent.
+  // Names a piece of an append. Pieces are sent in the order of these names.
   struct PieceRef {
     uint64_t sequence = 0;
     size_t piece = 0;
@@ -116,8 +118,8 @@ class AppendQueue {
   void OnCredit(const Credit& credit, Clock::Time now);
   void OnAck(const AppendAck& ack, Clock::Time now);
   void Acknowledge(PieceRef ref, const AppendAck& ack);
-  // Resends the piece and the later pieces of its sample that were sent: the server will reject them because of the
-  // gap.
+  // Queues the piece to be sent again, and so the later pieces of its sample that are in flight: without this piece
+  // there is a gap, so the server will reject them.
   void SendAgain(PieceRef ref);
   void QueueToSend(PieceRef ref);
   void Finish(uint64_t sequence, const absl::Status& status);
@@ -157,8 +159,8 @@ struct SampleAttempt {
 // The sample and attempt of a plan, which has at least one piece.
 SampleAttempt KeyOf(const AppendPlan& plan);
 
-// The worse of two troubles: the one whose rows were not marked in the store, because there the loss is not visible;
-// else the first.
+// Returns the worse of two troubles: the one whose rows are not marked as unrecorded in the store, because readers
+// cannot see that loss. If that does not decide, returns the first.
 std::optional<AppendTrouble> Worse(std::optional<AppendTrouble> one, std::optional<AppendTrouble> other);
 
 // The appends that have no outcome yet, and what went wrong with each sample. Not thread-safe.
@@ -241,28 +243,29 @@ class AppendSession {
   };
 
   explicit AppendSession(const Options& options);
-  // With fixed waits instead of random ones, for tests.
+  // For tests: with backoffs whose waits are fixed instead of random.
   AppendSession(const Options& options, Backoff rejection_backoff, Backoff reconnect_backoff);
 
   // True if an append of this many bytes may be added. A single one always may, however big.
   bool HasRoom(int64_t bytes) const;
-  // RESOURCE_EXHAUSTED (kOverBudget): the error if there is no room.
+  // Returns the error for an append that found no room: RESOURCE_EXHAUSTED (kOverBudget).
   absl::Status NoRoom(absl::string_view sample) const;
   // Adds an append and returns its sequence number. Times must not decrease from call to call.
   uint64_t Add(AppendPlan plan, Clock::Time now);
   void CountRejection(Reason reason) { queue_.CountRejection(reason); }
-  // Adds only the mark of an append for which there is no room: DropPayload.
+  // For an append that found no room: adds DropPayload(plan), which only marks its rows as unrecorded.
   uint64_t AddDropped(const AppendPlan& plan, Clock::Time now);
 
   // `can_write` says whether the stream accepts another message now. Call again after each action except kWait.
   Action Next(Clock::Time now, bool can_write);
-  // The message of the append that was added last, for a stream that accepts it now, if that append is small and
-  // nothing waits before it. No Next is needed for it: the `until` of the last one still holds.
+  // Returns the message of the append that was added last, if that append is small and nothing waits before it. Call
+  // this only if the stream accepts a message now. Next need not be called afterwards: the `until` that it returned
+  // last still holds.
   std::optional<AppendQueue::Message> NextIfSmall(Clock::Time now);
-  // A message of the stream, or why it could not be received.
+  // Handles a message from the server, or the error with which receiving it failed.
   void OnMessage(const absl::StatusOr<ByteChain>& bytes, Clock::Time now);
   void OnStreamEnd(absl::Status why, Clock::Time now);
-  // The stream was ended by this side: the next one need not wait.
+  // This side ended the stream, so the next one may begin without a pause.
   void OnRest(Clock::Time now);
 
   // Outcomes since the last call. They count as open until OnDelivered.
@@ -273,7 +276,7 @@ class AppendSession {
   size_t open_count() const { return open_.size(); }
   // True if no append up to `sequence` is open.
   bool Settled(uint64_t sequence) const { return !open_.HasUpTo(sequence); }
-  // True if no append of the sample is open; and what went wrong with it.
+  // Settled: true if no append of the sample is open. TellTrouble: what went wrong with the sample.
   bool Settled(const SampleAttempt& key) const { return !open_.Has(key); }
   std::optional<AppendTrouble> TellTrouble(const SampleAttempt& key) { return open_.TellTrouble(key); }
   // Returns the error for a wait for outcomes that took too long: DEADLINE_EXCEEDED.

@@ -226,7 +226,8 @@ class ImpatientSessionTest : public AppendSessionTest {
   ImpatientSessionTest() : AppendSessionTest(milliseconds(500)) {}
 };
 
-// A thread that waits until then needs no wake-up for an append that its caller sends.
+// If no append is open, Next returns a time at which an append that is added now has just expired. So the waiting
+// thread need not be woken for an append that its caller sends directly.
 TEST_F(ImpatientSessionTest, WaitsNoLongerThanAnAppendMayTake) {
   const Clock::Time until = session_.Next(clock_.Now(), true).until;
   session_.Add(MakePlan("a", {1}, {}, {0, 1}), clock_.Now());

@@ -41,7 +41,8 @@ AppendStream::Event AppendStream::OnEvent(Tag tag, bool ok) {
       event.end = FromGrpcStatus(status_);
       return event;
   }
-  // Messages that the server sent before the call broke must still be received; the call cannot finish before.
+  // Read until a read fails, because the server may have sent messages before the call broke. Only then finish the
+  // call.
   if (tag != kWritten && ok) {
     Receive();
   } else if (!receiving_ && !writing_) {
@@ -81,7 +82,7 @@ DirectAppendStream::Event DirectAppendStream::Receive() {
 DirectAppendStream::Event DirectAppendStream::Wait(int wake, Clock::Time until) {
   MutexLock lock(mutex_);
   while (true) {
-    // What the server said before its connection broke is still to be received.
+    // Receive first, even if a write failed: the server may have sent something before the connection broke.
     Event event = Receive();
     if (event.message || event.end) return event;
     if (!broken_.ok()) return {.end = broken_};

@@ -48,8 +48,8 @@ class AppendStream {
   bool broken_ = false;  // A write failed.
 };
 
-// The same over the direct path. Callers hold `mutex` in every call except Cancel and Wait. Wait locks it itself, and
-// unlocks it while it waits: so one thread waits, and other threads may lock `mutex` and write meanwhile.
+// One Append call on a connection of the direct path. Callers hold `mutex` in every call except Cancel and Wait. Wait
+// locks `mutex` itself and unlocks it while it polls, so that other threads can write while one thread waits.
 class DirectAppendStream {
  public:
   struct Event {
@@ -64,12 +64,12 @@ class DirectAppendStream {
   bool CanWrite() const { return broken_.ok() && !connection_->sending(); }
   // Requires CanWrite().
   void Write(AppendQueue::Message message);
-  // For a thread that has called Write while another thread is in Wait. True: it must set `wake`, because a part of the
-  // message is left to be sent, or because the Write consumed the event that announces bytes to receive.
+  // For a thread that has called Write while another thread is in Wait. Returns true if the writer must set `wake`:
+  // either a part of the message has not been sent yet, or Write consumed the event that announces received bytes.
   bool MustWake() const { return !CanWrite() || connection_->IsReady(); }
   void Cancel() { connection_->Break(); }
-  // Sends and receives until a message or the end of the stream arrives, a message that was partly sent is sent, `wake`
-  // (an eventfd) is set, which it clears, or it is `until`.
+  // Sends and receives until one of these happens: a message or the end of the stream arrives; the rest of a partly
+  // sent message has been sent; `wake` (an eventfd, which Wait then clears) is set; the time `until` is reached.
   Event Wait(int wake, Clock::Time until);
   std::unique_ptr<DirectConnection> TakeConnection() { return std::move(connection_); }
 

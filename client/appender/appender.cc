@@ -48,7 +48,7 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
   void CountRejection(Reason reason) override;
 
  private:
-  // An event on events_ that is not the stream's.
+  // The tag of the event with which Wake ends a wait for gRPC. All other tags are those of AppendStream.
   static constexpr intptr_t kWake = 100;
 
   struct Events {
@@ -128,7 +128,8 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
   bool resting_ ABSL_GUARDED_BY(mutex_) = false;
   bool on_direct_ ABSL_GUARDED_BY(mutex_) = false;
 
-  // Null: the thread is not running. Changes only with mutex_ held, while the thread is not running.
+  // Null while the thread is not running. It is set before the thread starts and reset after the thread has ended, with
+  // mutex_ held.
   std::unique_ptr<Events> events_;
   ServerConnection connection_;                 // Of the stream.
   std::unique_ptr<AppendStream> stream_;        // At most one of stream_ and direct_ exists.
@@ -201,8 +202,8 @@ absl::Status AppenderImpl::WaitFor(CondVar& condition, Clock::Time deadline, con
   return absl::OkStatus();
 }
 
-// Called with mutex_ held, but the lock order is sending_ before mutex_: waiting for sending_ here could deadlock with
-// Step, so it is only tried.
+// Called with mutex_ held, but the lock order is sending_ before mutex_. To wait for sending_ here could deadlock with
+// Step, so SendHere only tries to lock it.
 bool AppenderImpl::SendHere(Clock::Time now) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   if (!on_direct_ || waking_ || !sending_.TryLock()) return false;
   auto message = direct_->CanWrite() ? session_.NextIfSmall(now) : std::nullopt;
@@ -384,7 +385,8 @@ void AppenderImpl::OnDirectEvent(DirectAppendStream::Event event) {
   OnStreamEnd(*std::move(event.end));
 }
 
-// Consumes a pending wake-up of the wait that ends here, because nobody waits there any more.
+// A wake-up may be pending where the thread waited until now. Consumes it, because the thread will not wait there
+// again.
 void AppenderImpl::WaitForDirect(bool direct) {
   MutexLock lock(mutex_);
   if (std::exchange(waking_, false)) {

@@ -1,4 +1,4 @@
-// The Appender of client.h over a channel.
+// Makes the Appender of client.h: its queue, its thread and its connection to the server.
 #ifndef CLIENT_APPENDER_APPENDER_H_
 #define CLIENT_APPENDER_APPENDER_H_
 

@@ -138,7 +138,8 @@ TEST_F(AppenderTest, AFullServerIsAnErrorWhenTheTimeIsUp) {
   ASSERT_OK(Append(*appender, "s", ids, {0, 100}));
   EXPECT_THAT(appender->Flush(kLong), Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
   EXPECT_GT(appender->metrics().credit_rejections, 0);
-  // The append eventually succeeds, even if the pause between tries is long compared with the time of one append.
+  // The server has room again. The pause between two tries may be longer than the 100 ms that an append may take, so
+  // more than one append may be needed until one succeeds.
   service_.OnAppend({});
   absl::Status status;
   const auto give_up = std::chrono::steady_clock::now() + kLong;
@@ -154,7 +155,8 @@ TEST_F(AppenderTest, AServerThatHangsIsLeft) {
   service_.OnAppend([&](const AppendRequest&) { return hang ? Do::kHang : Do::kAnswer; });
   const std::vector<uint8_t> ids(100);
   const auto appender = run_->NewAppender({.append_timeout = milliseconds(100)});
-  // An append without payload is sent without credit, and so is in flight.
+  // An append without payload needs no credit, so it is sent at once, and then waits for the ack of a server that
+  // hangs.
   ASSERT_OK(appender->AppendUnrecorded({.sample = "s"}, 10));
   EXPECT_EQ(appender->Flush(kLong).code(), absl::StatusCode::kDeadlineExceeded);
   hang = false;
@@ -216,7 +218,7 @@ TEST_F(AppenderTest, SeveralInOneCallInTheirOrder) {
   EXPECT_EQ(sample.rows[100].id, std::nullopt);
   EXPECT_EQ(sample.num_tokens, 106);
 
-  // The appends before a wrong one are queued.
+  // If one append is invalid, the appends before it are queued all the same.
   appends[3].options.row_start = -1;
   queued = {};
   EXPECT_EQ(appender->AppendMany(appends, queued).code(), absl::StatusCode::kInvalidArgument);
@@ -254,7 +256,7 @@ TEST_F(AppenderTest, WhatThereIsNoRoomForIsMarkedWhereItMayBeDropped) {
   EXPECT_THAT(trouble->error, Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
   ASSERT_OK_AND_ASSIGN(const auto none, appender->Settle("u", {}, kLong));
   EXPECT_FALSE(none);
-  // Returns at once, because it may not wait.
+  // A queue timeout of 0 leaves nothing to wait for: the append that finds no room is dropped at once.
   service_.OnAppend([](const AppendRequest&) { return Do::kHang; });
   const auto hasty =
       run_->NewAppender({.max_queued_bytes = 15000, .queue_timeout = milliseconds(0), .drop_when_full = true});
@@ -286,7 +288,7 @@ TEST_F(AppenderTest, NothingMoreGoesThroughOneThatIsClosed) {
   EXPECT_OK(appender->Flush(kLong));
   EXPECT_EQ(appender->metrics().failed, 1);
 
-  // The remaining appends are abandoned, and waiting threads get an error.
+  // A Close that takes too long abandons the open appends, and threads that wait for them get an error.
   service_.OnAppend([](const AppendRequest&) { return Do::kHang; });
   const auto left = run_->NewAppender();
   ASSERT_OK(Append(*left, "s", ids, {0, 100}));

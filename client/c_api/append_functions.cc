@@ -62,8 +62,7 @@ class Appending {
         dropped_(dropped) {
     for (const rr_append& append : appends) {
       auto given = AppendFrom(append, tokens_[appends_.size()]);
-      // For a call that continues in the background: its place in the order, because earlier appends must be queued
-      // first.
+      // The appends before an invalid one are made; then Finish reports the error.
       if (!given.ok()) {
         wrong_ = given.status();
         return;

@@ -206,7 +206,8 @@ TEST_F(CAppendTest, WithAQueueSmallAppendsAreQueuedAtOnceAndNoneOvertakes) {
   EXPECT_EQ(sequences[0], 1U);
   EXPECT_EQ(queue.Wait(1).at(0).message, "");
   ASSERT_DONE(rr_appender_flush(appender_, &kBlocking));
-  // A large append is encoded on another thread; then there is no room until the server accepts some of it.
+  // A large append is encoded on a thread of the library. It then fills the queue until the server accepts some of it,
+  // so that the small appends after it wait.
   reject = true;
   append = Append("s", 100, 500'100);
   call = queue.Call(1);

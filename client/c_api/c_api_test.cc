@@ -282,7 +282,7 @@ TEST_F(CApiTest, ClientsOfOneEndpointShareATransport) {
     ASSERT_DONE(rr_client_open_run(client, Text("run"), nullptr, nullptr, {}, 0, &kBlocking, &run));
     rr_object_free(run);
     rr_object_free(client);
-    // A client with other settings has its own.
+    // The second client has another timeout than c_client_, so it gets a connection of its own.
     EXPECT_EQ(service_.Connections(), before + (timeout_ms < 0 ? 0 : 1));
   }
 }

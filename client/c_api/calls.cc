@@ -219,7 +219,8 @@ class Queue final : private client::ForkPart {
     call.Cancel();
     Threads::Shared().RunCancelled(call);
   }
-  // In the parent, a thread that frees the queue may be waiting for these calls to end.
+  // Makes lock and condition anew: a thread of the parent may have been waiting on them when the process forked, for
+  // example to free the queue. That thread does not exist in the child.
   void BeginAnew() override {
     std::construct_at(&mutex_);
     std::construct_at(&changed_);
@@ -252,7 +253,7 @@ class Queue final : private client::ForkPart {
   bool signalled_ ABSL_GUARDED_BY(mutex_) = false;  // The descriptor is readable.
 };
 
-// No result, because a fork has interrupted the call.
+// Runs `work` once. Returns nothing if a fork has interrupted it: then it must run again.
 std::optional<CallEnd> TryDo(const std::function<CallEnd()>& work, Cancellation& cancellation) {
   const Gate::Breakable breakable(cancellation);
   const client::CallScope scope(&cancellation);
@@ -266,7 +267,7 @@ std::optional<CallEnd> TryDo(const std::function<CallEnd()>& work, Cancellation&
   return end;
 }
 
-// Runs on the caller's thread, without the thread pool.
+// Runs `work` on the caller's thread, again after each fork that interrupts it.
 CallEnd Do(const std::function<CallEnd()>& work, Cancellation& cancellation) {
   while (true) {
     if (std::optional<CallEnd> end = TryDo(work, cancellation)) return *std::move(end);

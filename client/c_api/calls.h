@@ -112,9 +112,9 @@ auto Once(Work work) {
   };
 }
 
-// As Perform, for calls of one object that must run in the order in which they were made: `work` gets its place in the
-// order, on which it waits for its turn. The lock `calling` is held while a call with a queue takes its place and then
-// a thread, so that the first place in the order always has a thread.
+// Like Perform, for calls of one object that must run in the order in which they were made. `work` gets its place in
+// this order, and must call Await on it to wait for its turn. The lock `calling` is held while a call with a queue
+// takes its place and then a thread, so that the first place in the order always has a thread.
 CallEnd PerformInOrder(const rr_call* call, client::CallOrder& order, Mutex& calling,
                        std::function<CallEnd(std::shared_ptr<const client::CallOrder::Place>)> work);
 

@@ -60,7 +60,8 @@ bool ThreadsOfGrpcRun() {
   return false;
 }
 
-// Stops all activity of the library, on a separate thread, so that the forking thread need not wait forever.
+// Stops all activity of the library. This runs on a separate thread, so that the forking thread can stop waiting at a
+// deadline.
 class Resting {
  public:
   // Returns true if all activity has stopped in time and gRPC has no state left.
@@ -121,8 +122,8 @@ bool IsOfGrpc(uint64_t address) {
          dladdr(reinterpret_cast<void*>(address), &other) != 0 && grpc.dli_fbase == other.dli_fbase;
 }
 
-// Returns the epoll set `set` with the descriptor that wakes it if the set is gRPC's. It is if the data that the set
-// holds for a descriptor is an address inside gRPC's library.
+// If the epoll set `set` belongs to gRPC, returns it with the descriptor that wakes it. It belongs to gRPC if the data
+// that it holds for a descriptor is an address inside gRPC's library.
 std::optional<WakeUp> WakeUpOf(int set) {
   const std::string path = absl::StrCat("/proc/self/fdinfo/", set);
   const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen(path.c_str(), "re"), &fclose);

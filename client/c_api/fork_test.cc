@@ -25,7 +25,8 @@ using testing::Do;
 
 constexpr std::chrono::seconds kLong(60);
 
-// A server, and a second one whose reads hang until a sample "go" exists, and which is slow for a sample "slow".
+// Runs two servers in another process. On the second one (`slow`), reads hang until a sample "go" exists, and an append
+// to the sample "slow" takes 8 seconds.
 class Servers {
  public:
   Servers() {
@@ -89,7 +90,7 @@ struct Rows {
   rr_append append;
 };
 
-// The work of a process; returns "" or an error.
+// A client with a run and an appender, as one process uses them. Methods that return a string return "" or an error.
 class User {
  public:
   explicit User(const std::string& endpoint) {
@@ -129,7 +130,7 @@ class User {
     rr_free(rows);
     return same ? "" : "other rows";
   }
-  // Appends, and reads it back.
+  // Appends a sample and reads it back.
   std::string Turn(const std::string& name) {
     const Rows rows(name, static_cast<uint8_t>(name.size()));
     if (const Failure failure = Append(rows); !failure.message.empty()) return "append: " + failure.message;
@@ -153,7 +154,7 @@ class User {
   rr_appender* appender = nullptr;
 };
 
-// Forks a child that runs this.
+// Forks a child process that runs `work`.
 class Child {
  public:
   explicit Child(const std::function<std::string()>& work) {
@@ -286,7 +287,7 @@ TEST(ForkTest, AChildOfAProcessNotAtRestIsToldSo) {
   EXPECT_EQ(user.Flush().message, "");
 }
 
-// A fork() without the calls that prepare the library for it.
+// After a fork() without rr_fork_before, calls in the child fail; they do not hang. The parent continues.
 TEST(ForkTest, AForkInSilenceIsNoHang) {
   User user(servers->good());
   ASSERT_EQ(user.Turn("before"), "");

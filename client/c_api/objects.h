@@ -27,7 +27,7 @@ class SharedObject : public GatedObject {
   const std::shared_ptr<T> shared;
 };
 
-// A run, and the appenders that were made from it here. Thread-safe.
+// A run, and the appenders that the C functions made from it. Thread-safe.
 class SharedRun {
  public:
   explicit SharedRun(std::shared_ptr<Run> shared) : run(std::move(shared)) {}

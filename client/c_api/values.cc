@@ -29,7 +29,7 @@ constexpr Named<LayerBasis> kLayerBases[] = {{"ALL_LAYERS", LayerBasis::kAllLaye
                                              {"MOE_LAYERS", LayerBasis::kMoeLayers},
                                              {"EXPLICIT", LayerBasis::kExplicit}};
 
-// An absent name leaves `value` unchanged.
+// Sets `value` to the one that has this name; an empty name leaves it unchanged.
 template <typename Enum, size_t count>
 absl::Status Find(const Named<Enum> (&names)[count], rr_text name, absl::string_view path, const char* field,
                   Enum& value) {

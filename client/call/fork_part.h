@@ -6,8 +6,8 @@
 
 namespace routing_replay::client {
 
-// Such an object is notified of forks as long as it lives. Notifications come only while no call is in progress: only
-// the object's own threads are running, and no such object is made or destroyed.
+// A ForkPart is notified of forks as long as it lives. Notifications come only while no call of the library is in
+// progress. At that time only the threads of ForkParts run, and no ForkPart is made or destroyed.
 class ForkPart {
  public:
   ForkPart(const ForkPart&) = delete;

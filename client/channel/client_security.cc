@@ -72,7 +72,8 @@ bool ChangedJustNow(const std::string& path) {
   return age >= std::chrono::nanoseconds(0) && age < kSettled;
 }
 
-// Reads certificate and key, if possible both from before or both from after a change.
+// Reads the certificate and its key. If they are being replaced, waits half a second at most, so that both are old or
+// both are new.
 absl::Status ReadIdentity(const SecuritySettings& settings, ChannelKeys& keys) {
   for (int i = 0;; ++i) {
     auto certificate = ReadPem("cert", settings.cert);

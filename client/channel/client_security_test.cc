@@ -11,7 +11,7 @@ namespace {
 
 using testing::Fails;
 
-// DER of a SEQUENCE of nothing, and of a NULL.
+// Well-formed PEM whose content is not a certificate, only DER: an empty SEQUENCE, and a SEQUENCE of one NULL.
 constexpr char kPem[] = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
 constexpr char kOtherPem[] = "# who\n-----BEGIN CERTIFICATE-----\nMAIF\nAA==\n-----END CERTIFICATE-----\n";
 

@@ -34,7 +34,8 @@ absl::Status AdmitAnswer(const Frame& frame) {
   return absl::OkStatus();
 }
 
-// Connects `fd`, which does not block until then. Whether it did.
+// Connects the non-blocking socket `fd`, and makes it blocking. Returns false, with errno set, if that fails or is not
+// done by the deadline.
 bool ConnectBy(int fd, const sockaddr* address, socklen_t size, Clock::Time deadline) {
   if (connect(fd, address, size) != 0) {
     if (errno != EINPROGRESS) return false;
@@ -69,7 +70,7 @@ absl::StatusOr<int> DialUnix(const std::string& name, Clock::Time deadline) {
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-// Reads an address, and asks nobody. Null: it is none.
+// Converts an IP address in text form, without a DNS lookup. Returns null if `host` is not an IP address.
 Addresses Parse(const std::string& host, int port) {
   const addrinfo hints{.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
   addrinfo* list = nullptr;

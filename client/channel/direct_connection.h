@@ -25,45 +25,49 @@ struct DirectAddress {
   int port = 0;
 };
 
-// Whether an address is one of this machine, as this process sees it: a container's are its own, as its Unix sockets.
+// Returns true if `host` is an address of this machine, as this process sees it. A container has its own addresses,
+// just as it has its own Unix sockets.
 bool IsOfThisMachine(const std::string& host);
 
-// Not thread-safe, except Break. All errors are UNAVAILABLE: the connection is broken then, and stays so.
+// Not thread-safe, except Break. Every error is UNAVAILABLE, and means that the connection is broken for good.
 class DirectConnection {
  public:
-  // Waits for the server until `deadline`. `tls`: null: without. Errors of DirectTls::Look, too.
+  // Connects to the server, and waits for it until `deadline` at most. `tls` is null for a connection without TLS. Can
+  // also fail with the errors of DirectTls::Look.
   static absl::StatusOr<std::unique_ptr<DirectConnection>> Dial(const DirectAddress& address, DirectTls* tls,
                                                                 Clock::Time deadline);
 
-  // What poll looks at, and the events after which more may be received and sent.
+  // The descriptor to poll, and the events after which more can be received or sent.
   int fd() const { return stream_->fd(); }
   uint32_t receive_events() const { return stream_->read_events(); }
   uint32_t send_events() const { return stream_->write_events(); }
-  // Whether more may be received or sent without an event.
+  // Returns true if more can be received or sent at once, without waiting for an event.
   bool IsReady() const { return stream_->HasBytes() || (sending() && stream_->HasRoom()); }
   const DirectAddress& address() const { return address_; }
   // "direct", "unix" or "shm".
   const char* transport() const;
   bool in_memory() const { return in_memory_; }
-  // Whether another call may begin: nothing of the last one is left, and the server has not closed it.
+  // Returns true if another call may begin on this connection: no bytes of the last call are left, and the server has
+  // not closed the connection.
   bool IsFresh();
-  // From any thread: everything that waits, and what comes after, fails.
+  // May be called from any thread. Whoever waits for the connection gets an error, and so does every later call.
   void Break() { stream_->Break(); }
   // Reads the answer to a greeting that asked for shared memory, and continues over that memory or on the socket.
   absl::Status TakeMemory(Clock::Time deadline);
 
-  // What is sent next, header and then payload, which must live until all is sent. Requires that nothing is being sent.
+  // Sets the frame to send next: its header, then the payload, whose memory must live until the frame is sent. Requires
+  // that no frame is being sent.
   void Put(FrameType type, std::string header, absl::Span<const absl::Span<const uint8_t>> payload) {
     writer_.Put(type, std::move(header), payload, /*in_parts=*/true);
   }
   bool sending() const { return !writer_.done(); }
-  // Sends what can be sent without waiting; or all of it, if that goes before the deadline.
+  // TrySend sends what can be sent without waiting. Send waits until the frame is sent, at most until the deadline.
   absl::Status TrySend();
   absl::Status Send(Clock::Time deadline);
-  // The next frame, if it is there as a whole, or comes before the deadline.
+  // TryReceive returns the next frame if all of it has arrived. Receive waits for it, at most until the deadline.
   absl::StatusOr<std::optional<ReceivedFrame>> TryReceive();
   absl::StatusOr<std::optional<ReceivedFrame>> Receive(Clock::Time deadline);
-  // A frame that is done with: its memory is used again.
+  // Takes back a frame that is no longer needed, to use its memory again.
   void Recycle(ReceivedFrame frame) { reader_.Recycle(std::move(frame)); }
 
  private:

@@ -30,7 +30,8 @@ struct GrpcPeer {
   uint32_t port = 0;
 };
 
-// "ipv4:1.2.3.4:7400", "ipv6:%5B::1%5D:7400" or "unix:PATH".
+// Parses the result of grpc::ClientContext::peer, for example "ipv4:1.2.3.4:7400", "ipv6:%5B::1%5D:7400" or
+// "unix:PATH".
 GrpcPeer PeerOf(absl::string_view peer) {
   if (!absl::ConsumePrefix(&peer, "ipv4:") && !absl::ConsumePrefix(&peer, "ipv6:")) return {};
   const size_t colon = peer.rfind(':');
@@ -54,8 +55,8 @@ absl::StatusOr<v1::OpenDirectResponse> CallOpenDirect(const DirectPath::Server& 
   return response;
 }
 
-// The first message of a call, or, without a method, of a greeting. Only the server that issued the ticket answers a
-// greeting with OK.
+// Makes the first message of a call; if `method` is empty, of a greeting. Only the server that issued the ticket
+// answers a greeting with OK.
 v1::DirectCall CallOf(const std::string& ticket, const std::string& method, Clock::Time deadline) {
   v1::DirectCall call;
   call.set_method(method);
@@ -67,7 +68,7 @@ v1::DirectCall CallOf(const std::string& ticket, const std::string& method, Cloc
   return call;
 }
 
-// Another program may listen at this address, or another server behind the same address.
+// Checks who answers: another program may listen at this address, or another server may be behind it.
 absl::Status Greet(DirectConnection& connection, const std::string& ticket, Clock::Time deadline) {
   v1::DirectCall greeting = CallOf(ticket, "", deadline);
   greeting.set_shared_memory(connection.address().shared_memory);
@@ -122,7 +123,7 @@ DirectPath::Connection DirectPath::Begin(const Server& server, const std::string
   if (IsAvoided(server)) return nullptr;
   const auto offer = Ask(server, soon);
   if (!offer.ok()) {
-    // A server that cannot be reached now may have a direct path when it is back.
+    // Do not avoid the direct path of a server that cannot be reached at all: it may have one when it is back.
     const bool silent = absl::IsDeadlineExceeded(offer.status()) && !in_a_hurry;
     if (silent || absl::IsNotFound(offer.status())) Avoid(server, broken);
     return nullptr;
@@ -163,7 +164,7 @@ bool DirectPath::IsAvoided(const Server& server) {
   return avoided_ == server.target && Clock::Real().Now() < avoid_until_;
 }
 
-// `why`: OK if there is nothing to log.
+// Stops using the direct path to this server for kAvoid. Logs `why`, unless it is OK.
 void DirectPath::Avoid(const Server& server, const absl::Status& why) {
   MutexLock lock(mutex_);
   avoided_ = server.target;

@@ -31,18 +31,19 @@ struct ServerTarget {
   std::string target;
   // Every address of the name is a server; calls go to them in turn, skipping those that cannot be reached.
   bool round_robin = false;
-  // For a server on this machine in a list that also has servers elsewhere: one of the latter, because the client may
-  // move on to it.
+  // Set if this server is on this machine, but others of its list are elsewhere: the target of one of those others,
+  // because the client may move on to it.
   std::string elsewhere = {};
 
-  // The target by which encryption and the use of tokens are decided, the same for all servers of the endpoint.
+  // The target by which the client decides about encryption and tokens, so that it decides the same for all servers of
+  // the endpoint.
   const std::string& judged() const { return elsewhere.empty() ? target : elsewhere; }
   friend bool operator==(const ServerTarget&, const ServerTarget&) = default;
 };
 
 // Resolves an endpoint to one target, or to several, any of which serves any sample.
 //   host:port, [v6]:port, unix:PATH        one server
-//   host:port,host:port,...                 several; each as above, none unix:, none twice
+// host:port,host:port,...                 several servers; none may be a unix:PATH or occur twice
 //   dns:///host:port                       every address of the name
 // INVALID_ARGUMENT (kField) naming the member that is wrong.
 absl::StatusOr<std::vector<ServerTarget>> ServerTargets(absl::string_view endpoint);
