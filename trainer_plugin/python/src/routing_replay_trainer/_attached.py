@@ -164,11 +164,11 @@ class Attached:
         self._fingerprint = 0  # Fingerprint of the model's geometry.
 
     def _given(self, sequences: Listing[Any], **said: Any) -> Given:
-        """said: the arguments of `micro_batch`"""
+        """Converts the arguments of `micro_batch` to a `Given`. said: all of them except `sequences`"""
         raise NotImplementedError
 
     def _plan_arguments(self, chunk: int, layout: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments of `Plan`."""
+        """Returns the keyword arguments for the `Plan` of a chunk."""
         raise NotImplementedError
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -256,8 +256,8 @@ class Attached:
             self._steps.source.prefetch(plans, next_step=next_step)
 
     def _guessed(self, sequences: Listing[Any], said: dict[str, Any]) -> dict[str, Any] | None:
-        """The arguments of an announced micro_batch, with defaults for what only the call of the model will say; None
-        if nothing can be read before that call."""
+        """Returns the arguments of an announced micro_batch. Values that only the call of the model will give get
+        defaults. Returns None if nothing can be read before that call."""
         return said
 
     @contextlib.contextmanager
@@ -306,7 +306,7 @@ class Attached:
             sequences = self._steps.apply(described.fetch)
             batch = self._buffers.fetch(number, self._steps.source, plan, sequences=sequences, missing=self._missing)
             self._steps.saw(batch)
-            # As in begin_step, weight versions of samples that route live do not count.
+            # As in begin_step, weight versions count only for samples that replay, not for those that route live.
             self._contract.take([record for record in batch.sequences if record["status"] == "OK"])
         self._tally.batch(key, batch)
         watch = self._watch if self._watch.begin(key.chunk, described, batch) else None
@@ -399,7 +399,7 @@ class Attached:
             self._steps.forget_pass()
         if left:
             what = f"{len(left)} passes were not finished, the first one {min(left)}: no backward part of it has run"
-            raise unmet("targets", f"{what}. A pass that has none must be forward_only")
+            raise unmet("targets", f"{what}. A pass without a backward part must be forward_only")
         if self._steps is not None:
             self._steps.end_pass()
 
@@ -429,10 +429,10 @@ class Attached:
         """Restores the model. Raises FailedPreconditionError, and changes nothing, while a pass waits for its backward
         part; end_step gives up such passes.
 
-        If a graph was kept, a backward part over it after this call raises FailedPreconditionError if routers were
-        recomputed in it before, or if its pass was given up, because these routers would choose live. Two cases are not
-        detected: a checkpoint around the whole model, and a first backward part that did not reach the checkpoints of
-        the later one.
+        A graph that was kept can be run backward again after this call. That raises FailedPreconditionError if routers
+        were recomputed in an earlier backward part over the graph, or if its pass was given up, because recomputed
+        routers would now choose live. Two cases are not detected: a checkpoint around the whole model, and an earlier
+        backward part that did not reach the checkpoints that the later one recomputes.
         """
         for chunk in self._chunks:
             chunk.passes.check_none_in_flight()
@@ -443,8 +443,9 @@ class Attached:
             self._steps = None
 
     def metrics(self, *, reduce: Collective | None = None) -> dict[str, float]:
-        """Returns values since the last call, for those keys of `routing_replay_trainer.metrics.KEYS` that have a
-        value. They are of this rank, or of all ranks of `reduce`, which must call this together."""
+        """Returns the metrics since the last call: those keys of `routing_replay_trainer.metrics.KEYS` that have a
+        value. Without `reduce`, the values are those of this rank. With it, they are combined over all of its ranks,
+        which must call this together."""
         if self._steps is not None:
             self._steps.count()
         self._tally.count_into(self._counters)

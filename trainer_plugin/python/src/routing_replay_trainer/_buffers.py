@@ -72,7 +72,7 @@ class Buffers:
         return source.fetch(plan, out=self._memory(number, plan), **options)
 
     def empty(self, number: int, plan: Plan) -> Sequence[NDArray[Any]]:
-        """Arrays like `Batch.indices`, for routers to record into."""
+        """Returns zeroed arrays in the form of `Batch.indices`. Routers record their choice into these."""
         memory = self._memory(number, plan)
         memory[:] = 0
         return slabs(plan, memory)
@@ -84,7 +84,8 @@ class Buffers:
         return lambda: memory
 
     def tensors(self, number: int, plan: Plan) -> dict[Any, Any]:
-        """What is already on the model's device, for `Pass.kept`."""
+        """Returns the tensors of the pass that are already on the model's device, as the first entries of `Pass.kept`.
+        A buffer in host memory has none."""
         return {}
 
     def _memory(self, number: int, plan: Plan) -> NDArray[np.uint8]:

@@ -32,7 +32,8 @@ VERSION: str = _native.VERSION
 
 
 class Sequence(Structure):
-    """Its fields are flat, because making a nested structure takes a microsecond."""
+    """The fields of nested structures are listed here directly, because ctypes takes a microsecond to make a nested
+    structure."""
 
     _fields_ = _native.fields(
         "c:sample z:sample_size i:handle,num_tokens w:has_num_tokens i:check_rows u:check_crc q:content_id "

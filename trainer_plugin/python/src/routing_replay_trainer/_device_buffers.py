@@ -1,8 +1,8 @@
 """Index buffers for a model on a GPU. Each pass needs one copy from pinned memory and one kernel launch for the rows of
 all its layers. Without the kernels, the host realigns the rows and one copy transfers the result.
 
-Both run on a side stream, and the computing stream waits for them with an event. The host waits only if all pinned
-blocks are still being copied, and then only for the oldest copy.
+Copies and kernels run on a side stream, and the computing stream waits for them with an event. The host waits only if
+all pinned blocks are still being copied, and then only for the oldest copy.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Queue:
         return self._kernels is not None
 
     def allocate(self, size: int) -> torch.Tensor:
-        """[size] uint8 on the device, allocated on this queue's stream."""
+        """Returns memory [size] of dtype uint8 on the device, allocated on this queue's stream."""
         with torch.cuda.stream(self._stream):
             return _bytes(size, device=self._device)
 
@@ -92,13 +92,13 @@ class Queue:
             to.copy_(block, non_blocking=True)
 
     def begin(self, given_back: Any) -> None:
-        """Makes this stream wait for the computing stream, because later work here overwrites memory that was given
-        back."""
+        """Makes the side stream wait for the event `given_back` of the computing stream, because later work on the side
+        stream overwrites memory that was given back."""
         if given_back is not None:
             self._stream.wait_event(given_back)
 
     def hand_over(self) -> None:
-        """Makes the computing stream wait for what was queued here."""
+        """Makes the computing stream wait for what was queued on the side stream."""
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
     def given_back(self) -> Any:
@@ -168,13 +168,14 @@ class DeviceBuffers:
         return replace(batch, indices=())
 
     def empty(self, number: int, plan: Plan) -> Sequence[NDArray[Any]]:
-        self._given_back.pop(number, None)  # The computing stream writes the record into the buffer.
+        # Routers record on the computing stream, which has used the buffer before: no event is needed to wait for that.
+        self._given_back.pop(number, None)
         self._queue.hand_over()
         self._slots[number].zero_()
         return ()
 
     def reader(self, number: int, plan: Plan) -> Callable[[], NDArray[np.uint8]]:
-        """Returns a copy in host memory; the host waits for it."""
+        """Returns a function that copies the ids of the pass to host memory and waits for the copy."""
         memory = self._slots[number][: plan.buffer_bytes]
         return lambda: memory.cpu().numpy()
 
@@ -194,7 +195,7 @@ class DeviceBuffers:
         return self._slots.bytes
 
     def _parts(self, number: int, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids and states."""
+        """Returns the two parts of a buffer: the ids and the row states."""
         memory, offset = self._slots[number], _states_offset(plan)
         return memory[: plan.buffer_bytes], memory[offset : offset + plan.rows]
 

@@ -93,7 +93,8 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-# Compared by identity: a copied model has the hooks, too, but is not in this set.
+# The modules of attached models. A copy of such a model has the hooks, too, but is not in here, so its hooks do
+# nothing.
 _HOOKED: weakref.WeakKeyDictionary[Any, PassHooks] = weakref.WeakKeyDictionary()
 
 
@@ -130,8 +131,9 @@ _COUNTED = ("replayed_rows", "unrecorded_rows", "live_rows", "pad_rows", "fallba
 
 
 class Tally:
-    """Counts since the last `take`. Overlaps stay on their device until then. The counts of a pass with fetched rows
-    are added when the pass is settled or counts are taken, unless the pass was abandoned before."""
+    """Counts since the last `count_into`. Overlaps with the live choice stay on the device until then. The row counts
+    of a pass are added only when `settle` or `count_into` is called; if the pass is given up before, `forget` discards
+    them."""
 
     def __init__(self) -> None:
         self._rows: Counter[str] = Counter()  # Also has the key "sequences".
@@ -152,19 +154,19 @@ class Tally:
             self._open.pop(key, None)
 
     def settle(self) -> None:
-        """Adds the counts of the passes so far, which can no longer be given up."""
+        """Adds the row counts of the passes so far. These passes can no longer be given up."""
         for counts in self._open.values():
             self._rows.update(counts)
         self._open.clear()
 
     def overlap(self, layer: int, counts: torch.Tensor, top_k: int) -> None:
-        """counts: those of `ops.compare`"""
+        """counts: the result of `ops.compare` for one call of the layer's router"""
         before = self._overlap.get(layer)
         self._overlap[layer] = top_k, counts if before is None else counts + before[1]
 
     def called(self, counters: torch.Tensor) -> None:
-        """counters: `ops.Replayed.counters` of a replaying call. Does not wait for the device, and launches a kernel
-        only when it has _MOST counters to add up."""
+        """Keeps the counters of one router call (`ops.Replayed.counters`). Does not wait for the device, and launches a
+        kernel only when there are _MOST of them to add up."""
         self._calls.append(counters)
         if len(self._calls) == _MOST:
             self._calls = [torch.stack(self._calls).sum(0)]
@@ -225,7 +227,7 @@ class Binding:
 
     def ask(self, shape: tuple[int, ...], top_k: int) -> Answer | None:
         """Returns the answer for this call. Raises InvalidArgumentError naming router and layer if the ids do not match
-        [N, E] and K, because RouterReplay itself would silently accept fewer rows and other columns."""
+        [N, E] and K. Megatron's RouterReplay would silently accept ids with fewer rows or with another K."""
         answer = self._passes.ask(self.layer, recompute=self._is_recompute())
         if answer is None:
             return None
@@ -286,9 +288,9 @@ class Binding:
         self.used(answer, chosen)
 
     def seen(self, answer: Answer, chosen: torch.Tensor) -> None:
-        """Call with the live choice [N, K]. A pass that records keeps it. Other passes count how much of it agrees with
-        the ids that are replayed (mode shadow: that would be replayed). In a recompute does nothing, because the same
-        choice was counted in the forward pass."""
+        """Call this with the live choice [N, K]. A pass that records keeps the choice. Other passes count how much of
+        it agrees with the ids that they replay (or would replay, in mode shadow). A recompute does nothing here,
+        because the forward pass has counted the same choice already."""
         if answer.recompute:
             return
         if answer.of.use == "record":
@@ -301,7 +303,7 @@ class Binding:
             answer.of.watch.saw(answer.of.key.chunk, answer.of.batch, answer.slot, chosen, ids, counts)
 
     def called(self, answer: Answer, counters: torch.Tensor) -> None:
-        """counters: those of a call of our operator; not added if the call is a recompute"""
+        """Adds the counters of a call of our operator, unless the call is a recompute."""
         if not answer.recompute:
             self._tally.called(counters)
 

@@ -131,12 +131,14 @@ def expected(sequences: Listing[Any], *arguments: Any) -> list[FetchSequence]:
 
 
 def lengths_and_tokens(sequences: Listing[Any], *arguments: Any) -> tuple[list[int] | None, list[Any] | None]:
-    """Returns the number of tokens of each sequence, and their ids; None if unknown."""
+    """Returns two lists with one entry per sequence: its number of tokens, and its token ids. None instead of a list
+    that is unknown."""
     return _measured(len(_parts(sequences)), Given(*arguments))[1:3]
 
 
 def _measured(sequences: int, given: Given) -> tuple[dict[str, Any], list[int] | None, list[Any] | None, list[int]]:
-    """The layout, tokens of each sequence and their ids as far as known, and tokens of unnamed documents."""
+    """Returns the layout; for each sequence the number of tokens and the token ids, as far as known; and the number of
+    tokens of each document for which no sample was named."""
     layout = dict(given.layout)
     documents = _documents(layout) if given.documents is None else given.documents
     unnamed = _unnamed(sequences, documents, layout)
@@ -174,7 +176,7 @@ def of_megatron(
 ) -> Given:
     """See `megatron.Replay.micro_batch` for the arguments.
 
-    parallel: fields of the layout that the model says
+    parallel: fields of the layout that follow from the model's parallelism
     called: fields that the call of the model gives; they override what was announced
     mask: for a rectangle, [b, s], nonzero at tokens
     """
@@ -235,7 +237,7 @@ def of_hf(
 
 
 def _stream(cu_seqlens: Any, tokens: Any) -> dict[str, Any]:
-    """Adds a padding document for rows of the stream after the last boundary."""
+    """Returns the layout of a packed stream. Rows after the last boundary become a padding document."""
     real = plain(host(cu_seqlens), "cu_seqlens")
     total = real[-1] if isinstance(tokens, (list, tuple, type(None))) else host(tokens).size
     stream = [*real, total] if total > real[-1] else real
@@ -258,7 +260,7 @@ def _restarts(position_ids: Any) -> list[int]:
     stream = position_ids.reshape(-1)
     starts = np.flatnonzero(stream == 0)
     if stream.size and (not starts.size or starts[0] != 0):
-        raise invalid("position_ids", "must start at 0: give those of the whole stream, before it is cut")
+        raise invalid("position_ids", "must start at 0: give the position ids of the whole stream, before it is cut")
     return [*starts.tolist(), int(stream.size)]
 
 
@@ -266,7 +268,7 @@ _ROWS = {"partition": "contiguous_per_sequence", "row_order": "batch_major"}  # 
 
 
 def _masked(sequences: int, tokens: Any, mask: Any, lengths: Any) -> Given:
-    """A rectangle, padded on the left or on the right."""
+    """Returns the arguments that describe a rectangle which is padded on the left or on the right."""
     counts, first = _tokens_of_rows(mask)
     documents, counts = counts.tolist(), counts[:sequences]
     if lengths is not None and plain(host(lengths), "lengths") != counts.tolist():
@@ -317,7 +319,7 @@ def _parts(sequences: Listing[Any]) -> list[Any]:
 
 
 def _piece(sample: Any) -> Any:
-    """Elements of handle tensors as integers; handle 0 as None."""
+    """Converts an element of a handle tensor to an integer, and handle 0 to None. Other samples stay as they are."""
     if isinstance(sample, Sequence):
         return sample if isinstance(sample.sample, str) else replace(sample, sample=_piece(sample.sample))
     sample = host(sample).item() if hasattr(sample, "ndim") and sample.ndim == 0 else sample
@@ -325,8 +327,8 @@ def _piece(sample: Any) -> Any:
 
 
 def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[dict[str, Any], list[FetchSequence]]:
-    """Converts a piece for a plan and for a fetch. whole: every sequence of the micro-batch, this one too, is one whole
-    sample."""
+    """Converts one sequence, given by its pieces, for a plan and for a fetch. whole: True if every sequence of the
+    micro-batch is one whole sample."""
     if len(part) == 1 and not isinstance(part[0], Sequence):
         fetched = _LIVE if part[0] is None else FetchSequence(part[0], count, ids if count else None)
         sequence = {"sample": _name(part[0]), "tokens": count} | ({"live": True} if part[0] is None else {})
@@ -345,7 +347,7 @@ def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[di
             continue
         rows = tokens - 1 if piece.rows is None else piece.rows
         pieces.append({"sample": _name(piece.sample), "tokens": tokens, "start": piece.start, "rows": rows})
-        # Tokens can be checked only from the beginning of a sample on.
+        # A token check starts at the first token of a sample, so later pieces cannot be checked.
         known = ids[offset : offset + rows + 1] if ids is not None and piece.start == 0 else None
         known = known if known is not None and len(known) else None
         needed = integer(piece.start, "start", sample=piece.sample) + integer(rows, "rows", sample=piece.sample)
@@ -355,7 +357,7 @@ def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[di
 
 
 def _named(piece: Any) -> FetchSequence:
-    """The expectations of a fetch for a sequence of which this rank knows only a piece."""
+    """Returns what a fetch expects of the sample of a piece if the lengths of the sequences are unknown."""
     if piece is None or getattr(piece, "sample", "") is None:
         return _LIVE
     if not isinstance(piece, Sequence):
@@ -369,7 +371,7 @@ def _name(sample: str | int | None) -> Any:
 
 
 def _lengths(sequences: int, given: Given, documents: list[int]) -> list[int] | None:
-    """Tokens of each sequence, if they are known."""
+    """Returns the number of tokens of each sequence; None if unknown."""
     lengths, tokens, layout = given.lengths, given.tokens, given.layout
     if isinstance(tokens, (list, tuple)):
         if len(tokens) != sequences:
@@ -393,7 +395,8 @@ def _lengths(sequences: int, given: Given, documents: list[int]) -> list[int] | 
 
 
 def _documents(layout: Mapping[str, Any]) -> list[int]:
-    """Tokens of each document of a packed stream, or row of a rectangle, as far as known."""
+    """Returns the number of tokens of each document of a packed stream, or of each row of a rectangle; empty if
+    unknown."""
     if "cu_seqlens" in layout:
         return np.diff(layout["cu_seqlens"]).tolist()
     if layout.get("format") == "BSHD" and "batch_size" in layout:
@@ -402,8 +405,8 @@ def _documents(layout: Mapping[str, Any]) -> list[int]:
 
 
 def _unnamed(sequences: int, documents: Listing[int], layout: dict[str, Any]) -> list[int]:
-    """Tokens of the documents behind the sequences that are not padding."""
-    if "padding" in layout:  # In this case the documents after the sequences are those that the padding policy adds.
+    """Returns the number of tokens of each document that follows the named sequences and is not padding."""
+    if "padding" in layout:  # Then the documents after the sequences are those that the padding policy adds.
         documents = []
     behind = [int(count) for count in documents[sequences:]]
     padding = integer(layout.pop("padding_documents", 0), "padding_documents", (0, INT32[1]))
@@ -426,7 +429,7 @@ def _tokens(tokens: Any, counts: list[int], layout: Mapping[str, Any]) -> list[A
         starts, stream = layout["cu_seqlens_padded"], ids.reshape(-1)
         if stream.size < starts[-1]:
             raise invalid(
-                "tokens", f"must be the {starts[-1]} of the stream before it is cut, got {stream.size}", "LENGTH"
+                "tokens", f"must be the {starts[-1]} ids of the stream before it is cut, got {stream.size}", "LENGTH"
             )
         return [stream[start : start + count] for start, count in zip(starts, counts, strict=False)]
     if ids.ndim != 2 or len(ids) < len(counts):
@@ -435,12 +438,13 @@ def _tokens(tokens: Any, counts: list[int], layout: Mapping[str, Any]) -> list[A
 
 
 def host(values: Any) -> Any:
-    """A torch tensor, or anything that numpy takes, as a numpy array."""
+    """Converts a torch tensor, or anything that numpy takes, to a numpy array in host memory."""
     return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
 
 
 def on_host(value: Any) -> Any:
-    """One argument of `micro_batch`, or all of them, with tensors copied to the host, each once."""
+    """Returns an argument of `micro_batch`, or all of its arguments, with every tensor replaced by a copy on the host.
+    Later code then needs no further copies."""
     if hasattr(value, "detach"):
         return host(value)
     if isinstance(value, Sequence):

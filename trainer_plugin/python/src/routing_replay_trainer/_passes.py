@@ -72,7 +72,7 @@ class Answer:
 
 
 class ChunkPasses:
-    """The passes of one model chunk; all share `buffers`, under `lock`."""
+    """The passes of one model chunk. All chunks of a model share `buffers` and `lock`."""
 
     def __init__(self, chunk: int, buffers: Any, lock: Any) -> None:
         self._chunk = chunk

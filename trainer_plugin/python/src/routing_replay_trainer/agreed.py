@@ -73,11 +73,12 @@ class Steps:
     def _forget(self) -> None:
         self.last = NO_STEP  # The decision of the last `begin`.
         self._decided: dict[str | int, list[tuple[FetchSequence, Decision]]] | None = None
-        # By sample: number of rows whose tokens are known, for samples that end with rows without tokens.
+        # For samples that end with unrecorded rows without tokens: number of rows before these, whose tokens can be
+        # compared.
         self._comparable: dict[str | int, int] = {}
-        # Number of tokens of each sample of the step that has no rows.
+        # Number of tokens (0 or 1) of each sample of the step that is too short to have rows.
         self._rowless: dict[str | int, int | None] = {}
-        self._fetched: _Seen = Counter()  # What the policy did in fetches without a decision.
+        self._fetched: _Seen = Counter()  # What happened to samples in fetches; for end_pass.
 
     def begin(
         self, sequences: Sequence[FetchSequence], weight_version: int | None = None, geometry: int = 0, step: Any = None
@@ -176,20 +177,22 @@ class Steps:
             LOG.warning("router replay: %s", words)
 
     def told(self, sample: str | int | None) -> int | None:
-        """Number of tokens of a sample as given to `begin`; None if it was not given, or if several lengths were
-        given."""
+        """Returns the number of tokens of a sample as given to `begin`; None if it was not given, or if several lengths
+        were given."""
         lengths = {claim.num_tokens for claim, _ in (self._decided or {}).get(sample, [])}
         return lengths.pop() if len(lengths) == 1 else self._rowless.get(sample)
 
     def found(self, sample: str | int | None) -> int | None:
-        """Number of tokens of a sample, from `told` or else from the source."""
+        """Returns the number of tokens of a sample as given to `begin`, or else as the source reported it; None if
+        unknown."""
         known = [decision.num_tokens for _, decision in (self._decided or {}).get(sample, [])]
         told = self.told(sample)
         return known[0] if told is None and known else told
 
     def apply(self, sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
-        """Applies the decision to a sequence; live sequences stay live. Raises FailedPreconditionError for a sample
-        that was not given to begin_step, or if begin_step was not called although it is required."""
+        """Returns the sequences as they were decided: those of a sample that fell back become live. Live ones stay
+        live. Raises FailedPreconditionError for a sample that was not given to begin_step, or if begin_step was not
+        called although it is required."""
         if self._decided is None:
             # Without a decision this rank could fall back alone.
             if self._collective.size > 1 and self._missing != "strict":
@@ -283,8 +286,9 @@ class Steps:
     def _compare_before_tails(
         self, samples: Sequence[FetchSequence], records: list[Mapping[str, Any]], end: float
     ) -> None:
-        """For samples that end with unrecorded rows without tokens: asks again whether the rows before these, which are
-        the only ones to be replayed, belong to the expected tokens, and replaces their records."""
+        """Asks the source again about samples that end with unrecorded rows whose tokens it does not know. Only the
+        rows before this tail are replayed, so only their tokens must be the expected ones. The new answers replace the
+        samples' entries in `records`."""
         rows = {at: _rows_before_tail(*both) for at, both in enumerate(zip(samples, records, strict=True))}
         asked = {at: _with_tokens_of(samples[at], count) for at, count in rows.items() if count}
         if not asked:
@@ -297,14 +301,14 @@ class Steps:
 
 
 def _version(weight_version: int | None) -> int | None:
-    """Converts a weight version; -1 means unknown, as for versions of rows."""
+    """Returns a weight version as int; None if it is unknown (None, or -1 as for versions of rows)."""
     version = None if weight_version is None else integer(weight_version, "weight_version", (UNKNOWN, INT64[1]))
     return None if version == UNKNOWN else version
 
 
 def _rows_before_tail(claim: FetchSequence, record: Mapping[str, Any]) -> int:
-    """Returns the number of rows before the unrecorded rows at the end of a whole sample, if tokens are unknown there;
-    else 0."""
+    """Returns the number of rows before the unrecorded rows at the end of a whole sample, if the source does not know
+    the tokens of this tail; else 0."""
     tail = (record.get("unrecorded") or [(0, 0)])[-1]
     whole = claim.tokens is not None and claim.num_tokens == tail[1] + 1
     return tail[0] if whole and record["status"] == "TOKENS_NOT_KNOWN" else 0
@@ -324,8 +328,9 @@ def _reasons(by_status: Counter[str], samples: _Seen) -> str:
 
 
 def _claims(sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
-    """Returns what is expected of each sample. The source is asked once about a sample with several sequences, with the
-    expectations of all of them; if these contradict each other, once per variant."""
+    """Returns what is expected of each sample. If several sequences name one sample, their expectations are merged, so
+    that the source is asked only once. Expectations that contradict each other stay separate, and the source is asked
+    about each."""
     claims: dict[str | int, list[FetchSequence]] = {}
     order: list[tuple[str | int, int]] = []
     for sequence in sequences:
@@ -354,7 +359,7 @@ def _alike(one: FetchSequence, other: FetchSequence) -> bool:
 
 
 def _judged(claim: FetchSequence, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Checks that the sample has as many rows as the sequences need, and returns its record."""
+    """Returns the sample's record, with status OUT_OF_RANGE if the sample has fewer rows than the sequences need."""
     tokens = record.get("num_tokens")
     if record["status"] != "OK" or claim.rows is None or tokens is None or claim.rows < tokens:
         return record
@@ -363,12 +368,13 @@ def _judged(claim: FetchSequence, record: Mapping[str, Any]) -> Mapping[str, Any
 
 
 def _with_numbers(error: errors.RoutingReplayError, why: Mapping[str | int, str]) -> errors.RoutingReplayError:
-    """why: what this rank's source reports about samples, for example the expected and the stored length"""
+    """Returns the error with the reports of this rank's source about the samples that it names. why: the report about
+    each sample, for example its expected and its stored length"""
     if isinstance(error, errors.FallbackLimitError):
         named = [sample for sample, _ in error.first]
     elif error.sample is not None:
         named = [error.sample]
-    else:  # The error has a sample id, but no handle.
+    else:  # An error has no field for a handle, but names it in its message.
         named = [sample for sample in why if not isinstance(sample, str) and f"handle {sample} " in error.message]
     words = "; ".join(f"{sample}: {why[sample]}" for sample in named if sample in why)
     return type(error)(f"{error.message}. On this rank: {words}", **error._detail) if words else error

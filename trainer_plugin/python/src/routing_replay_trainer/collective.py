@@ -263,7 +263,8 @@ def take_no_part(collective: Collective, deadline: float, wrong: Exception) -> N
 def _decided(
     collective: Collective, step: Mapping[str, Any] | None, wrong: Exception | None, end: float
 ) -> dict[str, Any]:
-    """step: this rank's report; None if it has none because of `wrong`"""
+    """Exchanges reports with the other ranks and returns what all ranks decided. step: this rank's report; None if the
+    error `wrong` prevented it"""
     agreement = _core.make(LIBRARY.rrt_agreement_new, collective.rank, _core.text(step))
     words = ctypes.c_void_p()
     while count := LIBRARY.rrt_agreement_words(agreement.pointer, ctypes.byref(words)):

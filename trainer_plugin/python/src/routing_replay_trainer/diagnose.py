@@ -53,8 +53,8 @@ def judge_alignment(plan: Plan, recorded: Sequence[ArrayLike | None], live: Arra
 class _Seen:
     """What was observed in a watched pass.
 
-    replayed: the ids that were replayed, or that would be in mode shadow, by slot: [rows, K] compact ids on the model's
-        device. Only the first local rows are kept, because a judgement uses at most _MOST_IDS ids
+    replayed: the ids that were replayed (in mode shadow: that replay would have used), by slot: [rows, K] compact ids
+        on the model's device. Only the first local rows are kept, because a judgement uses at most _MOST_IDS ids
     live: the choices of the model's own routers for the same rows, in the same form
     counts: the results of `ops.compare`
     """
@@ -91,7 +91,8 @@ class Watch:
         return True
 
     def saw(self, chunk: int, batch: Batch, slot: int, live: Any, replayed: Any, counts: Any) -> None:
-        """live, replayed: [N, K] ids; counts: the result of `ops.compare` for them"""
+        """Called after a router call of a watched pass; keeps what is needed to judge the pass. live, replayed: the [N,
+        K] ids of both choices; counts: the result of `ops.compare` for them"""
         seen = self._seen.get(chunk)
         if seen is not None and seen.batch is batch and self._alarm is not None:
             rows = max(1, _MOST_IDS // sum(layer.top_k for layer in batch.plan.layers))
@@ -175,7 +176,7 @@ def _live(seen: _Seen) -> NDArray[np.int32]:
 
 
 def _records(seen: _Seen) -> list[NDArray[np.int32] | None]:
-    """Returns the part of the samples that this rank itself has: its rows and layers."""
+    """Returns the recorded ids of each sequence, as far as this rank replays them: only its own rows and layers."""
     plan, local = seen.batch.plan, seen.batch.plan.local_rows()
     moe_layers = len(plan.described["geometry"]["moe_layers"])
     replayed = {slot: host(ids) for slot, ids in seen.replayed.items()}
