@@ -186,7 +186,8 @@ class _Fetch:
 
 
 def _batch(plan: Plan, indices: Any, states: Any, records: int | None, counted: Any = None) -> Batch:
-    """records: rrt_records, freed with the batch; counted: has the counts of rows, if the records lack them"""
+    """Makes the batch of a finished fetch. records: an rrt_records, which is freed with the batch; counted: the
+    structure with the counts of rows, if it is not `records`"""
     owner = _native.Handle(LIBRARY.rr_free, records)
     found = _core.Records.from_address(owner.pointer or 0)
     counted = found if counted is None else counted
@@ -215,7 +216,8 @@ class _Target:
 
 
 def slabs(plan: Plan, buffer: NDArray[np.uint8]) -> Sequence[NDArray[Any]] | NDArray[Any]:
-    """The ids [rows, K] of each local layer in an index buffer; one array if the layers are alike."""
+    """Returns views of an index buffer: the ids [rows, K] of each local layer, or one array [layers, rows, K] if the
+    layers are alike."""
     if plan.layers_alike:
         first = plan.layers[0]
         return np.ndarray((len(plan.layers), plan.rows, first.top_k), first.dtype, buffer)
@@ -238,7 +240,7 @@ class Staged:
         self._handle = _native.Handle(LIBRARY.rr_object_free, out.value)
 
     def write(self, block: NDArray[np.uint8]) -> Batch:
-        """Writes the block to an address that is a multiple of 16, and returns the batch that it describes, without
+        """Writes what the device needs into `block`, whose address must be a multiple of 16. Returns the batch, without
         indices."""
         LIBRARY.rrt_staged_write(self._handle.pointer, block.ctypes.data, block.size)
         begin = self.shape.states_offset
@@ -257,8 +259,8 @@ _Asked = tuple[Plan, Sequence[FetchSequence] | None, NDArray[np.uint8] | None]
 
 
 class Source:
-    """The common part of the sources of this package. A fetch is described, its rows are read, and then realigned.
-    `step.StepSource`, which wraps a source for a trainer, adds steps of its own.
+    """The common part of the sources of this package. A fetch has three parts: it is described, its rows are read, and
+    they are realigned. `step.StepSource`, which wraps a source for a trainer, replaces the reading by its own.
 
     geometry: geometry of the run
     run, producer, wait: passed to every fetch and inspection

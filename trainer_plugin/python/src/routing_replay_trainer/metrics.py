@@ -89,7 +89,7 @@ class Counters:
     """The counters of one rank for keys of the table. Any other name raises InvalidArgumentError. Not thread-safe."""
 
     def __init__(self) -> None:
-        # For a ratio numerator and denominator, for others the value and 0.
+        # Two numbers for each key: numerator and denominator of a ratio, or the value and 0 for other keys.
         self._values: dict[str, tuple[float, float]] = {}
 
     def count(self, name: str, value: float) -> None:
@@ -201,7 +201,8 @@ class Contract:
         self._taken.clear()
 
     def end_pass(self) -> None:
-        """Begins a step for a schedule, unless a step has begun already."""
+        """Called after the passes of a schedule. If the trainer never calls begin_step, each schedule counts as a step
+        of its own."""
         if not self._begun:
             self._taken.clear()
 

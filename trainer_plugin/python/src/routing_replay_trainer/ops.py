@@ -54,7 +54,7 @@ def on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
 
 
 def zeros(count: int, device: torch.device) -> torch.Tensor:
-    """[count] int64, for a call's counters."""
+    """Returns zeros [count] int64 on the device, for the counters of a call."""
     if device.type == "cpu" or torch.cuda.is_current_stream_capturing():
         return torch.zeros(count, dtype=torch.int64, device=device)
     return _CLEARED.take(count, device)

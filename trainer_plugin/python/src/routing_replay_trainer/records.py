@@ -26,8 +26,8 @@ from routing_replay_trainer.plan import Layer, MegatronLayers, Plan
 
 
 class _Appends:
-    """The appends of one `write`. run: a routing_replay.Run, of which a new appender is used; who: the rank, for
-    messages
+    """The appends of one `write`. run: a routing_replay.Run, whose new appender makes the appends; who: the name of
+    this rank in messages
     """
 
     def __init__(self, run: Any, who: str) -> None:
@@ -191,16 +191,17 @@ class Records:
         return {self._open.pop(sample)[0] for sample in gone}
 
     def settle(self) -> None:
-        """The records can now be replayed."""
+        """Called when the passes so far can no longer be given up: their records stay and can be replayed."""
         self._open.clear()
 
     def fetch(self, plan: Plan, described: MicroBatch, missing: Missing, fetch: Callable[..., Batch]) -> Batch:
         """Fetches the rows of a micro-batch from the records.
 
-        fetch: the function of the buffer that fetches, called with the source
-        Raises FailedPreconditionError for rows that other ranks have recorded, unless `missing` is "live": then the
-        recording and the replaying pass are split over ranks in different ways. Raises InvalidArgumentError naming a
-        sample that is requested by id although handles were recorded."""
+        fetch: called with the source of the records; fetches rows into the pass's buffer
+
+        Raises FailedPreconditionError if other ranks have recorded some of the rows, which happens if the recording and
+        the replaying pass are split over ranks in different ways. With missing="live" these rows route live instead.
+        Raises InvalidArgumentError naming a sample that is requested by id although handles were recorded."""
         batch = fetch(self._source, plan, sequences=[self._asked(one) for one in described.fetch], missing=missing)
         lost = plan.described["row_map"]["replayed"] - batch.replayed_rows
         if lost > 0 and missing == "strict":
@@ -213,9 +214,9 @@ class Records:
 
     def release(self) -> None:
         self._source = LocalSource(self._geometry)
-        self._by_handle = False  # Records, by sample.
+        self._by_handle = False  # True if samples were recorded by handle.
         self._rows: dict[str, int] = {}  # Rows of each sample.
-        # By sample, the pass and the micro-batch that recorded it, until the pass can no longer be given up.
+        # For each sample the pass and the micro-batch that recorded it, as long as the pass can still be given up.
         self._open: dict[str, tuple[PassKey, MicroBatch]] = {}
 
     def _asked(self, fetch: FetchSequence) -> FetchSequence:
@@ -254,8 +255,8 @@ def check_whole(described: MicroBatch) -> None:
 
 
 def with_tokens(described: MicroBatch, least: int) -> list[tuple[int, FetchSequence]]:
-    """Yields index in the layout and sample of each named sequence with at least `least` tokens; all must be whole
-    samples."""
+    """Returns for each named sequence with at least `least` tokens its index in the layout and its sample. All
+    sequences must be whole samples."""
     sequences = enumerate(described.named_layout["sequences"])
     numbers = [number for number, one in sequences if one["tokens"] >= least and not one.get("live")]
     fetched = [fetch for fetch in described.named if fetch.num_tokens is not None and fetch.num_tokens >= least]
@@ -371,8 +372,8 @@ class RecordWriter:
         return most, ~writer
 
     def _latest(self) -> list[tuple[list[_Record], list[_Sample]]]:
-        """Yields the micro-batches in order, each with its records and those samples that no later micro-batch has
-        recorded again. Micro-batches without such samples are left out."""
+        """Returns the micro-batches in order, each with its records and those of its samples that no later micro-batch
+        has recorded again. Micro-batches without such samples are left out."""
         latest = []
         later: set[str] = set()
         for _, chunks in sorted(self._kept.items(), reverse=True):

@@ -149,7 +149,7 @@ class StepSource(Source):
 
     @contextlib.contextmanager
     def _waiting(self) -> Iterator[float]:
-        """Returns the time until which the deadline allows waiting. The time spent inside this context is counted."""
+        """A context that counts the time spent in it as waiting. Gives the time at which the step's deadline ends."""
         started = time.monotonic()
         with self._lock:
             left = self.deadline - (self._waited if self._begun else 0.0)

@@ -2,11 +2,9 @@
 not need torch.
 
 Where a block chooses its experts differs by version: in the forward of the block (softmax families, 4.x), in a method
-of
-the router (DeepSeek-V3 and GLM, 4.x) or of the block (5.0), or in the forward of the router (gpt-oss; all in later
-5.x).
-In all of these, exactly one function calls torch.topk for self.top_k experts, exactly once. `rewritten` finds this
-call, or says why it cannot. It changes only this call, torch.topk(scores, self.top_k, …), to
+of the router (DeepSeek-V3 and GLM, 4.x) or of the block (5.0), or in the forward of the router (gpt-oss; all in later
+5.x). In all of these, exactly one function calls torch.topk for self.top_k experts, exactly once. `rewritten` finds
+this call, or says why it cannot. It changes only this call, torch.topk(scores, self.top_k, …), to
 self._routing_replay_choice(scores, self.top_k, …): scores, normalisation, scale, bias, types and gradients stay the
 model's own code, of whatever version.
 """
@@ -100,14 +98,15 @@ def decoder(model: Any) -> Decoder:
 
 
 def _has_experts(module: Any) -> bool:
-    """Returns True unless the module is only a wrapper of such a module."""
+    """Returns True if the module itself has experts. A wrapper around a module with experts does not count."""
     if _unwrapped(module) is not module:
         return False
     return getattr(module, "experts", None) is not None and hasattr(module.experts, "named_modules")
 
 
 def _place(name: str) -> tuple[str, int]:
-    """For "model.layers.3.mlp": the path of the module that holds the layers, "model", and 3."""
+    """Returns the path of the module that holds the layers, and the index of the layer. For "model.layers.3.mlp", these
+    are "model" and 3."""
     parts = name.split(".")
     for i in range(len(parts) - 1):
         if parts[i] == "layers" and parts[i + 1].isdecimal():
@@ -121,7 +120,8 @@ def _router(block: Any, name: str, layer: int) -> LiveRouter:
     if attribute is None:
         raise unmet(name, f"{kind} has experts, but no {' or '.join(ROUTERS)}")
     owners = {"router": _unwrapped(getattr(block, attribute)), "block": block}
-    # A kernel that replaces the forward of the class would not ask for ids.
+    # Kernel libraries may replace the forward of the class by one that never calls the router, and so never asks for
+    # ids.
     forward = inspect.unwrap(getattr(type(block), "forward", None))
     if attribute not in getattr(getattr(forward, "__code__", None), "co_names", ()):
         raise unmet(name, f"the forward of {kind} does not ask its {attribute}")

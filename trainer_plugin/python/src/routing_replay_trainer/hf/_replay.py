@@ -187,9 +187,9 @@ class Choice:
 
 
 class Chooser:
-    """Returns the choice of an attached router.
+    """Makes the choice in place of an attached router.
 
-    binding: of the layer
+    binding: the binding of the router's layer
     live_pads: True: pads choose live; False: they take filler ids
     """
 
@@ -223,7 +223,8 @@ class Chooser:
 
 @torch.library.custom_op("routing_replay::choose_experts", mutates_args=())
 def _choose(scores: torch.Tensor, handle: torch.Tensor, top_k: int, sorted: bool) -> torch.Tensor:
-    """A custom operator, so that torch.compile keeps it in the graph and every call asks for the choice."""
+    """Chooses the experts for one call. This is a custom operator, so that torch.compile keeps it in the graph and
+    every call looks up its own ids."""
 
     def live() -> torch.Tensor:
         return torch.topk(scores, top_k, dim=-1, sorted=sorted).indices

@@ -91,7 +91,7 @@ def whole(rows: Any, tokens: Sequence[int]) -> dict[str, Any]:
 
 def lost(sample: str) -> None:
     """Logs that the sample will route live in the trainer. Call this in an except clause."""
-    log.exception("%s: its routes are lost, the trainer lets it choose", sample)
+    log.exception("%s: its routes are lost, so the trainer routes it live", sample)
 
 
 def put(sample: str, call: Callable[[], object]) -> bool:

@@ -16,7 +16,8 @@ from routing_replay import Geometry, aio, errors, token_check
 from routing_replay_trainer.integrations import _shared
 from routing_replay_trainer.integrations._shared import LIVE
 
-CUT_SHORT = "routing_sample"  # Keys in the metadata of an answer: its name in the run, and the tokens that it had.
+# Key in the metadata of an interrupted answer. The value: its name in the run, and number and check of its tokens.
+CUT_SHORT = "routing_sample"
 OWN = "--use-rollout-routing-replay"
 INIT = "--custom-megatron-init-path"
 
@@ -52,7 +53,7 @@ class Rollout:
         if evaluation:
             return
         ended = sample.status != type(sample).Status.ABORTED
-        given = rows is not None and np.ndim(rows) > 1  # Not the handle of an interruption.
+        given = rows is not None and np.ndim(rows) > 1  # A handle that an interruption has left has one dimension.
         handle = await self._put(args, sample, rows, ended) if given else LIVE
         # The framework may train on an interrupted answer, too, and needs a handle of every sample of a batch.
         sample.rollout_routed_experts = np.array([handle])
@@ -63,7 +64,7 @@ class Rollout:
         name, handle = _name(sample), LIVE
         if not ended:
             sample.metadata[CUT_SHORT] = name, len(sample.tokens), token_check(sample.tokens)
-        label = sample.weight_versions[-1] if sample.weight_versions else ""  # Keys of SGLang's meta_info.
+        label = sample.weight_versions[-1] if sample.weight_versions else ""  # From SGLang's meta_info.
         version = {"weight_version": int(label) if label.isdecimal() else None, "weight_label": label}
         try:
             run = await self.opened(args)
@@ -130,7 +131,7 @@ class Trainer:
         self._then("before_train_step", args, rollout_id, step_id, model, *optimizer)
 
     def detach(self) -> None:
-        """Restores the state before the first pass."""
+        """Detaches the replay and restores the framework's own schedule, as before the first pass."""
         if self._replay is not None:
             self._replay.detach()
             self._module("backends.megatron_utils.model").get_forward_backward_func = self._original

@@ -130,7 +130,7 @@ class Manager(AgentLoopManagerTQ):
 
 
 def _kv_clear(keys: Any, partition_id: str, original: Callable[..., None] = transfer_queue.kv_clear) -> None:
-    """verl clears samples after a step, and samples that are too old."""
+    """Also releases the samples that verl clears: after each step, and those that are too old."""
     original(keys=keys, partition_id=partition_id)
     if Manager.run is not None and partition_id == "train":
         _shared.release(Manager.run, _shared.anywhere(Manager.run, [keys] if isinstance(keys, str) else keys))
@@ -155,7 +155,7 @@ _dispatch = ActorRolloutRefWorker.set_dispatch_collect
 
 
 def _set_dispatch_collect(worker: Any, mesh_name: str, **said: Any) -> None:
-    """verl calls this when the engine with this name exists."""
+    """Attaches the replay to the actor. verl calls this function when the engine `mesh_name` has been made."""
     _dispatch(worker, mesh_name, **said)
     if mesh_name == "actor":
         _check(worker.config)

@@ -190,7 +190,8 @@ class Replay(Attached):
         return given
 
     def _guessed(self, sequences: Listing[Any], said: dict[str, Any]) -> dict[str, Any] | None:
-        """Adds defaults: Megatron's own padding and the recorded lengths."""
+        """Adds defaults to the arguments of an announced micro_batch: Megatron's own padding, and the lengths of the
+        recorded samples. Returns None if a length is unknown."""
         if said.get("lengths") is None and said.get("tokens") is None and said.get("packed_seq_params") is None:
             assert self._steps is not None
             said = said | {"lengths": lengths_by(sequences, self._steps.found)}

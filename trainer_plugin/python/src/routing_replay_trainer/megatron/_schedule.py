@@ -119,13 +119,14 @@ def micro_batch_index(chunk: int, scheduled: Iterable[int | None], given: int | 
     if given is not None and given != index:
         raise invalid(
             "index",
-            f"{given}, but the schedule runs micro-batch {index} (schedule=False: there is none)",
+            f"{given}, but the schedule runs micro-batch {index} (if there is no schedule, pass schedule=False)",
         )
     return index
 
 
 def _batches(iterators: list[Any], count: int, peek: Callable[[Any, int], Any] | None) -> tuple[list[Any], list[Any]]:
-    """The next batches of the first iterator, and iterators that still return them."""
+    """Returns the next batches of the first iterator, and iterators for the schedule that will return the same
+    batches."""
     if peek is not None:
         return [peek(iterators[0], place) for place in range(count)], iterators
     if not iterators or any(not hasattr(iterator, "__next__") for iterator in iterators):
@@ -133,7 +134,7 @@ def _batches(iterators: list[Any], count: int, peek: Callable[[Any, int], Any] |
         raise invalid(
             "data_iterator",
             f"{kinds or 'none'} gives no batches to describe: every rank and model chunk needs a Python iterator "
-            "here, or `peek` that knows the batches without one",
+            "here, or a function `peek` that needs none",
         )
     held = [_next(iterator, count) for iterator in iterators]
     if len(held[0]) < count:

@@ -39,8 +39,9 @@ def _generate(engine: Any, *args: Any, original: Any = VllmGeneration.generate, 
 
 
 def _train(policy: Any, *args: Any, original: Any = Policy.train, **kwargs: Any) -> Any:
-    """The synchronous engine generates nothing meanwhile, and a step uses no answer of an earlier one. What it did not
-    train on is released, too: earlier turns, what was filtered out, and answers of a validation."""
+    """Trains one step, then releases all samples that were generated before. This is safe, because the synchronous
+    engine generates nothing during a step, and later steps use no earlier answers. Samples on which the step did not
+    train are released, too: earlier turns, filtered answers, and answers of a validation."""
     result = original(policy, *args, **kwargs)
     _shared.release(RUN, generated)
     generated.clear()
