@@ -63,8 +63,8 @@ done
 jobs=$(nproc)
 failed=()
 
-# Sources of the peers that have no package. These are not settings of the server, which warns about unknown RR_
-# variables.
+# These variables name the sources of peers that have no package. They are unset for the tests of ctest, because the
+# server warns about RR_ variables that are not its settings.
 sources=(RR_SLIME RR_SLIME_MEGATRON RR_NEMO_RL RR_PEERS)
 ctest() { env "${sources[@]/#/--unset=}" ctest "$@"; }
 

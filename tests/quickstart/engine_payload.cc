@@ -69,7 +69,7 @@ EnginePayload MakeEnginePayload(PayloadForm form, const testing::Routes& routes,
 int64_t JsonListBytes(const testing::Routes& routes, const std::vector<RowRange>& recorded) {
   int64_t digits = 0;
   ForEachId(routes, recorded, [&](uint16_t id) { digits += 1 + (id >= 10) + (id >= 100) + (id >= 1000); });
-  // A list of n elements has two brackets and n - 1 commas.
+  // A list of n elements has two brackets and n - 1 commas, so n + 1 characters besides its elements.
   const int64_t rows = TotalRows(recorded);
   const int64_t punctuation = rows * routes.layers * (routes.top_k + 1) + rows * (routes.layers + 1) + rows + 1;
   return digits + punctuation;

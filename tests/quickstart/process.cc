@@ -24,7 +24,8 @@ absl::Status SystemError(absl::string_view what) {
   return absl::InternalError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
-// Runs in the child after fork. The child exits if its parent has.
+// Runs in the child after fork: makes the pipes its standard input and output. Returns false if this fails, or if the
+// parent has exited already. If the parent exits later, the kernel kills the child.
 bool TakePipes(pid_t parent, int input, int output) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   return getppid() == parent && dup2(input, STDIN_FILENO) >= 0 && dup2(output, STDOUT_FILENO) >= 0;

@@ -33,7 +33,8 @@ class ChildProcess {
   const std::string& name() const { return name_; }
   pid_t pid() const { return pid_; }
   absl::Status WriteLine(absl::string_view line);
-  // The next line without its end. UNAVAILABLE if the child closed its output, DEADLINE_EXCEEDED.
+  // Returns the next line, without its newline. UNAVAILABLE if the child closed its output; DEADLINE_EXCEEDED if no
+  // line came within the time.
   absl::StatusOr<std::string> ReadLine(std::chrono::milliseconds timeout);
   // Waits for the child. INTERNAL unless it exits with status 0 within the time.
   absl::Status WaitForSuccess(std::chrono::milliseconds timeout);

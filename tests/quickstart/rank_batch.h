@@ -26,8 +26,8 @@ RankPlace PlaceOf(int32_t rank);
 // Not thread-safe. Call each step once, in this order.
 class RankBatch {
  public:
-  // Samples [range) of `play` as one packed micro-batch, each padded to a multiple of 2 · cp · tp. `play` must outlive
-  // the batch.
+  // Makes the plan for one packed micro-batch: the samples of `play` whose indexes are in `range`, each padded to a
+  // multiple of 2 · cp · tp. `play` must outlive the batch.
   static absl::StatusOr<RankBatch> Plan(const Play& play, RowRange range, RankPlace place);
 
   // Reads the plan's slices.

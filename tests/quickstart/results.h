@@ -24,7 +24,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WorkerResult, samples, rows, recorded_rows, e
 struct RankResult {
   int64_t micro_batches = 0;
   int64_t received_bytes = 0;  // Payload bytes from the server.
-  // Local rows. Every row of a micro-batch is on one rank of each pipeline stage.
+  // Numbers of local rows, by state. Every row of a micro-batch is on one rank of each pipeline stage.
   int64_t replayed_rows = 0;
   int64_t unrecorded_rows = 0;
   int64_t pad_rows = 0;

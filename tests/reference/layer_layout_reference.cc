@@ -6,8 +6,8 @@
 namespace routing_replay::reference {
 namespace {
 
-// Embedding, layers and loss in one row of slots, divided equally among the chunks; chunks are ordered by virtual
-// stage, then by pipeline rank.
+// Puts the embedding (if it counts), the layers and the loss (if it counts) in one row of slots, and divides the slots
+// equally among the chunks. Chunks are ordered by virtual stage, then by pipeline rank.
 int32_t EvenFirstLayer(const trainer::LayerSplit& s, int32_t p, int32_t v) {
   const int32_t slots = s.num_layers + s.account_for_embedding + s.account_for_loss;
   const int32_t of_chunk = slots / (s.pipeline_size * s.virtual_stages.value_or(1));
@@ -35,7 +35,8 @@ int32_t FirstLayer(const trainer::LayerSplit& split, int32_t p, int32_t v) {
 
 namespace {
 
-// Python's re.sub: replaces each match by its first group, repeated as often as its second group says.
+// Does what Megatron does with Python's re.sub: replaces each match by its first group, repeated as often as its second
+// group says.
 std::string WriteOut(const std::string& text, const std::string& pattern) {
   const std::regex regex(pattern);
   std::string written;
@@ -77,7 +78,7 @@ bool IsModelLayout(const std::vector<std::string>& stages, int32_t pipeline_size
     all += stages[s];
     if (stages[s].find('m') != std::string::npos) mtp_stages.push_back(s);
   }
-  // E, then layers, then MTP, then L.
+  // A whole model is the embedding (E), then all decoder layers (t), then all MTP layers (m), then the loss (L).
   std::string wanted(1, 'E');
   wanted.append(layers, 't').append(mtp, 'm').append(1, 'L');
   const bool in_last_chunk = mtp_stages.empty() || mtp_stages.back() >= stages.size() - size;

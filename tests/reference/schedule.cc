@@ -34,7 +34,7 @@ absl::Status CheckSizes(const PipelineSchedule& schedule) {
   return CheckTable(schedule.micro_batches, ChunksOf(schedule), GroupSizeOf(schedule));
 }
 
-// Rules that apply to a run of the schedule, but not to the count of its passes.
+// Checks the rules that Megatron applies when it runs the schedule, but not when it only counts the passes.
 absl::Status CheckRun(const PipelineSchedule& schedule) {
   if (!schedule.virtual_stages) {
     if (!schedule.overlap_expert_communication || schedule.pipeline_size == 1) return absl::OkStatus();
@@ -55,7 +55,8 @@ absl::Status CheckRun(const PipelineSchedule& schedule) {
                               " micro-batches, fewer than ", schedule.pipeline_size, " pipeline ranks"));
 }
 
-// Forward passes before the first backward pass, not limited by the total.
+// Returns the number of forward passes before the first backward pass by Megatron's formula. The result may be larger
+// than the number of all passes.
 int64_t WarmupPasses(const PipelineSchedule& schedule) {
   const int64_t ranks_behind = schedule.pipeline_size - schedule.pp_rank - 1;
   if (schedule.pipeline_size == 1) return 0;
@@ -64,7 +65,8 @@ int64_t WarmupPasses(const PipelineSchedule& schedule) {
          (schedule.overlap_expert_communication ? 1 : 0);
 }
 
-// get_pp_rank_microbatches does not count this pass, but combined_1f1b_schedule_for_no_pipelining runs it.
+// Returns the warm-up passes that really run. With overlap and without a pipeline there is one, which
+// combined_1f1b_schedule_for_no_pipelining runs although get_pp_rank_microbatches does not count it.
 int64_t WarmupThatRuns(const PipelineSchedule& schedule, const PassCounts& counts) {
   const bool ahead = schedule.pipeline_size == 1 && schedule.overlap_expert_communication;
   return ahead ? std::max<int64_t>(counts.warmup, 1) : counts.warmup;

@@ -37,8 +37,8 @@ struct PipelineSchedule {
   // V (virtual_pipeline_model_parallel_size). If set, even to 1, the schedule is interleaved; if not, 1F1B.
   std::optional<int32_t> virtual_stages;
   int32_t micro_batches = 1;
-  // Consecutive micro-batches in a virtual stage (microbatch_group_size_per_vp_stage); P if not set, as in Megatron.
-  // Ignored without virtual stages.
+  // Number of micro-batches that go through a virtual stage before the next stage begins
+  // (microbatch_group_size_per_vp_stage); P if not set, as in Megatron. Ignored without virtual stages.
   std::optional<int32_t> group_size;
   bool forward_only = false;
   // Runs one more forward pass before the steady state, so that the two passes of a step do not depend on each other
@@ -49,7 +49,8 @@ struct PipelineSchedule {
   bool recompute = false;
 };
 
-// The number of forward passes before the first backward pass, and of the alternating pairs that follow.
+// How many forward passes a rank runs in total, how many of them before the first backward pass (warm-up), and how many
+// alternate with backward passes after that (remaining).
 struct PassCounts {
   int64_t total = 0;
   int64_t warmup = 0;
@@ -58,9 +59,11 @@ struct PassCounts {
   friend bool operator==(const PassCounts&, const PassCounts&) = default;
 };
 
-// As get_pp_rank_microbatches: rank p of P warms up with P - p - 1 passes without virtual stages, and with 2 (P - p -
-// 1) + (V - 1) · group_size with them (one more with overlap); never with more than all passes, and with all of them if
-// forward-only.
+// Counts passes as get_pp_rank_microbatches does. The warm-up of rank p of P has
+//   without virtual stages: P - p - 1 passes
+//   with virtual stages: 2 (P - p - 1) + (V - 1) · group_size passes, and one more with overlap
+// but never more than all passes. If forward-only, all passes are warm-up.
+//
 // INVALID_ARGUMENT (kField) for sizes below 1, a rank outside the pipeline and more than kMaxPasses passes.
 absl::StatusOr<PassCounts> CountPasses(const PipelineSchedule& schedule);
 
@@ -85,9 +88,9 @@ struct Pass {
 // for group sizes that Megatron rejects: outside P … micro_batches, or with a last group of fewer than P.
 absl::StatusOr<std::vector<Pass>> PassOrder(const PipelineSchedule& schedule);
 
-// Per chunk, [chunks]: the largest number of micro-batches whose rows are needed at one time, which is from the forward
-// to the backward pass, or only during the forward pass if the order is forward-only. Requires chunks in [0, chunks) in
-// `order`.
+// Returns, for each chunk, the largest number of micro-batches whose rows are needed at one time. The rows of a
+// micro-batch are needed from its forward pass to its backward pass, or, if the order is forward-only, only during its
+// forward pass. Requires that every chunk in `order` is in [0, chunks).
 std::vector<int64_t> PeakInFlight(absl::Span<const Pass> order, int32_t chunks);
 
 }  // namespace routing_replay::trainer

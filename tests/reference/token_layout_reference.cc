@@ -24,7 +24,8 @@ Rows PaddedSequence(const MicroBatchLayout& layout, size_t index, int64_t padded
   return rows;
 }
 
-// The row of a span of S rows that local row i of CP rank r of C shows. With c = S / 2C: chunks r and 2C - 1 - r.
+// Returns which row of a span of S rows is shown by local row i of CP rank r of C. The span has 2C chunks of equal
+// length, and the rank keeps chunk r and then chunk 2C - 1 - r.
 int64_t ZigzagSource(int64_t i, int64_t size, int64_t cp_size, int64_t r) {
   if (cp_size == 1) return i;
   const int64_t c = size / (2 * cp_size);
@@ -48,7 +49,7 @@ Rows SpSlice(const Rows& rows, const MicroBatchLayout& layout, int64_t q) {
   return Rows(rows.begin() + q * n, rows.begin() + (q + 1) * n);
 }
 
-// [samples · S] as [samples][S], transposed to [S][samples].
+// Takes the rows as [samples][S], where S is tokens_per_sample, and transposes them to [S][samples].
 Rows Unflattened(const Rows& rows, const MicroBatchLayout& layout) {
   const int64_t size = layout.tokens_per_sample.value_or(static_cast<int64_t>(rows.size()) + 1);
   const int64_t samples = static_cast<int64_t>(rows.size()) / size;

@@ -56,7 +56,7 @@ TEST(AccessTest, WithoutAKnownTokenNothingGoes) {
       EXPECT_EQ(status.error_code(), StatusCode::UNAUTHENTICATED) << CallRow(call, status);
     }
   }
-  // Two tokens count as none.
+  // A call that carries two tokens is treated like a call without a token.
   auto context = NewCall("known");
   context->AddMetadata("authorization", "Bearer known");
   v1::ServerInfo info;
@@ -167,7 +167,7 @@ TEST(AccessTest, ARevokedTokenEndsItsReads) {
   ASSERT_TRUE(stub->Put(NewCall("keeps").get(), OneAppend("run", "long", kRows), &ack).ok());
   v1::AppendRequest later = OneAppend("run", "later", 3);
   ASSERT_TRUE(stub->Put(NewCall("keeps").get(), later, &ack).ok());
-  // One read that sends for a long time because its reader is slow, and one that waits.
+  // `all` is a read that sends for a long time, because its reader is slow; `wait` is a read that waits for rows.
   v1::ReadRequest all, wait;
   for (v1::ReadRequest* request : {&all, &wait}) request->set_run("run");
   for (int i = 0; i < 200; ++i) all.add_samples()->set_sample("long");

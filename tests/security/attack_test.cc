@@ -36,7 +36,7 @@ TEST_F(AttackTest, ZstdBombs) {
     EXPECT_TRUE(status.code() == kInvalid || status.code() == kExhausted) << status;
     ASSERT_TRUE(GetErrorDetail(status).has_value());
   }
-  // A valid frame that does not state its size, and then bad ones: two frames, a skippable frame, and no frame.
+  // First a valid frame that does not state its size; then invalid payloads: two frames, a skippable frame, no frame.
   const std::string good = Compressed(std::string(3, '\1'));
   EXPECT_OK(Put(Bomb(good, 3)));
   for (const std::string& bad : {good + good, std::string("\x50\x2a\x4d\x18\x04\0\0\0abcd", 12), std::string(8, 'x')}) {
@@ -54,7 +54,7 @@ TEST_F(AttackTest, ZstdEmptyFrames) {
   EXPECT_THAT(Put(Bomb(frames, 0)), Fails(kInvalid, Reason::kEncoding));
 }
 
-// A megabyte from a client without a token, which gRPC would decompress to a gigabyte.
+// A client without a token sends a megabyte that gRPC would decompress to a gigabyte.
 TEST_F(AttackTest, CompressedMessages) {
   Start();
   Bystander bystander(*server_);
@@ -301,7 +301,8 @@ TEST_F(AttackTest, RunsOfATokenAreCounted) {
   EXPECT_FALSE(OpenRun(*stub_, "attacker", "a-d").ok());
 }
 
-// Samples of a long request. The server has memory for five waiting requests of this size, but not for six.
+// The number of samples in a long read request. The server has memory for five waiting requests of this size, but not
+// for six.
 constexpr int kLong = 45'000 * sizeof(SampleRead) / (sizeof(SampleRead) + sizeof(v1::SampleRead) + sizeof(void*));
 
 v1::ReadRequest Long(v1::ReadRequest read) {
@@ -377,8 +378,9 @@ TEST_F(AttackTest, WaitingRequestsAreBounded) {
   for (Reading& one : waiting) one.call->TryCancel();
 }
 
-// A waiting read holds a place only while it has nothing to send, and frees it when it sends, however slow its reader
-// is. A read that then finds no free place still continues to its end.
+// The number of reads that wait is limited. A read counts only while it has nothing to send: as soon as it sends,
+// another read may wait in its place, however slow its reader is. If the read must wait again later and no place is
+// free, it still continues to its end.
 TEST_F(AttackTest, WaitingTakesNothingBack) {
   Start();
   ASSERT_TRUE(OpenRun(*stub_, "other", "theirs").ok());

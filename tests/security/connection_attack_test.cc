@@ -18,7 +18,8 @@ namespace {
 
 constexpr char kRejected[] = "routing_replay_connections_rejected_total 1";  // Also matches numbers from ten on.
 
-// Clients wait, and are served again when descriptors are free.
+// The attacker opens more connections than the server has file descriptors. Other clients wait, and are served again
+// when descriptors are free.
 TEST_F(AttackTest, ConnectionsThatTakeAllDescriptors) {
   const ScratchDirectory scratch;
   const std::string program = scratch.path() + "/few";
@@ -86,7 +87,7 @@ class RapidReset {
   using ContextPtr = std::unique_ptr<SSL_CTX, OpenSslFree<SSL_CTX_free>>;
   using SslPtr = std::unique_ptr<SSL, OpenSslFree<SSL_free>>;
 
-  // A header that the receiver adds to its table, so that it is one byte on the wire afterwards.
+  // Returns a header that the receiver adds to its table (HPACK). Sending the header again then takes only one byte.
   static std::string Kept(const std::string& name, const std::string& value) {
     return absl::StrCat("\x40", std::string(1, static_cast<char>(name.size())), name,
                         std::string(1, static_cast<char>(value.size())), value);
@@ -186,7 +187,7 @@ TEST_F(AttackTest, CallsOfWhichOnlyTheHeadersCome) {
     for (int i = 0; i < 2000; ++i) calls.push_back(unknown.StartCall(method, ""));
     await_ends(unknown, calls);
     if (one_flood == 0) one_flood = PeakMemory() - before;
-    // With a token: calls over the limit end at once, the others if no request comes.
+    // With a token: calls over the limit end at once; the others end after a while, because no request follows.
     Http2Connection known(server_->endpoint());
     calls.clear();
     for (int i = 0; i < 1000; ++i) calls.push_back(known.StartCall(method, "attacker"));
@@ -200,8 +201,8 @@ TEST_F(AttackTest, CallsOfWhichOnlyTheHeadersCome) {
   bystander.Await(2);
   EXPECT_LT(Threads(), 40);
   EXPECT_LT(one_flood, 48 * kMiB);  // gRPC takes 20 KiB for a call.
-  // Calls of a connection may start before those of the last one are freed, but memory must not grow with more
-  // connections.
+  // The calls of one connection may start before gRPC has freed those of the connection before, so the memory of two
+  // floods is permitted. It must not grow further with the number of connections.
   EXPECT_LT(PeakMemory() - before, 2 * one_flood + 8 * kMiB);
 }
 
@@ -349,9 +350,9 @@ TEST_F(AttackTest, AnswersThatAreNotTakenGiveTheCreditBack) {
   bystander.Await(2);
 }
 
-// Many calls send long messages without credit and without the last byte, so that gRPC holds what has arrived. gRPC
-// ends calls if the sum exceeds its quota, but when depends on the machine. One message for each permitted call is the
-// bound that always holds.
+// Many calls send a long message without credit, and never its last byte, so gRPC holds what has arrived. If this
+// exceeds gRPC's memory quota, gRPC ends calls, but how early depends on the machine. So the test checks a bound that
+// holds on every machine: one message for each permitted call.
 TEST_F(AttackTest, MessagesWithoutCredit) {
   constexpr int kFloods = 200, kConnections = 24;
   constexpr int64_t kMessage = 8 * kMiB, kBeside = 64 * kMiB;
@@ -378,7 +379,7 @@ TEST_F(AttackTest, MessagesWithoutCredit) {
       floods.push_back(std::make_unique<Flood>(server_->endpoint()));
       floods.back()->stream = floods.back()->connection.StartCall(i % 2 == 0 ? "Put" : "Append", token);
     }
-    // Sends until the server accepts no more bytes from any of them.
+    // Sends on all connections until the server has accepted no more bytes for a second.
     constexpr std::chrono::seconds kNothing(1);
     for (auto last = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - last < kNothing;) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -391,7 +392,7 @@ TEST_F(AttackTest, MessagesWithoutCredit) {
       }
     }
     EXPECT_LT(PeakMemory() - before, messages * kMessage + kBeside);
-    // Other clients are served again, at the latest when those requests time out.
+    // Other clients are served again, at the latest when the requests of the flood time out.
     Await([&] {
       v1::AppendAck ack;
       return stub_->Put(NewCall("other").get(), OneAppend("run", "theirs", 3), &ack).ok();

@@ -120,7 +120,7 @@ class DirectAttackTest : public AttackTest {
   std::mt19937 random_{1};
 };
 
-// With TLS the bytes are not a handshake, or only its beginning.
+// With TLS, what the attackers send is no TLS handshake, or only the beginning of one.
 TEST_F(DirectAttackTest, ConnectionsThatLieStallAndFlood) {
   for (const bool encrypted : {false, true}) {
     Start({"--stall-timeout", "3s"}, encrypted);

@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 class DoctorTest : public ::testing::Test {
  protected:
-  // The finding of each check by name.
+  // Runs the checks of rrctl doctor. Returns the finding of each check by the name of the check.
   static std::map<std::string, Finding> ExamineWith(ClientOptions client, DoctorOptions options = {}) {
     client.call_timeout = std::chrono::seconds(20);
     const auto findings = Examine(client, options);
@@ -76,7 +76,8 @@ TEST_F(DoctorTest, ATokenWithSomeScopes) {
 }
 
 TEST(DoctorTlsTest, AServerThatAsksForACertificate) {
-  // The clients' authority must exist before the server does, so another server's is used.
+  // A server needs the certificate of the clients' authority when it starts, so the authority of another server is
+  // used.
   const GuardedServer first({{.token = "all"}});
   const std::string clients = first.path("clients");
   ReplaceFile(clients, first.authority().certificate());

@@ -21,7 +21,7 @@ std::string Hash(const std::string& token) {
   return absl::BytesToHexString({reinterpret_cast<const char*>(hash), sizeof(hash)});
 }
 
-// The status of the answer to one message of an Append stream: the stream's, the ack's, or the credit's.
+// Sends one message on an Append stream. Returns the status of the stream or, if that is OK, the error in the ack.
 grpc::Status AppendOnce(GuardedServer::Stub& stub, grpc::ClientContext& context, const std::string& run) {
   const auto stream = stub.Append(&context);
   v1::AppendRequest request;
@@ -34,7 +34,7 @@ grpc::Status AppendOnce(GuardedServer::Stub& stub, grpc::ClientContext& context,
   const grpc::Status end = stream->Finish();
   if (!answered || !end.ok()) return end;
   const v1::Status& error = response.ack().error();
-  // Converts it to the status that Put would have returned.
+  // Converts the error in the ack to the status that Put would have returned.
   return grpc::Status(static_cast<grpc::StatusCode>(error.code()), error.message());
 }
 

@@ -61,18 +61,18 @@ void Await(const std::function<bool()>& done);
 // The context of a call: with a deadline and, if `token` is not empty, the token.
 std::unique_ptr<grpc::ClientContext> NewCall(const std::string& token);
 
-// A run with one MoE layer of 4 experts and top-1.
+// Opens a run with one MoE layer, 4 experts and top-1.
 grpc::Status OpenRun(GuardedServer::Stub& stub, const std::string& token, const std::string& run);
-// `rows` rows of expert 1 as a tensor, starting at row 0.
+// Returns an append of rows 0 … rows - 1, all of which chose expert 1, as a tensor.
 v1::AppendRequest OneAppend(const std::string& run, const std::string& sample, int rows);
 
-// A call of the service on `run`. Its name is that of its rule in CallRules(), and of its row in SECURITY.md's table of
-// scopes.
+// A call of the service on `run`. `name` is the name of the call's rule in CallRules(), and of its row in SECURITY.md's
+// table of scopes.
 struct AnyCall {
   std::string name;
   std::function<grpc::Status(GuardedServer::Stub&, grpc::ClientContext&, const std::string& run)> make;
 };
-// One for each rule, in the order of CallRules().
+// Returns one call for each rule, in the order of CallRules().
 const std::vector<AnyCall>& EveryCall();
 
 }  // namespace routing_replay::testing

@@ -43,7 +43,7 @@ TEST(LogTest, NeitherIdsNorPayloadNorTokens) {
   for (const char* word : {"very-secret", "no-secret", "sample-of-somebody"}) {
     EXPECT_THAT(text, ::testing::Not(::testing::HasSubstr(word)));
   }
-  // The log names the caller that created the run; nothing else does.
+  // Only one line of the log has the name of the run: the audit entry that says who created it.
   int audits = 0;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     if (!absl::StrContains(line, "run-of-somebody")) continue;

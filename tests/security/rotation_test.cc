@@ -115,7 +115,7 @@ TEST(RotationTest, TokensChangeUnderLoad) {
     files.SetToken(after);
     clients.Await(2);
     server.SetTokens({{after}});
-    // Takes effect at once, also on a connection on which the token was valid a moment ago.
+    // The token is invalid at once, even on a connection on which it was valid a moment ago.
     EXPECT_EQ(AskOver(channel, before).error_code(), grpc::StatusCode::UNAUTHENTICATED);
     EXPECT_TRUE(AskOver(channel, after).ok());
   }
@@ -156,7 +156,7 @@ TEST(RotationTest, CertificatesChangeUnderLoad) {
     EXPECT_TRUE(v1::RoutingReplay::NewStub(channel)->GetServerInfo(NewCall("known").get(), {}, &info).ok());
     return (*info.mutable_counters())["routing_replay_tls_reload_failures_total"];
   };
-  // Waits until the server has read the invalid file.
+  // Makes a file invalid, waits until the server has read it, and restores it.
   const auto spoil = [&](const std::string& path, size_t bytes, const TestAuthority& authority,
                          const TestIdentity& identity) {
     const std::string good = TextOf(path);

@@ -99,7 +99,8 @@ TEST_F(AttackTest, CallsWithoutADeadlineEnd) {
   EXPECT_GT(Counter(Info(), "routing_replay_quota_rejections_total{quota=\"max_deadline\"}"), 0u);
 }
 
-// An occasional byte counts as use of credit and keeps it, within the run's share. Other runs have theirs.
+// A stream that sends a byte now and then counts as using its credit, and keeps it. But it holds no more than the share
+// of its run; other runs still have theirs.
 TEST_F(AttackTest, AStreamThatTricklesHoldsItsShareAlone) {
   Start({"--run-budget", "2MiB", "--stall-timeout", "1s"});
   Bystander bystander(*server_);
@@ -159,7 +160,7 @@ TEST_F(AttackTest, CreditTakesOfTheRunsShare) {
   }
   EXPECT_EQ(granted, PromisedAtMost(2 * kMiB));
   bystander.Await(2);
-  // Messages that do not use the credit do not keep it.
+  // A stream loses its credit although it sends messages, because these use none of it.
   std::atomic<bool> ended{false};
   std::thread talker([&] {
     while (!ended && streams[0]->Write(Wish("run", 0))) std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -216,7 +217,8 @@ TEST_F(AttackTest, StreamsOfOneRunAreCounted) {
   const absl::Status rejected = FromGrpcStatus(second->Finish());
   EXPECT_THAT(rejected, Fails(kExhausted, Reason::kOverBudget));
   EXPECT_EQ(GetErrorDetail(rejected)->field, "run-streams");
-  // Readers are counted separately, and a stream that continues with another run frees its place.
+  // Reads are counted separately from appending streams. A stream that continues with another run no longer counts for
+  // the first run.
   v1::ReadRequest read;
   read.set_run("run");
   const auto read_call = NewCall("attacker");

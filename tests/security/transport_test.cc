@@ -84,7 +84,7 @@ class MutualTest : public ::testing::Test {
                                                      .pem_private_key = identity.key,
                                                      .pem_cert_chain = identity.certificate}));
   }
-  // The number of times that the server has checked its files.
+  // Returns how many times the server has found its certificate files invalid.
   uint64_t Failures() const {
     v1::ServerInfo info;
     const auto stub = v1::RoutingReplay::NewStub(With(client_));
@@ -148,7 +148,8 @@ TEST_F(MutualTest, FilesThatAreNotGoodAreNotTaken) {
   EXPECT_GT(ExpiryOf(metrics(next)), expiry + 3 * 3600);
 }
 
-// Calls of every kind, both new ones and those in flight.
+// When the server stops trusting the authority of a client's certificate, calls of every kind fail on the connection
+// that is open already: new calls and those in flight.
 TEST_F(MutualTest, ACertificateThatWasTakenBackFailsOnTheConnectionThatItOpened) {
   Start();
   const auto connection = With(client_);
@@ -165,7 +166,7 @@ TEST_F(MutualTest, ACertificateThatWasTakenBackFailsOnTheConnectionThatItOpened)
   ASSERT_TRUE(stub->Put(NewCall("known").get(), OneAppend("run", "long", 1 << 20), &ack).ok());
   v1::AppendRequest later = OneAppend("run", "later", 3);
   ASSERT_TRUE(stub->Put(NewCall("known").get(), later, &ack).ok());
-  // One read that sends for a long time because its reader is slow, and one that waits.
+  // `all` is a read that sends for a long time, because its reader is slow; `wait` is a read that waits for rows.
   v1::ReadRequest all, wait;
   for (v1::ReadRequest* request : {&all, &wait}) request->set_run("run");
   for (int i = 0; i < 200; ++i) all.add_samples()->set_sample("long");
@@ -206,7 +207,7 @@ TEST_F(MutualTest, ACertificateThatWasTakenBackFailsOnTheConnectionThatItOpened)
   Await([&] { return Ask(connection).ok(); });
 }
 
-// Independent of the umask of the starting process.
+// The permissions of the socket do not depend on the umask of the process that starts the server.
 TEST(TransportTest, ASocketIsForUserAndGroup) {
   const ScratchDirectory directory;
   const std::string path = directory.path() + "/socket";

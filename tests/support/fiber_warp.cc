@@ -39,8 +39,8 @@ void BeforeSwitch([[maybe_unused]] void** frames, [[maybe_unused]] const Context
 #endif
 }
 
-// `from` is the context that switched to `self`. If it is the thread's own, its stack is unknown before the first
-// switch.
+// `from` is the context that switched to `self`. If `from` is the thread's own context, its stack is not known before
+// the first switch.
 void AfterSwitch([[maybe_unused]] const Context& self, [[maybe_unused]] Context& from) {
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_finish_switch_fiber(self.sanitizer_frames, &from.stack, &from.stack_bytes);
@@ -99,7 +99,7 @@ struct FiberWarp::State {
     std::abort();
   }
 
-  // makecontext can pass only ints.
+  // makecontext can pass only ints, so the address of the state comes in two halves.
   static void Enter(unsigned low, unsigned high) {
     reinterpret_cast<State*>(static_cast<uintptr_t>(low) | static_cast<uintptr_t>(high) << 32)->RunLane();
   }

@@ -1,7 +1,8 @@
 // The 32 lanes of a warp on the CPU, to run and test a GPU's warp code without a GPU.
 //
 // Each lane is a fiber with its own stack. A lane runs until it reaches a barrier; then the next lane runs. All lanes
-// must reach the same barriers. If a lane ends early or reaches another number of them, the process ends.
+// must reach the same barriers. If a lane ends early, or has passed another number of barriers than the others, the
+// process ends.
 #ifndef TESTS_SUPPORT_FIBER_WARP_H_
 #define TESTS_SUPPORT_FIBER_WARP_H_
 

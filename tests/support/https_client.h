@@ -19,8 +19,8 @@ class HttpsConnection {
   void Send(const std::string& bytes) const;
   // Receives until the peer's close_notify.
   std::string ReceiveAll() const;
-  // Waits until the peer closes the socket, at most a minute without data. Returns whether it did. A close_notify only
-  // ends the TLS session.
+  // Waits until the peer closes the socket, at most a minute without data. Returns whether it did. A close_notify is
+  // not enough: it ends only the TLS session.
   bool IsClosed() const;
 
  private:

@@ -58,7 +58,8 @@ class RandomLayouts {
     layout.partition = kPartitions[Pick(0, 2)];
     layout.cu_seqlens_padded = {0};
     for (int64_t d = Pick(0, 6); d > 0; --d) {
-      // If the whole stream is cut, only the sum must be divisible.
+      // With zigzag per document, the length of each document must be a multiple of Unit. Otherwise only that of the
+      // whole stream must be, so a document may have any length.
       const int64_t unit = layout.partition == trainer::Partition::kZigzagPerDocument ? Unit(layout) : 1;
       const int64_t rows = Pick(0, 5) * unit;
       layout.sequences.push_back(Shape(rows));

@@ -9,7 +9,7 @@
 
 namespace routing_replay::testing {
 
-// Includes schedules that Megatron rejects.
+// Returns a random schedule, which may be one that Megatron rejects.
 inline trainer::PipelineSchedule RandomSchedule(std::mt19937& random) {
   const auto pick = [&](int32_t low, int32_t high) {
     return std::uniform_int_distribution<int32_t>(low, high)(random);

@@ -99,13 +99,14 @@ struct Shape {
   int experts, slots, groups, group_topk;
 };
 
-// Rows with all alignments, in one tile and in several; slots on one lane and twice on all lanes; groups of all kinds.
+// These shapes give rows of every alignment, rows in one tile and in several, groups of every kind, and from one slot
+// (on one of the 32 lanes) to 64 slots (two on every lane).
 inline constexpr Shape kShapes[] = {{1, 1, 1, 1},    {5, 5, 1, 1},    {8, 6, 4, 3},       {31, 1, 1, 1},
                                     {33, 33, 1, 1},  {60, 4, 1, 1},   {61, 5, 1, 1},      {63, 6, 7, 2},
                                     {64, 6, 64, 6},  {128, 8, 1, 1},  {256, 8, 8, 4},     {384, 8, 1, 1},
                                     {512, 32, 1, 1}, {514, 33, 2, 1}, {1024, 64, 64, 64}, {2100, 9, 3, 2}};
 
-// Calls `body` with every score function in all shapes and both roundings, and a suitable number of rows.
+// Calls `body` with every combination of score function, shape and rounding, and a suitable number of rows.
 template <typename Body>
 void ForEachConfig(Body&& body) {
   const std::pair<ScoreFunction, bool> modes[] = {{ScoreFunction::kSoftmax, false},

@@ -248,7 +248,8 @@ class DifferentialTest(unittest.TestCase):
             else:
                 self.assertEqual(others, 0)
         [metrics] = rank["metrics"]
-        self.assertEqual(metrics["routing_replay/step_fallback_samples"], 1)  # The unrecorded trajectory has no sample.
+        # The trajectory that was not recorded has no sample in the service, so it falls back.
+        self.assertEqual(metrics["routing_replay/step_fallback_samples"], 1)
 
     def test_a_critic_routes_live(self) -> None:
         rollout = Rollout()

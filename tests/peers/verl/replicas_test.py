@@ -111,7 +111,7 @@ class ReplicasTest(trainings.Training):
             for name, place in (("log_prob", 2 * step), ("update", 2 * step + 1)):
                 self.check(name, [passes[place] for passes in ranks])
             keys = [samples[handle] for passes in ranks for handle in passes[2 * step].handles.tolist() if handle]
-            for key in keys:  # Once, after the passes of both ranks.
+            for key in keys:  # Each sample is released once, after both ranks have finished the passes of its step.
                 self.assertEqual([through for each, through in released if key in each], [[2 * step + 2] * RANKS])
         said = group.metrics()
         self.assertEqual({metrics["routing_replay/fallback_fraction"] for metrics in said}, {0})
@@ -125,14 +125,15 @@ class ReplicasTest(trainings.Training):
         )
 
     def check(self, name: str, passes: list[Any]) -> None:
-        """Of one pass on all ranks."""
+        """Checks one pass on all ranks: each rank requested only its own samples from the service, no two ranks have
+        the same sample, and the routers got the recorded experts."""
         counts: Counter[str] = Counter()
         shares = []
         for one in passes:
             self.assertEqual(one.name, name)
             counts += self.compared(one)
             shares.append(set(one.handles.tolist()) - {0})
-            self.assertEqual(one.asked, shares[-1])  # Of the service.
+            self.assertEqual(one.asked, shares[-1])
         self.assertEqual(len(set().union(*shares)), sum(map(len, shares)))
         self.assertEqual(counts["equal"], counts["sets"])
         self.assertLess(counts["moved"], counts["sets"] / 5)

@@ -12,7 +12,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from verl.workers.rollout.replica import TokenOutput
 
 LAYERS, EXPERTS, TOP_K, VOCABULARY = 4, 8, 2, 1000
-# Words in prompts that make their answers end early, or have no rows, or make the first answer fail.
+# A prompt with one of these words gets an answer that ends early, an answer without rows, or, once, an error.
 INTERRUPTED, UNROUTED, BROKEN = 11, 12, 13
 TOOL = [5, 6, 7]  # The tool's answer.
 
@@ -30,7 +30,7 @@ class Engine:
         self.version = version
 
     def given(self) -> list[tuple[list[int], int, bool, np.ndarray]]:
-        """(tokens, number of prompt tokens, whether it was cut short, rows) of each call."""
+        """Returns (tokens, number of prompt tokens, whether the answer was cut short, rows) of each call."""
         return self.calls
 
     def failed(self) -> int:
@@ -41,7 +41,7 @@ class Engine:
         if BROKEN in prompt_ids and self.failures == 0:
             self.failures += 1
             raise RuntimeError("the engine is gone")
-        aborted = INTERRUPTED in prompt_ids and len(prompt_ids) == 2  # Not if it is continued.
+        aborted = INTERRUPTED in prompt_ids and len(prompt_ids) == 2  # Only the first part.
         count = int(self.random.integers(4, 9))
         answer = self.random.integers(20, VOCABULARY, count).tolist()
         tokens = [*prompt_ids, *answer]
@@ -66,7 +66,8 @@ class Reward:
 
 
 class ToolLoop(AgentLoopBase):
-    """Two answers as two trajectories, each followed by a tool's answer, the last of which no engine has processed."""
+    """Answers twice. Each answer becomes a trajectory that ends with a tool's answer; no engine has processed the last
+    one."""
 
     async def run(self, sampling_params: dict[str, Any], **prompt: Any) -> list[AgentLoopOutput]:
         prompt_ids = await self.ct_build_initial_tokens(list(prompt["raw_prompt"]))

@@ -130,7 +130,8 @@ class Way:
 
 
 async def end(worker: Any, uids: list[str], outputs: list[AgentLoopOutput], number: int) -> None:
-    """Ends all agent loops. This is no method of Way, because Ray runs a class with a coroutine in an event loop."""
+    """Ends all agent loops. This is not a method of Way: if a class has an `async` method, Ray calls all its methods in
+    an event loop, in which Way.step could not wait for this coroutine."""
     prompts = [{"uid": uid, "session_id": 0, "global_steps": number} for uid in uids]
     await asyncio.gather(
         *(worker._agent_loop_postprocess(one, False, **of) for one, of in zip(outputs, prompts, strict=True))

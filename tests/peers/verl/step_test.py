@@ -83,8 +83,8 @@ class StepTest(trainings.Training):
         self.workers.update_weights(step)
 
     def report(self, metrics: dict[str, float]) -> None:
-        """Prints bytes: of the handles in the batches of all passes, of the routes that the batches would have carried
-        instead, read from the service, and still held by the service."""
+        """Prints how many bytes of handles the batches of all passes carried, how many bytes of routes they would have
+        carried instead, how many bytes were read from the service, and how many it still holds."""
         carried = sum(one.handles.nbytes for one in self.workers.passes)
         rows = sum(len(tokens) for one in self.workers.passes for tokens in one.tokens)
         routes = rows * rollouts.LAYERS * rollouts.TOP_K
@@ -102,11 +102,12 @@ class StepTest(trainings.Training):
         prompts, before = self.fit(trainer, 2)
         left_out = {rollouts.INTERRUPTED, rollouts.UNROUTED}
         short = {key.split("_")[0] for key, tokens in before.items() if left_out & set(tokens)}
-        again = [uid for uid in prompts if uid not in short]  # These remain for the training of the next step.
+        # The prompts in `short` are not dispatched again: the next step trains on the answers that they have.
+        again = [uid for uid in prompts if uid not in short]
         before = {key: tokens for key, tokens in before.items() if key.split("_")[0] in again}
 
-        # As after a resume: prompts that already have answers are dispatched again, and the service is away when verl
-        # clears the old ones. Then once more.
+        # Simulates a resume, twice: prompts that already have answers are dispatched again, and the service cannot be
+        # reached when verl clears the old answers.
         self.assertGreater(len(before), 0)
         tags = [{"is_prompt": True, "status": "running", "global_steps": 2} for _ in again]
         reissue, issued = trainer._reissue_inflight_prompts, []
@@ -122,7 +123,7 @@ class StepTest(trainings.Training):
                 ):
                     issued.append(reissue())
                 _, now = self.held()
-                for key in before:  # A new attempt at the sample, with the rows of the new answer.
+                for key in before:  # The sample now has the rows of the new answer, and a higher revision.
                     with routing_replay.Client() as client:
                         stored = client.run(RUN).read_one(key)
                     known = [row for row in self.rows_of(now[key])[0] if row is not None]

@@ -50,7 +50,7 @@ def prompts(path: Path, words: tuple[int, ...]) -> str:
 
 
 def taken(name: str, model: Any, data: Any) -> SimpleNamespace:
-    """For a finished pass: its inputs, and the choices of the routers of its rank."""
+    """Returns the inputs of a finished pass, and the experts that the routers of its rank chose."""
     layers = [torch.cat([chosen for _, chosen in layer.seen]) for layer in model.decoder.layers]
     experts = torch.stack([torch.nonzero(one)[:, 1].reshape(-1, rollouts.TOP_K) for one in layers], 1)
     one = SimpleNamespace(
@@ -153,17 +153,18 @@ class Training(unittest.TestCase):
         ray.get(self.engine.set_version.remote(step))
 
     def rows_of(self, tokens: list[int]) -> tuple[list[Any], bool]:
-        """The rows that the engine returned for these tokens (None for tokens that it has not processed), and whether
-        the answer was cut short."""
+        """Returns the rows that the engine gave for these tokens (None for a token that it has not processed), and
+        whether the answer was cut short."""
         rows, short = [None] * len(tokens), False
         for known, _, aborted, given in reversed(ray.get(self.engine.given.remote())):
             if tokens[: len(known)] == known and (aborted or not any(row is not None for row in rows)):
-                rows[: len(given)] = list(given)  # The first rows of a continued answer stay.
+                rows[: len(given)] = list(given)  # A continued answer keeps the rows of its first part.
                 short |= aborted
         return rows, short
 
     def compared(self, one: SimpleNamespace) -> Counter[str]:
-        """For a pass: the number of recorded (token, layer) sets, and of those that reached the routers."""
+        """Counts, for a pass, the (token, layer) pairs with recorded experts ("sets"), and in how many of them the
+        routers used these experts ("equal"), or those of the token before ("moved")."""
         counts: Counter[str] = Counter()
         waiting = sorted(zip(one.tokens, one.handles.tolist(), strict=True), key=lambda each: -len(each[0]))
         at = 0
@@ -187,7 +188,8 @@ class Training(unittest.TestCase):
         return counts
 
     def samples(self) -> dict[str, Any]:
-        """Their rows have the weight version that verl knows for the answer, if it is a single one."""
+        """Returns the samples of the service by name. Checks their weight version: the one that verl knows for the
+        answer, or -1 if the answer was made with several."""
         tags = transfer_queue.kv_list("train").get("train", {})
         with routing_replay.Client() as client:
             found = {state.sample: state for state in client.run(RUN).list()}
@@ -216,5 +218,5 @@ class Training(unittest.TestCase):
         trainer.fit(trainer.agent_loop_manager)
         prompts, trajectories = self.held()
         routed = {key for key, tokens in trajectories.items() if rollouts.UNROUTED not in tokens}
-        self.assertEqual(set(self.samples()), routed)  # The routes of all others are released.
+        self.assertEqual(set(self.samples()), routed)  # All other samples are released.
         return prompts, trajectories

@@ -41,7 +41,7 @@ class AsyncTest(PeerTest, unittest.IsolatedAsyncioTestCase):
     async def ask(
         self, request: str, count: int, kind: str, abort_at: int = 0, updates: Any = (), **params: Any
     ) -> dict[int, Answer]:
-        """updates: by the number of an output, the weight version that is set after it"""
+        """`updates` maps the number of an output to the weight version that is set after this output."""
         answers: dict[int, Answer] = {}
         seen = 0
         async for output in self.outputs(request, count, output_kind=RequestOutputKind[kind], **params):

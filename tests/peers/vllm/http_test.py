@@ -30,7 +30,8 @@ def rows_of(choice: dict[str, Any]) -> np.ndarray:
 
 
 class HttpTest(PeerTest):
-    """The server has the plug-in. The last test creates its run; before, answers keep their rows."""
+    """The server has the plug-in, which takes the rows out of answers as soon as its run exists. Only the last test
+    creates this run, so in all other tests the answers still have their rows."""
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -48,7 +49,7 @@ class HttpTest(PeerTest):
         return post(self.url + route, body)
 
     def check_reply(self, case: str, text: bytes, index: int, prompt: list[int], **options: Any) -> None:
-        """Reads both as json.loads and as routing_replay.http do."""
+        """Checks the stored rows of one choice, for the reply as json.loads and as routing_replay.http read it."""
         plain = json.loads(text)
         [choice] = [each for each in plain["choices"] if each["index"] == index]
         for kind, reply in (("json", plain), ("http", http.routed_experts(text))):
@@ -72,7 +73,7 @@ class HttpTest(PeerTest):
         self.check_reply("completions with echo", text, 0, prompt)
 
     def test_completions_without_token_ids(self) -> None:
-        """The usage states the number of tokens; the sample has no token check."""
+        """Without token ids, the number of tokens comes from the reply's `usage`, and the sample has no token check."""
         text = self.post("/v1/completions", prompt=self.ids(15), max_tokens=6)
         reply = json.loads(text)
         self.run_.append("counted", vllm.rows(reply), seal=True)
@@ -135,7 +136,7 @@ class HttpTest(PeerTest):
         self.check("turns", self.run_, "agent", tokens, rows_of(choice), start=start)
 
     def test_the_readmes_rollout_worker(self) -> None:
-        """The part of the worker that calls vLLM."""
+        """Runs the part of the README's worker that calls vLLM."""
         blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "client/README.md").read_text(), re.S | re.M)
         [block] = [block for block in blocks if 'os.environ["VLLM_URL"]' in block]
         code = block.split("\n# SGLang")[0] + "\nrun.flush()\n"
@@ -150,13 +151,14 @@ class HttpTest(PeerTest):
         self.assertEqual(len(run.list()), 2)
 
     def test_when_the_run_is_made(self) -> None:
-        """Each of the server's routes, before and after the run exists."""
+        """Asks each route of the server before and after the run exists: the plug-in must then store the same rows that
+        the answers carried before."""
         prompt = self.ids(70)
         messages = [{"role": "user", "content": "w10 w20 w30 w40"}]
         openai = {"temperature": 0.0, "return_token_ids": True}
 
         def answers() -> list[tuple[list[int], dict[str, Any]]]:
-            """Tokens of the prompt, and a choice."""
+            """Returns, for each answer, the tokens of the prompt and the choice in the reply."""
             two = json.loads(self.post("/v1/completions", prompt=prompt, n=2, seed=1, **openai | {"temperature": 1.0}))
             found = [(prompt, choice) for choice in two["choices"]]
             found += [
@@ -185,7 +187,8 @@ class HttpTest(PeerTest):
         while not first.startswith("{"):
             self.assertLess(time.monotonic(), deadline, "the plug-in does not join its run")
             first = json.loads(self.post("/v1/completions", prompt=prompt))["choices"][0]["routed_experts"]
-        run.read_one(json.loads(first)["handle"]["sample"], wait=True)  # It is stored after the answer was sent.
+        # The server sends an answer before its rows are stored.
+        run.read_one(json.loads(first)["handle"]["sample"], wait=True)
         count = len(run.list())
         after = answers()
         for (ids, own), (_, choice) in zip(before, after, strict=True):
@@ -196,7 +199,7 @@ class HttpTest(PeerTest):
         self.assertEqual(len(run.list()), count + len(after))
         text = self.post("/v1/completions", prompt=prompt, stream=True, request_id="streamed")
         self.assertNotIn(b'routed_experts":"', text)
-        run.read_one("cmpl-streamed-0/0", wait=True)  # Also for streams that do not carry the rows.
+        run.read_one("cmpl-streamed-0/0", wait=True)  # Stored although the stream has no rows.
 
 
 if __name__ == "__main__":

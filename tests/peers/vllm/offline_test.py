@@ -27,13 +27,13 @@ def prompts(*ids: list[int]) -> list[dict[str, list[int]]]:
 
 
 def load_norms(model: str, module: torch.nn.Module) -> None:
-    """New weights, as a trainer sends them: changes the norms in place."""
+    """Loads new weights of the norms in place, as if a trainer had sent them."""
     weights, taken = load_file(MODELS / model / "model.safetensors"), 0
     for name, values in module.named_parameters():
         if name.endswith("norm.weight"):
             values.data.copy_(weights[name])
             taken += 1
-    assert taken == 17, taken  # Four for each layer, and the last one.
+    assert taken == 17, taken  # Four norms in each of four layers, and the final norm.
 
 
 class OfflineTest(PeerTest):
@@ -44,7 +44,7 @@ class OfflineTest(PeerTest):
         cls.run_ = cls.open_run("offline")
 
     def generate(self, case: str, *ids: list[int], **params: Any) -> list[Any]:
-        """Through the adapter; each answer is compared."""
+        """Generates answers, records them through the adapter, and compares the stored rows with each answer's."""
         outputs = self.llm.generate(prompts(*ids), SamplingParams(**params), use_tqdm=False)
         names = {}
         for number, output in enumerate(outputs):
@@ -132,7 +132,7 @@ class OfflineTest(PeerTest):
         self.check_output("abort", "aborted", output)
 
     def test_an_attachment(self) -> None:
-        """The call of client/README.md."""
+        """Calls attach.vllm as client/README.md does."""
         params = SamplingParams(n=2, max_tokens=13, temperature=1.0, seed=1)
         single = SamplingParams(max_tokens=7, temperature=0)
         run = self.open_run("attached")
@@ -181,8 +181,8 @@ class OfflineTest(PeerTest):
         self.assertTrue(self.llm.reset_prefix_cache())
 
     def rows_so_far(self) -> dict[str, np.ndarray]:
-        """For each unfinished answer: vLLM's engine returns rows with every step, and its front end holds them until
-        the answer ends (OutputProcessor.process_outputs)."""
+        """Returns the rows of each unfinished answer. vLLM's engine returns rows with every step, and its front end
+        holds them until the answer ends (OutputProcessor.process_outputs)."""
         found = {}
         for state in self.llm.llm_engine.output_processor.request_states.values():
             request = state.external_req_id if state.parent_req is None else state.parent_req.external_req_id
@@ -220,17 +220,17 @@ class OfflineTest(PeerTest):
                     self.assertFalse(np.array_equal(computed[: first.end], sampled[sample]))
 
     def test_new_weights_in_the_middle_of_answers(self) -> None:
-        """The computed part of the context stays in the cache, and the rest is computed with the new weights."""
+        """What was computed of the context stays in the cache, and the rest is computed with the new weights."""
         self.play_new_weights("new-weights", again=False)
 
     def test_a_context_that_is_computed_again(self) -> None:
-        """The requests are preempted and start again with the new weights: rows with which tokens were sampled must
-        stay, although the engine computes others for the same tokens."""
+        """The requests are preempted and start again with the new weights. The rows with which tokens were sampled must
+        stay, although the engine now computes other rows for the same tokens."""
         self.play_new_weights("recomputed", again=True)
 
     def test_the_first_rows_stay(self) -> None:
-        """An answer is aborted for new weights and continued with them: rows that the engine computes again for the
-        context are compared, and not stored."""
+        """An answer is aborted to load new weights, and continued with them. The engine computes the rows of the
+        context again; these are compared with the first ones, but not stored."""
         self.with_first_weights()
         self.addCleanup(self.with_first_weights)
         prompt, params = self.ids(50), SamplingParams(max_tokens=20, temperature=1.0, seed=1)

@@ -8,7 +8,7 @@ from common.answers import MODELS
 
 
 def settings(model: str = "qwen3", **others: Any) -> dict[str, Any]:
-    """Prompts longer than max_num_batched_tokens are computed in chunks."""
+    """Returns the settings of an engine. It computes prompts longer than max_num_batched_tokens in chunks."""
     return {
         "model": str(MODELS / model),
         "dtype": "float32",

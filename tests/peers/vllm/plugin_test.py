@@ -23,7 +23,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.reader import get_metrics_snapshot
 
 NAME = "plugged"
-OWN: dict[str, np.ndarray] = {}  # The rows in vLLM's own answers.
+OWN: dict[str, np.ndarray] = {}  # By sample: the rows that vLLM itself put into the answer.
 
 
 def keeping(generate: Callable[..., Any]) -> Callable[..., Any]:

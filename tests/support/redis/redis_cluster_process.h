@@ -32,7 +32,7 @@ class RedisClusterProcess {
   absl::Status MoveSlot(int slot, int to);
   // Waits until the living nodes agree that the cluster is healthy and that `slot` is no longer on node `dead`.
   absl::Status AwaitFailover(int slot, int dead);
-  // The master or replica of the same pair as `node`.
+  // Each master and its replica are a pair. Returns the other node of the pair of `node`.
   static int PartnerOf(int node) { return (node + kMasters) % kNodes; }
   // Restarts killed nodes and waits until every master has a replica that has caught up, and all nodes know it.
   absl::Status Heal();
@@ -50,9 +50,9 @@ class RedisClusterProcess {
   bool AllKnowRoles();
   // Whether `node` considers itself the master of `slot`.
   bool Owns(int node, int slot);
-  // Waits until the living nodes agree on the epoch. Otherwise a node that takes over a slot may choose the same epoch
-  // as the slot's master or an older one. A gossip message of that master then takes the slot back although the master
-  // gives it away, and each of the two names the other for ever.
+  // Waits until the living nodes agree on the current epoch. Otherwise a node that takes over a slot may choose an
+  // epoch that is not newer than that of the slot's old master. Then a gossip message of the old master takes the slot
+  // back, although the old master has given it away: each of the two names the other as the owner, and this never ends.
   absl::Status AwaitEpochs();
 
   std::vector<std::unique_ptr<RedisProcess>> nodes_;

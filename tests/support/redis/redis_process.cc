@@ -17,7 +17,7 @@ namespace routing_replay::testing {
 namespace {
 
 constexpr char kServer[] = "/usr/bin/redis-server";
-// The same program in the package redis-tools; it acts as a server if its argv[0] says so.
+// In the package redis-tools the same program has this name. It acts as a server if argv[0] is "redis-server".
 constexpr char kOtherName[] = "/usr/bin/redis-check-rdb";
 constexpr char kSetPriv[] = "/usr/bin/setpriv";
 constexpr int kStartAttempts = 5;

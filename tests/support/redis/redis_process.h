@@ -25,8 +25,8 @@ struct RedisPorts {
 };
 absl::StatusOr<RedisPorts> FreeRedisPorts();
 
-// A server that is killed with this object, or with the thread that started it (the test's main thread). Nothing is
-// saved to disk. Not thread-safe.
+// A server that is killed when this object is destroyed, or when the thread that started it ends (the test's main
+// thread). Nothing is saved to disk. Not thread-safe.
 class RedisProcess {
  public:
   // `settings`: further arguments of redis-server. `endpoint`: the login; its seed is replaced by `host`, which must be
@@ -46,11 +46,11 @@ class RedisProcess {
   pid_t pid() const { return process_->pid(); }
   // Not after Kill.
   void Signal(int signal) const { process_->Signal(signal); }
-  // As Process::Pause. Not after Kill.
+  // Stops the server like Process::Pause. Not after Kill.
   void Pause() const { process_->Pause(); }
   // Kills the process, as a crash would.
   void Kill() { process_.reset(); }
-  // Starts it again with the same ports and directory.
+  // Starts the killed server again, with the same ports and directory.
   absl::Status Restart();
   // Sends one command over a new connection.
   absl::StatusOr<RedisReply> Ask(const RedisCommand& command) const;

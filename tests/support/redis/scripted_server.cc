@@ -84,7 +84,7 @@ ScriptedServer::Answer ScriptedServer::Handle(Command command) {
   return handler(command);
 }
 
-// Commands have the form of replies: arrays of bulk strings.
+// Commands have the form of replies (arrays of bulk strings), so the parser for replies can read them.
 void ScriptedServer::Serve(int fd) {
   RedisReplyParser parser(kMaxCommand);
   std::vector<char> buffer(1 << 16);
