@@ -23,7 +23,7 @@ std::vector<RowIds> RowsOf(RowRange range, const std::vector<bool>& changed) {
   return rows;
 }
 
-// Compares random pieces, with gaps on both sides, with a count row by row.
+// Random pieces, with gaps in the stored and in the new rows. The result must equal a simple count, row by row.
 TEST(RowComparisonTest, CountsRowsRecordedOnBothSides) {
   std::mt19937 random(3);
   for (int round = 0; round < 200; ++round) {

@@ -49,7 +49,7 @@ std::vector<WeightSpan> WeightSpansOf(const std::vector<Provenance>& list);
 
 // Move-only. Not thread-safe.
 struct SampleContent {
-  // `checks` of zero rows, or the checks to continue from.
+  // `checks`: those of a new sample, which has no rows, or those of the sample that this content continues.
   explicit SampleContent(TokenChecks checks) : tokens(std::move(checks)) {}
 
   int64_t revision = 0;
@@ -139,9 +139,10 @@ struct AppendPlan {
 
 AppendTokens TokensOf(const AppendHeader& header);
 
-// Steps 2, 3 and 5 of store.h for `content`. Requires CheckAppend. Errors: ALREADY_EXISTS (kOtherTokens,
-// kConflictingRows), FAILED_PRECONDITION (kSealed; kGap with committed_rows and missing_rows; kLength: the sample would
-// have more than kMaxUnrecordedRanges ranges or kMaxProvenance), INVALID_ARGUMENT (kRowCount), DATA_LOSS.
+// Plans an append to `content`: steps 2, 3 and 5 of the list at the top of store.h. CheckAppend must have succeeded.
+// Errors: ALREADY_EXISTS (kOtherTokens, kConflictingRows), FAILED_PRECONDITION (kSealed; kGap with committed_rows and
+// missing_rows; kLength: the sample would have more than kMaxUnrecordedRanges unrecorded ranges or more than
+// kMaxProvenance entries of provenance), INVALID_ARGUMENT (kRowCount), DATA_LOSS.
 absl::StatusOr<AppendPlan> PlanAppend(const RunInfo& run, const SampleContent& content, const AppendHeader& header,
                                       absl::Span<const Block> blocks);
 

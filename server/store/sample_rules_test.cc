@@ -13,7 +13,7 @@ using testing::Fails;
 constexpr int32_t kWindow = 32;
 constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
 
-// Rows without bytes: these rules do not look at bytes.
+// The content has rows but no bytes of ids, because the rules under test do not look at bytes.
 SampleContent ContentOf(int64_t rows, std::optional<int64_t> num_tokens = std::nullopt) {
   SampleContent content{TokenChecks(kWindow)};
   const std::string ids = testing::Trajectory{}.TokenIds({0, rows});
@@ -93,7 +93,8 @@ TEST(SampleRulesTest, WhatIsKnownBesideTheRowsHasALimit) {
   EXPECT_OK(plan(last, {}));
   EXPECT_THAT(plan(last, {{rows + 1, rows + 2}}), Fails(kPrecondition, Reason::kLength));
   EXPECT_THAT(plan(last + 1, {}), Fails(kPrecondition, Reason::kLength));
-  // A range that continues the last one, and fewer entries.
+  // An unrecorded range that continues the last one adds none to the list, so it is accepted. With one provenance entry
+  // fewer, an append with another weight version is accepted, too.
   content.unrecorded.back().end = rows;
   EXPECT_OK(plan(last, {{rows, rows + 1}}));
   content.provenance.erase(content.provenance.begin());

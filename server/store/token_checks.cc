@@ -101,7 +101,8 @@ void TokenChecks::Extend(const AppendTokens& tokens, std::optional<uint32_t> che
 }
 
 void TokenChecks::Truncate(int64_t rows) {
-  // At the end of a window, a check that came only with a seal does not count: the window's rows came without tokens.
+  // At the end of a window, only a check that came together with the window's rows stays known. A check that only a
+  // later append stated for this row (TellEnd), for example with a seal, is dropped.
   end_ = rows > 0 && rows % block_rows_ == 0 ? AtWindowEnd(rows / block_rows_ - 1) : At(rows);
   if (!known_.empty() && rows <= known_.back().end) known_end_.reset();
   rows_ = rows;

@@ -41,8 +41,9 @@ struct TokenComparison {
 class TokenChecks {
  public:
   explicit TokenChecks(int32_t block_rows) : block_rows_(block_rows) {}
-  // The checks known at `rows`. boundaries: rows / block_rows of them; known: normal list inside [0, rows); known_end:
-  // the check at the end of `known`, if that is before `rows`.
+  // The checks of a sample with `rows` rows. `end`: the check at `rows`, if known. `boundaries`: the checks at the ends
+  // of all whole windows, of which there are rows / block_rows. `known`: see known(). `known_end`: the check at the end
+  // of `known`, if that end is before `rows`.
   TokenChecks(int32_t block_rows, int64_t rows, std::optional<uint32_t> end,
               std::vector<std::optional<uint32_t>> boundaries, std::vector<RowRange> known,
               std::optional<uint32_t> known_end = std::nullopt)

@@ -73,7 +73,8 @@ TEST(TokenChecksTest, AnotherTrajectoryDiffersAtTheFirstCheck) {
   EXPECT_EQ(checks.Compare(b.Slice(100, 150, true)).differs_at, 100);
   EXPECT_EQ(checks.WindowOf(96), 2);
   EXPECT_EQ(checks.WindowOf(100), 3);
-  // Ends before the next check: nothing can be said, but both sides know the tokens.
+  // This append ends at row 80, before the next stored check (row 96), so its rows from 64 on cannot be compared. They
+  // are suspect, because both sides know their tokens.
   const TokenComparison short_one = checks.Compare(b.Slice(0, 80));
   EXPECT_EQ(short_one.differs_at, std::nullopt);
   EXPECT_THAT(short_one.unverified, ElementsAre(RowRange{64, 80}));

@@ -12,18 +12,20 @@ namespace {
 constexpr auto kRollout = Producer::kRollout;
 constexpr Trajectory kOther{.tokens = 2, .routes = 2};
 
-// A server with a stale manifest is rejected, and leaves no chunks behind.
+// The first server's cached manifest is stale, so Redis rejects its commit. The server reads the manifest, tries again,
+// and leaves no chunks of the rejected commit behind.
 TEST_F(RedisFailureTest, AnAppendOnAnOldGuessIsTriedAgainAndLeavesNothing) {
   ASSERT_OK(Append(*one_, {.rows = {0, 32}}));
   ASSERT_OK(Append(*other_, {.rows = {32, 40}}));
-  // Whole windows and a part of one: the blocks must still be available for the retry.
+  // The rows fill whole windows and a part of one. Their blocks must still be available for the second attempt.
   const auto ack = one_->Append(MakeAppend(run_, {.rows = {32, 140}}));
   ASSERT_OK(ack);
   EXPECT_EQ(ack->committed_rows, 140);
   EXPECT_EQ(ack->trimmed_rows, 8);
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 140));
   EXPECT_EQ(ChunksThatStay(), 5);
-  // No append is rejected or answered on the basis of a guess alone.
+  // A stale manifest alone never decides. By its stale manifest, the first server would reject rows 150 to 160 as a
+  // gap, and accept rows 0 to 20 of an old revision.
   ASSERT_OK(Append(*other_, {.rows = {140, 150}}));
   ASSERT_OK(Append(*one_, {.rows = {150, 160}}));
   ASSERT_OK(other_->Truncate("run", kRollout, "s", 20, std::nullopt));
@@ -74,7 +76,8 @@ TEST_F(RedisFailureTest, ACommitThatIsSentAgainKeepsItsChunks) {
   EXPECT_EQ(other_->ListRuns()->at(0).committed_rows, 96);
 }
 
-// The sample is released in between, and made again over chunks that the release gave little time.
+// The answer to the append's commit is lost. Meanwhile the other server releases the sample, after which its chunks
+// expire within a minute. The repeated commit makes the sample again, so it must also make the chunks permanent again.
 TEST_F(RedisFailureTest, ACommitThatIsSentAgainAfterAReleaseGivesItsChunksTime) {
   const auto lossy = std::make_shared<LossyCluster>(Connect());
   const std::unique_ptr<Store> store = NewStore(lossy);
@@ -85,7 +88,7 @@ TEST_F(RedisFailureTest, ACommitThatIsSentAgainAfterAReleaseGivesItsChunksTime) 
   EXPECT_EQ(other_->ListRuns()->at(0).committed_rows, 100);
 }
 
-// Rows that were acknowledged after it stay.
+// A truncation whose answer is lost must not be sent again: it would remove rows that were acknowledged after it.
 TEST_F(RedisFailureTest, ATruncationWhoseAnswerIsLostIsMadeOnce) {
   const auto lossy = std::make_shared<LossyCluster>(Connect());
   const std::unique_ptr<Store> store = NewStore(lossy);

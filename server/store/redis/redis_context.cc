@@ -21,7 +21,7 @@ constexpr int64_t kCachedBytes = int64_t{64} << 20;
 constexpr int64_t kEntryBytes = 512, kPieceBytes = 200;
 constexpr std::chrono::minutes kBetweenWarnings{1};
 
-// Memory of Redis for one key of our length, without the value.
+// The memory that Redis needs for one key of this store, without its value.
 constexpr int64_t kKeyBytes = 200;
 // A chunk expires after this time, unless a commit has referenced it. An append waits for Redis for at most half a
 // minute.
@@ -236,7 +236,8 @@ std::vector<std::string> RedisBlock::chunk_keys() const {
   return keys;
 }
 
-// NX: if the request is sent again after its commit was executed, the chunk must not get an expiry time again.
+// Uses SET with NX, which leaves an existing key as it is. If the request is sent again after its commit was executed,
+// the chunks must not get an expiry time again.
 void RedisBlock::AddPuts(std::vector<RedisCommand>& commands) const {
   const absl::Span<const uint8_t> crcs = CrcBytes(unwritten_->plane_crc32c);
   const absl::string_view head(reinterpret_cast<const char*>(crcs.data()), crcs.size());

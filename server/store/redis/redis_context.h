@@ -34,7 +34,7 @@
 namespace routing_replay::server {
 
 inline constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
-// Samples read or changed by one request.
+// How many samples are read or changed together, at most.
 inline constexpr size_t kRedisBatch = 256;
 // How long a replaced or released block stays in Redis for readers whose snapshot refers to it.
 inline constexpr std::chrono::milliseconds kReaderGrace = std::chrono::seconds(60);
@@ -43,7 +43,7 @@ inline constexpr std::chrono::milliseconds kReaderGrace = std::chrono::seconds(6
 // of a cluster since they share what is in braces; p is the producer, 1 or 2:
 //   m<p>:HANDLE             hash     manifest: v (version: token of the last change), id, u (last use, ms), n (rows,
 //                                    bytes, sealed: as the sums count them), head and w<N> (../records/records.h)
-//   <p>:HANDLE:BLOCK:CHUNK  string   at most kRedisChunkBytes of a block; ends by itself unless a commit shows it
+//   <p>:HANDLE:BLOCK:CHUNK  string   at most kRedisChunkBytes of a block; expires unless a commit references it
 //   i<p>, g<p>, u<p>        zset     sample ids: by id (score 0), by group, by last use
 //   n                       hash     sums: samples, sealed, rows, bytes
 // Beside them PREFIX:runs (set of names), PREFIX:{NAME}:r (incarnation, 16 digits, and RunRecord) and PREFIX:dropped
@@ -58,7 +58,7 @@ struct RedisRun {
     return PartKeys(static_cast<int>(static_cast<uint64_t>(handle) % kParts));
   }
 
-  // Uses closer together than this are not recorded.
+  // A use of a sample is not recorded if the last recorded use is less than this time ago.
   std::chrono::milliseconds use_grain() const {
     const auto ttl = std::chrono::duration_cast<std::chrono::milliseconds>(info.options.ttl);
     return std::min<std::chrono::milliseconds>(ttl / 10, std::chrono::minutes(1));

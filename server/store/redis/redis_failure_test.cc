@@ -27,7 +27,7 @@ TEST_F(RedisFailureTest, ALostChunkIsReportedAsLost) {
     EXPECT_EQ(GetErrorDetail(lost)->sample, "s");
     EXPECT_TRUE(GetErrorDetail(lost)->row.has_value());
   }
-  // It can still be released.
+  // The sample with the lost chunk can still be released.
   const std::vector<SampleRef> refs{{.sample = "s"}};
   EXPECT_EQ(other_->Release("run", std::nullopt, refs)->samples, 1);
 }
@@ -110,7 +110,8 @@ TEST_F(RedisFailureTest, ARedisThatIsAwayIsUnavailableAndComesBackEmpty) {
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), kOther, 5));
 }
 
-// Each append of many would otherwise be two commands more.
+// An append records the sample's use only if the last recorded use is a minute ago. Otherwise each of many small
+// appends would cost two more commands.
 TEST_F(RedisFailureTest, AppendsThatFollowEachOtherCloselyNoteTheirUseOnce) {
   ASSERT_OK(Append(*one_, {.rows = {0, 10}}));
   const std::string manifest = Manifest();
@@ -136,12 +137,13 @@ TEST_F(RedisFailureTest, DroppedRunsAreClearedAway) {
   EXPECT_EQ(Keys("}:m").size(), 1u);
   EXPECT_EQ(ChunksThatStay(), 2);
   EXPECT_EQ(Keys("dropped").size(), 0u);
-  // Manifest, one part of the index, the run and the list of runs.
+  // The keys that are left: one manifest, four keys of its part's index, the run and the list of runs.
   EXPECT_EQ(Keys().size() - Chunks().size() - Keys("}:2:").size(), 1 + 4 + 2u);
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 40));
 }
 
-// If these were not removed, a sweep's whole batch of them would keep it from removing anything else.
+// The index still names samples whose manifests are gone. The sweep must remove these entries: otherwise they would
+// fill its batch each time, and it would never remove anything else.
 TEST_F(RedisFailureTest, TheSweepTakesOutEntriesWithoutASample) {
   for (int i = 0; i < 20; ++i) ASSERT_OK(Append(*one_, {.sample = absl::StrCat("s", i), .rows = {0, 4}}));
   for (const std::string& key : Keys("}:m1:")) Ask(RedisCommand({"DEL", key}));
@@ -195,7 +197,8 @@ TEST_F(RedisFailureTest, ASampleThatCannotBeReadHidesNoOther) {
   EXPECT_EQ(other_->Release("run", std::nullopt, refs)->samples, 2);  // The two without a version stay.
 }
 
-// Redis rejects the server, not its client, so the client gets UNAVAILABLE.
+// Redis denies permission to this server's own login. That is not its client's fault, so the client gets UNAVAILABLE
+// and not PERMISSION_DENIED.
 TEST_F(RedisFailureTest, TheServersOwnLoginIsNotItsClientsTrouble) {
   ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
   ASSERT_EQ(one_->GetTotals().samples, 1);
@@ -249,7 +252,8 @@ TEST_F(RedisFailureTest, ACallWaitsNoLongerThanItsCaller) {
   EXPECT_OK(Append(*store, {.rows = {40, 41}}));
 }
 
-// A watch that opens its channel again fires, so a channel that is watched again and again must stay open.
+// The first watch of a sample fires although nothing has changed, because the sample's last version is unknown. Later
+// watches know it, and must not fire.
 TEST_F(RedisFailureTest, AWatchAfterAWatchIsQuiet) {
   ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
   int fired = 0;
@@ -259,7 +263,7 @@ TEST_F(RedisFailureTest, AWatchAfterAWatchIsQuiet) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     fired += told;
   }
-  EXPECT_LE(fired, 2);  // Once for each channel.
+  EXPECT_LE(fired, 2);  // The first watch, and one more at most.
 }
 
 // Simulates a failover to a replica that had not received the last writes.
@@ -294,7 +298,8 @@ TEST_F(RedisFailureTest, ASampleThatIsGoneIsNotFoundAndBeginsAgain) {
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), kOther, 20));
 }
 
-// Simulates a failover after which the server that made the changes is gone, too.
+// In a synced run, a change is acknowledged only when a replica has it. The test kills the master, promotes the
+// replica, and reads through a new server that has no cached manifest.
 TEST_F(RedisFailureTest, WhatASyncedRunAcknowledgesAReplicaHas) {
   run_ = *one_->OpenRun("synced", &TestGeometry(), RunOptions{.block_rows = 32, .durability = Durability::kSynced});
   const auto append = [&](const AppendSpec& spec) {

@@ -261,8 +261,8 @@ absl::StatusOr<AppendAck> RedisSample::Append(const AppendCommand& command, Redi
   if (const std::optional<RedisManifest> guess = Guess(command.header)) {
     absl::StatusOr<std::optional<AppendAck>> ack = TryAppend(command, parent, *guess);
     if (ack.ok() && *ack) return **std::move(ack);
-    // A rejection that is based on a guess does not count, unless the run or Redis itself is gone: read the manifest
-    // and retry.
+    // The guess may be stale, so a rejection that is based on it does not count: the loop below reads the manifest and
+    // tries again. It does count if the run is gone or Redis does not answer.
     const absl::Status& why = ack.status();
     if (absl::IsNotFound(why) || absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why)) {
       return WithSample(why, name_.sample);
@@ -500,8 +500,9 @@ void RedisSample::Touch(RedisManifest& found) {
   context_->cache.Put(keys_->key, found);
 }
 
-// WAIT covers everything that its connection did before, and so everything that the master had. The command before it
-// runs on the master only, and fails if the version there differs: then a failover has most likely lost the change.
+// WAIT waits until a replica has everything that the master had when it executed the connection's previous command.
+// That command is the script below. It contains a write (PERSIST), so that only a master executes it. It fails if the
+// sample's version there is not that of this call's change: then a failover has most likely lost the change.
 absl::Status RedisSample::AwaitSynced() {
   if (run_->info.options.durability != Durability::kSynced) return absl::OkStatus();
   RedisCommand look({"EVAL",

@@ -33,8 +33,8 @@ class RedisSample {
   RedisSample(std::shared_ptr<RedisContext> context, std::shared_ptr<RedisRun> run, SampleName name);
   RedisSample(const RedisSample&) = delete;
   RedisSample& operator=(const RedisSample&) = delete;
-  // If the call changed the sample, notifies the watchers in this server. They may call the store, so no lock may be
-  // held.
+  // If the call changed the sample, notifies the watchers in this server. A watcher may call the store, so the caller
+  // must hold no lock.
   ~RedisSample();
 
   // `parent`: the sample that the header's prefix names, if it names one.
@@ -52,11 +52,12 @@ class RedisSample {
  private:
   struct Change {
     SampleContent next;  // Must be whole.
-    // Windows from here on, and their pieces, may differ from before.
+    // The first window that the change touches. Earlier windows and their pieces stay as they are.
     int64_t first_window = 0;
     // Blocks of `next` that are not in Redis yet.
     std::vector<std::shared_ptr<StoredBlock>> added = {};
-    // Must not be executed twice (a truncation): UNAVAILABLE if the answer is lost.
+    // True for a truncation, which must not be executed twice: if the answer to its commit is lost, the result is
+    // UNAVAILABLE.
     bool once = false;
   };
   // The manifest after the change; nothing if somebody else changed the sample meanwhile: read it again.

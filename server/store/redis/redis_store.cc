@@ -23,7 +23,7 @@ using RunPtr = std::shared_ptr<RedisRun>;
 using ContextPtr = std::shared_ptr<RedisContext>;
 
 constexpr size_t kIncarnationBytes = 16;
-// Samples of a dropped run that are removed at a time.
+// How many samples of a dropped run are removed at a time.
 constexpr size_t kClearBatch = 1024;
 constexpr std::chrono::seconds kHealthTimeout{3}, kInfoTimeout{3};
 
@@ -144,7 +144,8 @@ class RedisStore final : public Store {
     }
     return LoadRun(run);
   }
-  // The run of a value in Redis.
+  // Returns the run that a value in Redis (incarnation and RunRecord) describes. If this server already knows that
+  // incarnation, the result is the object that it has.
   absl::StatusOr<RunPtr> TakeRun(const std::string& value);
   // Of the first `limit` names behind `after`, the runs whose records can be read, by name. `last`: the last of these
   // names if there are more, else empty.
@@ -173,12 +174,13 @@ class RedisStore final : public Store {
     });
   }
 
-  // About `limit` ids behind `after`; with a range of groups, all of them.
+  // Returns about `limit` sample ids that follow `after`. With a range of groups, returns all ids of these groups.
   absl::StatusOr<Names> NamesOf(const RedisRun& run, Producer producer, const std::optional<GroupRange>& groups,
                                 absl::string_view after, size_t limit);
   absl::Status Visit(const RunPtr& run, Producer producer, const std::optional<GroupRange>& groups, std::string after,
                      const Visitor& visitor);
-  // Removes samples as `step` says; `damaged`: also those that cannot be read.
+  // Removes samples that have not been used for longer than the run's TTL, and adds their number to `removed`. Stops
+  // when `removed` reaches `limit`.
   absl::Status SweepRun(const RunPtr& run, int64_t limit, int64_t& removed);
   void ClearDropped();
   // Removes some samples of a dropped run; true if there may be more.
@@ -561,7 +563,8 @@ absl::Status RedisStore::Health() {
   for (const RedisAddress& master : context_->cluster->Masters()) {
     if (context_->cluster->ExecuteAt(master, RedisCommand({"PING"}), deadline).reply.ok()) return absl::OkStatus();
   }
-  // Asks for a new map: other servers may have taken their place.
+  // No known master answers, but other servers may have taken their place. An ordinary request makes the client ask for
+  // a new map of the cluster.
   const CallDeadline of_call(deadline);
   const bool found = context_->Ask(RedisCommand({"EXISTS", context_->RunsKey()})).ok();
   return found ? absl::OkStatus() : absl::UnavailableError("no Redis server answers");

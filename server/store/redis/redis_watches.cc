@@ -8,7 +8,8 @@
 namespace routing_replay::server {
 namespace {
 
-// Time between two checks; at least nine times as long as the last check took.
+// The pause between two checks. After a slow check it is longer: nine times as long as the check took, so that checks
+// take at most a tenth of the time.
 constexpr std::chrono::milliseconds kBetweenLooks{20};
 constexpr std::chrono::seconds kLookTimeout{2};
 // How long the last version of a sample is kept after its last watch: a waiting reader registers a new watch after each

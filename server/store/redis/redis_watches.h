@@ -28,7 +28,7 @@ class RedisWatches {
   // check counts as a change and `changed` is called soon.
   std::unique_ptr<Store::Watch> Add(std::shared_ptr<RedisRun> run, const SampleName& name, const std::string& key,
                                     std::function<void()> changed);
-  // Reports a change by this server, as RedisContext::changed.
+  // Reports a change that this server made. The parameters are those of RedisContext::changed.
   void Changed(RedisRun& run, const SampleName& name, const std::string& key, const std::string& version);
 
  private:

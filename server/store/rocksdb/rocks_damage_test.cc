@@ -169,7 +169,8 @@ TEST_F(RocksDamageTest, AfterACleanEndNoLogIsNeeded) {
   }
 }
 
-// Between the damage and the first record of the new database nothing is forgotten.
+// A start finds the damaged log, and is killed before the store has started. The next start must still know of the
+// damage.
 TEST_F(RocksDamageTest, AStartThatWasKilledBeforeItTookTheDamageInIsMadeUpFor) {
   Open();
   Fill("run");
@@ -187,7 +188,7 @@ TEST_F(RocksDamageTest, AStartThatWasKilledBeforeItTookTheDamageInIsMadeUpFor) {
   EXPECT_GT(Left("run", ::testing::Gt(0)), 0);
 }
 
-// The damage to the first file whose name contains `name`.
+// Applies `damage` to the first file whose name contains `name`. `what` names the case.
 struct FileDamage {
   std::string what;
   std::string name;
@@ -250,8 +251,9 @@ TEST_F(RocksDamageTest, ADatabaseThatAnotherProcessHasIsToldToBeSo) {
   EXPECT_THAT(std::string(rejected.message()), ::testing::HasSubstr("open in another process"));
 }
 
-// The rows of one run went to files after the damage, and those of the other did not: no point in time is consistent
-// for both.
+// The log is damaged at a point between two changes. One run's later changes are in table files, while the other run's
+// changes are only in the log. So there is no point in time whose data is complete for both runs, and the database must
+// not open.
 TEST_F(RocksDamageTest, RunsThatWereWrittenToFilesApartKeepTheDatabaseShut) {
   const rocksdb::Options options(RocksDatabaseOptions(rocksdb::NewLRUCache(1 << 20), nullptr),
                                  RocksRunOptions(rocksdb::NewLRUCache(1 << 20)));

@@ -47,7 +47,7 @@ absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what);
 // Tells whether a database accepts writes, from the events that it reports. One per database. Thread-safe.
 class RocksHealth final : public rocksdb::EventListener {
  public:
-  // OK, or as FromRocks while the database rejects all writes.
+  // OK while the database accepts writes. Otherwise the error that made it reject them, converted by FromRocks.
   absl::Status Get() const;
 
   void OnBackgroundError(rocksdb::BackgroundErrorReason reason, rocksdb::Status* error) override;

@@ -97,7 +97,8 @@ TEST_F(RocksDiskTest, AFullDiskRejectsAppendsServesReadsAndLosesNothing) {
   EXPECT_OK(store_->Health());
   ExpectSamples(samples);
   EXPECT_TRUE(absl::IsResourceExhausted(Append(samples))) << "again";
-  // Rows without bytes take little, and no more than there is room for.
+  // Unrecorded rows hold no bytes, so these appends are small and some still fit. They, too, are rejected once there is
+  // no room.
   absl::Status status;
   for (int i = 0; status.ok() && i < 100'000; ++i) {
     status = store_->Append(MakeAppend(run_, {.sample = absl::StrCat("n", i), .rows = {0, 1}, .unrecorded = {{0, 1}}}))

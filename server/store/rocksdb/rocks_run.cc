@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kMostKept = int64_t{64} << 20;
 constexpr int64_t kKeptPart = 8;
-// An append takes its size twice: in the log at once, and in a file later.
+// An append takes its size on the disk twice: in the log at once, and in a file later.
 constexpr int64_t kWrittenTwice = 2;
 
 int64_t Kept(const std::string& path) {

@@ -114,7 +114,8 @@ class RocksRun final : public BlockHome, public SampleJournal, public SpaceUser 
   absl::Status NoteUse(Producer producer, absl::string_view sample) override;
   absl::Status Remove(Producer producer, absl::string_view sample) override;
 
-  // Removes files whose blocks are all deleted; RocksDB rewrites others when it chooses.
+  // Removes files whose blocks are all deleted. A file with only some deleted blocks stays until RocksDB decides to
+  // rewrite it.
   absl::Status GiveBack(std::atomic<bool>& stop) override;
 
   // A block that is already in the database. Call before anything is written: new blocks get higher numbers than this

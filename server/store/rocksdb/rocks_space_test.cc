@@ -19,7 +19,7 @@ namespace {
 // More than any disk has.
 constexpr int64_t kTooMuch = std::numeric_limits<int64_t>::max() / 4;
 
-// Cannot give anything back at first.
+// A user of disk space whose first GiveBack fails.
 class SlowUser final : public SpaceUser {
  public:
   absl::Status GiveBack(std::atomic<bool>&) override {
@@ -36,7 +36,8 @@ class RocksSpaceTest : public ::testing::Test {
 };
 
 TEST_F(RocksSpaceTest, WhatOneWriteIsPromisedNoOtherIs) {
-  // Each append counts twice, so two of them need far more than there is.
+  // `most` is 30 % of the free space. Each promise counts twice (log and file), so one fits with 60 %, and two would
+  // need 120 %.
   const auto most = static_cast<int64_t>(std::filesystem::space(disk_.path()).available / 10 * 3);
   {
     const auto one = space_.Promise(most);

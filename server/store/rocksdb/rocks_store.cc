@@ -143,8 +143,9 @@ absl::Status ForEach(const RocksFamily& family, absl::string_view prefix,
   return FromRocks(it->status(), kUnreadable);
 }
 
-// True if runs of this durability may have lost their last acknowledged changes: data in memory is lost with the
-// process, data given to the operating system with the machine, data on the disk with the disk.
+// True if runs of this durability may have lost their last acknowledged changes. Changes of durability `memory` are
+// lost if the process was killed, `written` ones if the machine may have restarted, too, and `synced` ones only if the
+// log is damaged.
 bool MayLack(LastEnd end, Durability durability) {
   if (end == LastEnd::kClean) return false;
   if (end == LastEnd::kDamaged) return true;
@@ -218,8 +219,8 @@ class Recovery {
     return std::chrono::milliseconds(std::clamp<int64_t>(use_now_ms_ - used_ms, 0, kLongestIdleMs));
   }
 
-  // One object for all samples that refer to a block. Null if the block is missing, or if two samples describe it
-  // differently: then neither can be trusted.
+  // Returns the stored block; all samples that refer to it share one object. Null if the block is missing, or if
+  // another sample described it differently: then neither description can be trusted.
   std::shared_ptr<StoredBlock> BlockAt(const BlockRef& ref) {
     if (!present_.contains(ref.id)) return nullptr;
     std::shared_ptr<StoredBlock>& block = blocks_[ref.id];

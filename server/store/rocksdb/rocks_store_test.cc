@@ -35,9 +35,9 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
     status_ = status;
     of_ = of;
   }
-  // Bytes that were to be written, to all files.
+  // The number of bytes that RocksDB has asked to append, over all files.
   int64_t appended() const { return appended_; }
-  // Files of sorted rows that were begun.
+  // The number of table files (.sst) that RocksDB has begun to write.
   int tables() const { return tables_; }
   rocksdb::IOStatus status(const std::string& name = "") const {
     MutexLock lock(mutex_);
@@ -232,7 +232,8 @@ TEST_F(RocksStoreTest, RestartsAreNoUse) {
   EXPECT_EQ(store_->Sweep(10), 1);
   Open();
   EXPECT_EQ(report_.samples, 1);
-  // Not too early: the recorded last use may already be one TTL ago.
+  // A use is written down up to one TTL (10 h) later, so after a restart a sample is kept for one more TTL. Its
+  // recorded use is 20 h ago here, which is not yet too long.
   clock_.Advance(hours(18));
   Open();
   EXPECT_EQ(store_->Sweep(10), 0);
@@ -317,7 +318,8 @@ TEST_F(RocksStoreTest, ADroppedRunIsNotWrittenTo) {
   EXPECT_LT(files_->appended() - before, 10'000);
 }
 
-// The dropped run's rows are gone from its own files and from logs that also have records of other runs.
+// Dropping a run must free the disk space of its rows, in its own files and in logs that also hold records of other
+// runs.
 TEST_F(RocksStoreTest, ADroppedRunGivesItsDiskBack) {
   budget_ = std::make_unique<ByteBudget>(int64_t{1} << 28);
   Open();

@@ -153,7 +153,8 @@ TEST_F(RedisClusterTest, FailoverUnderLoad) {
   load.AwaitRounds(20);
   load.Stop();
   EXPECT_EQ(load.failed(), 0);
-  // Replication is asynchronous: what was acknowledged just before the kill may be gone, once.
+  // Redis replicates after it answers. So each value that was acknowledged just before the kill may be lost, and its
+  // loss is counted once.
   EXPECT_LE(load.wrong(), Load::kThreads * Load::kKeys);
   std::printf("%ld rounds, %ld stale reads, %.1f s\n", load.rounds(), load.wrong(),
               std::chrono::duration<double>(Clock::Real().Now() - killed).count());

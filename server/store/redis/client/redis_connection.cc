@@ -86,7 +86,7 @@ bool NamePeer(SSL* ssl, const std::string& host) {
   return SSL_set_tlsext_host_name(ssl, host.c_str()) == 1 && SSL_set1_host(ssl, host.c_str()) == 1;
 }
 
-// Converts the result of recv or sendmsg.
+// Converts the result of recv or sendmsg: the number of bytes moved, 0 if none could be moved now, or an error.
 absl::StatusOr<size_t> SystemResult(ssize_t result) {
   if (result >= 0) return static_cast<size_t>(result);
   if (errno == EAGAIN || errno == EINTR) return 0;

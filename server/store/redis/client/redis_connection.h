@@ -64,7 +64,7 @@ absl::StatusOr<int> ConnectInTurn(const addrinfo* first, const RedisWait& wait);
 // cert_file, key_file).
 absl::StatusOr<std::shared_ptr<SSL_CTX>> NewRedisTls(const RedisEndpoint& endpoint);
 
-// Closed by the destructor. Not thread-safe.
+// A connected socket, plain or with TLS. The destructor closes it. Not thread-safe.
 class RedisSocket {
  public:
   // Tries every address of the host in turn; TLS if `tls` is not null. Resolving a name may exceed the deadline.
@@ -104,7 +104,8 @@ class RedisConnection;
 // A pipeline to one server.
 struct RedisExchange {
   RedisConnection* connection;  // Alive, with no reply due.
-  // They must outlive the connection, or the connection is closed after an error.
+  // The commands must live until the exchange is done. After an error the connection may still refer to their bytes, so
+  // it must be closed before they are freed.
   std::vector<const RedisCommand*> commands;
 
   // Replies to the first commands, in order; fewer than commands only if `status` is an error.
@@ -135,9 +136,9 @@ class RedisConnection {
                                                                const RedisWait& wait);
 
   const RedisAddress& address() const { return address_; }
-  // One exchange; returns all replies, error replies too.
+  // Runs one exchange. Returns a reply for each command; error replies are among them.
   absl::StatusOr<std::vector<RedisReply>> Exchange(absl::Span<const RedisCommand> commands, const RedisWait& wait);
-  // Open, with no reply due.
+  // True if the connection is open and no reply is due.
   bool usable() const { return alive_ && due_ == 0; }
   // Checks whether an idle connection still works: open, and with nothing to read. If not, it is dead afterwards.
   bool CheckIdle();

@@ -90,7 +90,8 @@ TEST(RedisConnectionTest, DeadAfterBrokenReply) {
 TEST(RedisConnectionTest, DeadAfterReplyTooMany) {
   ScriptedServer server(SingleServer([](const auto&) -> ScriptedServer::Answer { return {":1\r\n:2\r\n"}; }));
   ASSERT_OK_AND_ASSIGN(auto connection, Open(server));
-  // The second reply is seen now, or when the connection is to be used again.
+  // Nobody asked for the second reply. The client notices it either during this exchange or when it checks the
+  // connection before the next one.
   const Clock::Time end = Clock::Real().Now() + std::chrono::seconds(60);
   if (Ask(*connection, 1).ok()) {
     while (connection->CheckIdle() && Clock::Real().Now() < end) std::this_thread::yield();

@@ -34,7 +34,8 @@ RedisResult ExecuteOne(RedisCluster& cluster, const RedisRequest& request, Clock
 
 RedisRequest Get(const std::string& key) { return {.command = RedisCommand({"GET", key}), .key = key}; }
 
-// Two masters with half of the slots each. The one that has a key answers with its own letter.
+// Two masters, a and b, with half of the slots each. Each answers every command with its own letter, so a test sees
+// which of them executed it.
 class TwoServers : public ::testing::Test {
  protected:
   TwoServers() : a_({}), b_({}) {
@@ -132,8 +133,9 @@ TEST_F(TwoServers, CommandsOfOneRequestStayTogetherAndInOrder) {
   EXPECT_THAT(Words(a_.commands(), before), ElementsAre("a", "b", key_of_a_, "a", "b", key_of_a_));
 }
 
-// A slot that is being moved: the first key is still on the old server, the second one must be set on the new one. If
-// the first key were set on the new server, too, the slot could not be moved.
+// The slot is being moved from server a to server b. Server a still executes the first SET of the request, but
+// redirects the second one to server b (ASK). The client must repeat the whole request until server a executes all of
+// it. If it sent a SET to server b, the key would exist on both servers, and the slot could not be moved.
 TEST_F(TwoServers, CommandsOfOneRequestWaitForASlotOnItsWay) {
   const auto cluster = Connect(a_.endpoint());
   std::atomic<int> asked{0};
@@ -301,7 +303,7 @@ TEST(RedisExecutionTest, ConnectionsAreReused) {
 TEST_F(TwoServers, ConnectionsToWhoHasLeftAreClosed) {
   const auto cluster = Connect(a_.endpoint());
   ASSERT_OK(ExecuteOne(*cluster, Get(key_of_a_), Soon()).reply);
-  // A new map without it, and then one with it again.
+  // First, the map of slots names only server b, so server a has left. Then it names only server a again.
   for (ScriptedServer* master : {&b_, &a_}) {
     const auto map = [&, master](const Command& command) -> Answer {
       if (command[0] != "GET") return {"+x\r\n"};

@@ -146,7 +146,7 @@ TEST(RedisReplyParserTest, AnnouncedSizesTakeNoMemory) {
   RedisReplyParser parser(kLimit);
   ASSERT_OK(parser.Feed("*2147483647\r\n*2147483647\r\n$9223372036854775000\r\nabc"));
   const auto reply = parser.Next();
-  // Rejected, or waited for; a few MiB are reserved at most.
+  // The parser may reject these bytes or wait for more. It must not reserve the announced sizes, but a few MiB at most.
   EXPECT_FALSE(reply.ok() && reply->has_value());
 }
 

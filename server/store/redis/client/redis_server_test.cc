@@ -148,8 +148,9 @@ TEST_F(RedisServerTest, Tls) {
       RedisCluster::Connect(plain, {}, Clock::Real().Now() + std::chrono::milliseconds(200)).status()));
 }
 
-// Values of all sizes around the number of reads after which a connection lets others have their turn: what TLS holds
-// of the last one must not be waited for.
+// After 16 reads a connection lets others have their turn. TLS may then hold bytes that it has already taken from the
+// socket, and poll does not report such bytes. If the client waited for poll, it would wait for bytes that are already
+// here. The values have many sizes, so that some of them end at such a moment.
 TEST_F(RedisServerTest, TlsReadsDoNotStandStill) {
   ASSERT_OK_AND_ASSIGN(const TestCertificates files, MakeTestCertificates(directory_.path() + "/c", "IP:127.0.0.1"));
   ASSERT_NO_FATAL_FAILURE(
@@ -160,7 +161,8 @@ TEST_F(RedisServerTest, TlsReadsDoNotStandStill) {
     const std::string value(static_cast<size_t>(size), 'x');
     ASSERT_OK(ExecuteOne(*cluster, Set("k", value), Soon()).reply);
     const std::vector<RedisRequest> reads(3, Get("k"));
-    // Below the time after which silence is looked into, which would end a standstill.
+    // The deadline is shorter than the response timeout (10 s). At that timeout the client would look at the connection
+    // again, which would end a standstill and so hide it.
     const auto deadline = Clock::Real().Now() + std::chrono::seconds(5);
     for (const RedisResult& result : cluster->Execute(reads, deadline)) ASSERT_OK(result.reply);
   }

@@ -104,7 +104,7 @@ class RedisFailureTest : public ::testing::Test {
     return store.Release("run", std::nullopt, refs).status();
   }
   std::vector<std::string> Chunks() { return Keys("}:1:"); }
-  // How many chunks stay until they are replaced or released.
+  // The number of chunks without an expiry time: they stay until they are replaced or released.
   int64_t ChunksThatStay() {
     const std::vector<std::string> keys = Chunks();
     return std::count_if(keys.begin(), keys.end(), [&](const std::string& key) {
