@@ -110,7 +110,8 @@ class ObjectTest(Case):
 
 class AccountTest(Case):
     def test_slots_are_the_last_rows_that_were_asked_for(self) -> None:
-        """Compares every small claim with a list of the sample's rows, aligned with the last slots of the tensor."""
+        """Tries every small combination of prompt length, output length, start row and number of delivered rows, and
+        compares the result with a list of the rows that the engine must deliver from the start row on."""
         for prompt, output in itertools.product(range(6), range(5)):
             fed = list(range(max(0, prompt + output - 1)))  # Positions whose token was fed to the model.
             for start, rows in itertools.product(range(prompt + 1), range(13)):
@@ -132,7 +133,8 @@ class AccountTest(Case):
         for rows in (9, 10):
             claim = np.zeros((rows, 1, 1)), counted(6, 4), 3
             self.rejected("ROW_COUNT", lambda claim=claim: _forms.account(*claim), "ignored the start row")
-        # One row too many from row 1 on: it may be that of the last token, or row 0 is missing. Nothing tells which.
+        # One row too many was delivered for start row 1. Either the tensor ends with a row of the last token, or it
+        # begins with row 0. Nothing tells which, so it is rejected.
         claim = np.zeros((9, 1, 1)), counted(6, 4), 1
         self.rejected("ROW_COUNT", lambda: _forms.account(*claim), "they include a row of the last token, or")
 

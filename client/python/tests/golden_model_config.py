@@ -1,7 +1,8 @@
 """Golden files of model configurations, for the golden runner: golden_model_config.py FILE.
 
-geometry_*: geometry of a config.json; moe_pattern: which layers Megatron's moe_layer_freq makes MoE layers.
-One line of JSON per case: {"verdict": "passed" | "failed", "name", "words"}. Or one line {"needs": WHAT}.
+FILE is geometry_*, whose cases test the geometry made from a config.json, or moe_pattern*, whose cases test which
+layers Megatron's moe_layer_freq makes MoE layers. Prints one line of JSON per case: {"verdict": "passed" | "failed",
+"name", "words"}, where "words" says why a case failed. If something is not installed, prints one line {"needs": WHAT}.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ZSTD = ctypes.util.find_library("zstd")
 
 
 def read(path: Path) -> bytes:
-    """The content of a file, decompressed with the library that the server uses if needed."""
+    """Returns the content of a file. A .zst file is decompressed with libzstd, which the server uses, too."""
     data = path.read_bytes()
     if path.suffix != ".zst":
         return data
@@ -85,12 +86,13 @@ def observed(model: rr.Geometry) -> Case:
 
 
 def one_or_many(values: list[int]) -> int | list[int]:
-    """Returns one number if all values are equal, as the files have it."""
+    """Returns one number if all values are equal, else the list: the golden files write them in this way."""
     return values[0] if len(set(values)) == 1 else values
 
 
 def moe_pattern(case: Case) -> None:
-    """The runner itself compares what each pipeline stage builds of the pattern."""
+    """Compares the pattern of the whole model. Golden files also say which layers each pipeline stage has: the
+    runner, which is a C++ program, checks that itself."""
     given, expect = case["input"], case["expect"]
     fields = {"num_layers": given["num_layers"], "num_moe_experts": 8, "moe_router_topk": 2}
     frequency = given["moe_layer_freq"]

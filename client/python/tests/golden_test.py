@@ -24,7 +24,8 @@ from routing_replay.engines import envelope, sglang, vllm
 
 DATA = Path(os.environ.get("ROUTING_REPLAY_GOLDEN") or Path(__file__).resolve().parents[3] / "tests/golden/data")
 
-# The files' names of rejections. For a source that marks no rows, -1 is just a negative id.
+# Our reason of a rejection, and the names that the golden files have for it. A row that is only partly -1 is a "partial
+# sentinel" if the source marks missing rows with -1, and otherwise a row with ids out of range.
 REASONS = {
     "ENCODING": {"encoding"},
     "DTYPE": {"dtype"},
@@ -47,7 +48,7 @@ def cases(kind: str) -> Iterator[Case]:
 
 
 def bodies(response: Any) -> list[Any]:
-    """A response, parsed in both ways."""
+    """Returns a response twice: parsed by Python's json, and by routing_replay.http."""
     text = json.dumps(response).encode()
     return [json.loads(text), http.routed_experts(text)]
 
@@ -82,7 +83,8 @@ def envelope_rows(dialect: Any) -> Adapter:
 
 
 def geometry_of(case: Case) -> rr.Geometry:
-    """Dense layers are columns without meaning. If a file does not give the layers, a complete payload does."""
+    """Returns the geometry of a case. If the case does not state the number of layers and K, they are taken from the
+    shape of its payload. Payloads have columns for dense layers, too, but these columns mean nothing."""
     payload = case["payload"]
     shape = payload.get("shape") if isinstance(payload, dict) else None
     whole = isinstance(shape, list) and len(shape) == 3 and all(type(axis) is int and axis > 0 for axis in shape[1:])
@@ -114,7 +116,7 @@ class GoldenTest(ServerTest):
         self.assertGreater(count, 0, f"no case of {kind} in {DATA}")
 
     def check(self, way: Callable[[], rr.RecordedRows], run: rr.Run, expect: Case) -> None:
-        for append in (run.append, run.put):  # Decoded by the client, and by the server.
+        for append in (run.append, run.put):  # The client decodes what is appended; the server decodes what is put.
             self.samples += 1
             sample = f"s/{self.samples}"
             try:
@@ -177,8 +179,9 @@ class GoldenTest(ServerTest):
         self.each("codec_msswift", envelope_rows("ms_swift"))
 
     def test_primerl_cuts(self) -> None:
-        """The framework cuts turns as we do, and its padding rows count for nothing. Its ids may be any bytes, so each
-        id is a layer here."""
+        """Checks that `take` keeps the same rows as the framework does when it cuts a turn. Rows that the framework
+        adds as padding are not compared. Ids in these files are arbitrary bytes, so an id may occur twice in a row;
+        therefore each id is stored as a layer of its own with K = 1."""
         for case in cases("codec_primerl"):
             given, expect = case["input"], case["expect"]
             if "data" not in given:

@@ -51,7 +51,8 @@ print(sockets(), len(os.listdir("/proc/self/task")))
 
 
 def interrupted(call: Callable[[], object], count: int) -> bool:
-    """Makes a call that raises KeyboardInterrupt before its count-th bytecode of _calls.py. False if it has fewer."""
+    """Makes `call`, and raises KeyboardInterrupt before the count-th bytecode that the call executes in _calls.py.
+    Returns false if the call executed fewer bytecodes there, so that nothing was raised."""
 
     def trace(frame: Any, event: str, _: object) -> Any:
         nonlocal count
@@ -170,7 +171,7 @@ class NativeTest(ServerTest):
         self.assertIn("rrt_fetch_read", functions)
         folders = root / "client/python/src", root / "trainer_plugin/python/src"
         called = "".join(one.read_text() for folder in folders for one in folder.rglob("*.py"))
-        # Of functions on tensors, _launch.py puts the name together.
+        # Functions on tensors are called as launch("NAME", …): _launch.py adds the prefix "rrt_".
         by_kind = ["rrt_" + name for name in re.findall(r'launch\(\s*"(\w+)"', called)]
         names = set(re.findall(r"(?:lib|library|LIBRARY)\.(rrt?_\w+)", called)) | set(by_kind)
         self.assertEqual(set(functions) - names, set())
@@ -228,7 +229,9 @@ class NativeTest(ServerTest):
             self.assertTrue((buffer == 77).all())
             return True
 
-        with unittest.mock.patch.object(_calls, "_HANDLER_MS", 1):  # The call for "never" is in its loop from 250 on.
+        # Nobody appends to "never", so reading it waits: from about its 250th bytecode on, the call is in its waiting
+        # loop. The counts below interrupt it before the loop and inside it.
+        with unittest.mock.patch.object(_calls, "_HANDLER_MS", 1):
             self.assertTrue(all(interrupt_at(count, "never") for count in range(150, 400, 5)))
         self.assertGreater(next(count for count in itertools.count(1, 4) if not interrupt_at(count, "a")), 100)
 
@@ -257,7 +260,7 @@ class NativeTest(ServerTest):
         self.assertEqual(status, 0)
 
     def test_64_agents(self) -> None:
-        """As the docstring of routing_replay.aio shows."""
+        """Runs 64 agents in one event loop, in the way that the docstring of routing_replay.aio shows."""
         tokens = np.arange(301)
 
         async def agent(run: aio.Run, name: str) -> rr.Commit:

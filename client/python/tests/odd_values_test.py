@@ -129,7 +129,7 @@ class OddValueTest(RejectionTest):
 
 
 class Bfloat16:
-    """A torch tensor that numpy has no dtype for."""
+    """Behaves like a torch tensor of bfloat16: numpy has no such dtype, so numpy() raises an error."""
 
     def detach(self) -> Any:
         return self
@@ -141,7 +141,7 @@ class Bfloat16:
 
 
 class AppendedValueTest(RejectionTest, ServerTest):
-    """Arguments of a run's calls: nothing of them is sent."""
+    """Tests odd arguments of the calls of a run. They are rejected before anything is sent to the server."""
 
     def setUp(self) -> None:
         client = rr.Client(self.server.endpoint)

@@ -29,7 +29,7 @@ TEXT = base64.b64encode(ROUTES.astype("<i4").tobytes()).decode()
 
 
 async def generate_request(manager: Any, request: Any) -> Any:
-    """In the form of TokenizerManager."""
+    """Stands in for the method generate_request of SGLang's TokenizerManager, which the plug-in wraps."""
     meta = {"id": request.rid, "prompt_tokens": 2, "completion_tokens": 4, "finish_reason": {"type": "stop"}}
     if hasattr(request, "is_embedding"):
         yield {"embedding": [0.5], "meta_info": {"id": request.rid, "prompt_tokens": 2, "finish_reason": {}}}
@@ -127,7 +127,8 @@ class SglangTest(PluginTest):
                 self.assertEqual(await self.play(hook, request("early", return_routed_experts=True)), TEXT)
                 await asyncio.to_thread(self.client.run, self.run_name, GEOMETRY)
                 await self.joined(hook)
-            self.assertEqual(len(logs.output), 2)  # One line says that it waits, one that it is attached.
+            # The plug-in logs one line when it begins to wait for the run, and one when it has joined the run.
+            self.assertEqual(len(logs.output), 2)
             await self.play(hook, request("real", return_routed_experts=True))
             await asyncio.to_thread(hook.attachment.flush)
 
@@ -135,7 +136,8 @@ class SglangTest(PluginTest):
         self.assertEqual((self.samples(), hook.metrics()["not_joined"]), (["real"], 1))
 
     def test_a_server_that_checks_several_guesses(self) -> None:
-        """Such a server returns wrong rows: the plug-in leaves them in the answers, and joins no run."""
+        """A server with speculative decoding that checks several drafts at once returns wrong rows. The plug-in leaves
+        the rows in the answers, and joins no run."""
         hook = self.hook(mock.Mock(side_effect=AssertionError))
         settings = SimpleNamespace(speculative_algorithm="EAGLE", speculative_eagle_topk=4)
 
@@ -217,7 +219,7 @@ class VllmTest(PluginTest):
         run = self.client.run(self.run_name)
         np.testing.assert_array_equal(run.read_one("r/0").rows, ROUTES)
         self.assertEqual((self.samples(), joining.metrics()["not_joined"]), (["r/0"], 1))
-        with self.assertRaises(FailedPreconditionError):  # This would store the rows twice.
+        with self.assertRaises(FailedPreconditionError):  # Attaching a second time would store the rows twice.
             attach.vllm(self.engine, run)
 
     def test_without_a_run_nothing_is_wrapped(self) -> None:

@@ -1,4 +1,4 @@
-"""RecordedRows are appended as the adapter describes them; options of append have precedence."""
+"""RecordedRows are appended as the adapter describes them; options of the append call have precedence."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class RecordedRowsTest(ServerTest):
         self.check("b", weights=((0, 300, -1, ""),))
 
     def test_weights_go_with_their_rows(self) -> None:
-        """Rows recorded as 0 … 19 are appended at another place, or only in part."""
+        """Appends rows that were recorded as rows 0 … 19 at other row numbers, or only some of them."""
         own = (rr.WeightSpan(0, 4, 4, "four"), rr.WeightSpan(10, 20, 5))
         for number, (recorded, options, expected) in enumerate(
             (

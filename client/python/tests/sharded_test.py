@@ -182,7 +182,7 @@ class ShardedTest(unittest.TestCase):
         self.run_.put("parent", self.routes(30))
         there = next(server for server in self.servers if "parent" in self.held_by(server))
         names = iter(f"fork/{i}" for i in range(100))
-        for name in names:  # A name that is placed on another server.
+        for name in names:  # Ends at a name whose sample is stored on another server than the parent.
             self.run_.put(name, self.routes(1))
             if name not in self.held_by(there):
                 break

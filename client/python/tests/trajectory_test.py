@@ -21,13 +21,13 @@ GEOMETRY = rr.Geometry(num_layers=4, num_experts=64, top_k=4, moe_layers=[1, 2, 
 
 
 class Engine:
-    """Routes that depend on the tokens so far and on the weights, as a model's routes do."""
+    """Makes routes that depend on the tokens so far and on the version of the weights, as a model's routes do."""
 
     def __init__(self) -> None:
         self.version = 1
 
     def rows(self, tokens: list[int], start: int = 0, version: int | None = None) -> np.ndarray:
-        """Rows start … T - 2 of this context."""
+        """Returns the rows start … T - 2 of a context of T tokens."""
         rows = [self._row(tuple(tokens[: i + 1]), version or self.version) for i in range(start, len(tokens) - 1)]
         return np.array(rows, np.int32).reshape(-1, 3, 4)
 
@@ -66,8 +66,8 @@ class TrajectoryTest(ServerTest):
         return got
 
     def test_turns(self) -> None:
-        """Turns give the rows of the whole context, or only the new rows, while the weights change. The row of a turn's
-        last token comes with the next turn."""
+        """Adds turns that deliver the rows of the whole context, or only the new rows, while the weights change. The
+        row of a turn's last token comes with the next turn."""
         for whole in (True, False):
             run, engine = self.open(), Engine()
             trajectory = run.trajectory(f"whole/{whole}", group=7, engine="test 1")
@@ -83,7 +83,8 @@ class TrajectoryTest(ServerTest):
                 )
                 self.assertEqual(told.appended, ((len(expected), len(context) - 1),))
                 self.assertEqual(told.repeated_rows, len(expected) if whole else 0)
-                # Re-prefilled under newer weights: the first rows stay.
+                # If the engine computes the whole context again under newer weights, the rows that were appended first
+                # are kept.
                 fresh = engine.rows(context, len(expected))
                 versions += [engine.version] * len(fresh)
                 expected = np.concatenate([expected, fresh])
@@ -177,7 +178,8 @@ class TrajectoryTest(ServerTest):
         trajectory.seal(missing="unrecorded")
         got = self.check(run, "a", engine.rows(context, 5), num_tokens=32)
         self.assertEqual(got.unrecorded, ((0, 5), (29, 31)))
-        # As an adapter returns it: rows of a prefix cache are missing, and there is one row for the last token.
+        # Rows as an adapter returns them: the first rows came from the engine's prefix cache and are missing, and there
+        # is a surplus row for the last token.
         file = io.BytesIO()
         rows = np.concatenate([engine.rows(context, 10), engine.rows([*context, 3], 29)])
         np.save(file, rows.astype(np.uint8))
@@ -238,7 +240,7 @@ class TrajectoryTest(ServerTest):
         states = {state.sample: state for state in run.list(groups=(3, 4))}
         self.assertEqual(len(states), 5)
         self.assertLess(states["1"].stored_bytes, states["0"].stored_bytes / 2)
-        # A branch of a branch, requested from the row where it begins.
+        # A fork of a fork. Its engine delivers only the rows from the one on where the fork begins to differ.
         branch = siblings[0].fork("1/1")
         context = prompt + tokens_of(20, 2) + [1, 2, 3]
         start = branch.next_row(context)
@@ -367,11 +369,11 @@ class TrajectoryTest(ServerTest):
         told = run.trajectory("a").add(recorded, seal=True)
         self.assertEqual((told.unrecorded_rows, told.appended), (29, ((0, 29),)))
         run.append("b", recorded, seal=True)
-        # The turn continues a sample whose first rows are stored.
+        # Rows 0 … 13 of "c" are stored, so the second turn leaves only rows 14 … 28 unrecorded.
         trajectory = run.trajectory("c")
         trajectory.add(engine.rows(context[:15]), tokens=context[:15])
         self.assertEqual(trajectory.add(recorded, seal=True).unrecorded_rows, 15)
-        # Until the seal, another turn may still bring them.
+        # Until the sample is sealed, another turn may still deliver the missing rows.
         open_ended = run.trajectory("d")
         self.assertEqual(open_ended.add(recorded).appended, ())
         open_ended.add(engine.rows(context), seal=True)

@@ -28,7 +28,7 @@ import routing_replay as rr
 GEOMETRY = rr.Geometry(num_layers=3, num_experts=64, top_k=4)
 ROWS = random_routes(np.random.default_rng(1), 300, 3, 64, 4)
 LOG = "routing_replay"
-# An address of this machine where no server listens, so that proxies can.
+# An address of this machine on which no server listens, so that proxies can use the ports of servers there.
 ELSEWHERE = "127.0.0.3"
 
 
@@ -79,8 +79,8 @@ class Forwarder:
 
 class TransportTest(unittest.TestCase):
     flags: tuple[str, ...] = ()  # Flags of every server.
-    security: ClassVar[dict[str, str]] = {}  # Client settings for these servers.
-    local = "shm"  # The transport on the server's machine.
+    security: ClassVar[dict[str, str]] = {}  # Settings of clients that connect to these servers.
+    local = "shm"  # The transport that a client on the server's machine gets.
 
     def setUp(self) -> None:
         self.lines: list[str] = []
@@ -188,10 +188,11 @@ class TransportTest(unittest.TestCase):
         self.assertEqual(len(self.direct_lines()), 1, self.lines)
 
     def test_several_servers_behind_one_address(self) -> None:
-        """The direct port leads to another server than the gRPC port, and that server does not know the ticket."""
+        """The direct port leads to another server than the gRPC port. The client's ticket is from the server behind the
+        gRPC port, so the other server does not know it."""
         direct = reserve_address()
         server, other = self.start("--direct-listen", direct), self.start("--direct-listen", reserve_address())
-        with self.client(other.endpoint) as client:  # The other server issues its own tickets.
+        with self.client(other.endpoint) as client:  # After this call the other server has issued tickets, too.
             client.run("run", GEOMETRY).append("s", ROWS)
         self.elsewhere(port_of(server.endpoint), server.endpoint)
         self.elsewhere(port_of(direct), f"127.0.0.1:{port_of(other.endpoint)}")
@@ -259,7 +260,7 @@ def openssl(directory: Path, *words: str) -> None:
 
 @unittest.skipIf(shutil.which("openssl") is None, "there is no openssl program")
 class TlsTransportTest(TransportTest):
-    """The same with TLS, and certificates of both sides."""
+    """Makes the tests of TransportTest with TLS, where server and client each have a certificate."""
 
     local = "direct"
 
@@ -283,7 +284,7 @@ class TlsTransportTest(TransportTest):
 
     @classmethod
     def issue(cls, authority: str, name: str) -> None:
-        """NAME.crt and NAME.key, for this machine."""
+        """Writes NAME.crt and NAME.key, a certificate for the names and addresses of this machine."""
         key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", f"{name}.key")
         openssl(cls.directory, "req", *key, "-out", "request", "-subj", f"/CN={name}")
         (cls.directory / "names").write_text(f"subjectAltName=DNS:localhost,IP:127.0.0.1,IP:{ELSEWHERE}\n")

@@ -92,7 +92,9 @@ class ModelConfigTest(unittest.TestCase):
         self.assertEqual(rr.Geometry.from_megatron_config(fields), rr.Geometry(4, 8, 2, [1, 3]))
         fields |= {"num_layers": np.int64(4), "moe_layer_freq": np.array([0, 1, 0, 1]), "activation_func": print}
         self.assertEqual(rr.Geometry.from_megatron_config(fields), rr.Geometry(4, 8, 2, [1, 3]))
-        fields |= {"moe_layer_freq": range(2)}  # A sequence that json does not know; too short for 4 layers.
+        # json cannot write a range, so it must be converted; then it is rejected, because 2 values are too few for 4
+        # layers.
+        fields |= {"moe_layer_freq": range(2)}
         with self.assertRaises(rr.InvalidArgumentError):
             rr.Geometry.from_megatron_config(fields)
 
@@ -157,7 +159,8 @@ class ArgumentTest(ServerTest):
     NO_INTEGERS = (1.5, 1.0, np.float64(2), True, np.True_, "1", None, [1], float("nan"), 2**63, -(2**63) - 1)
 
     def setUp(self) -> None:
-        logging.disable(logging.CRITICAL)  # Rows that do not begin at row 0.
+        # Some appends of the tests leave a gap before their rows. They fail, and the client would log each failure.
+        logging.disable(logging.CRITICAL)
         self.addCleanup(logging.disable, logging.NOTSET)
         self.client = rr.Client(self.server.endpoint)
         self.addCleanup(self.client.close)
@@ -178,7 +181,9 @@ class ArgumentTest(ServerTest):
         for name in ("row_start", "num_tokens", "group", "weight_version", "revision", "restart"):
             plan(**{name: np.int64(3)}, **({"row_start": 1} if name == "num_tokens" else {}))
             for value in self.NO_INTEGERS:
-                if name == "restart" and type(value) is int and value == 2**63:  # Newer numpy compares no such int.
+                # A restart nonce has 64 bits without a sign, so 2**63 is valid. The type is tested first, because newer
+                # versions of numpy raise an error if a value of theirs is compared with such a large int.
+                if name == "restart" and type(value) is int and value == 2**63:
                     value = 2**64
                 if value is not None or name in ("revision", "restart"):
                     self.rejected(f"append.{names.get(name, name)}", plan, **{name: value})
