@@ -25,7 +25,7 @@ namespace {
 constexpr int kExitConfig = 2;
 constexpr int kExitListen = 3;
 constexpr int kExitNoProcess = 4;
-// Well-behaved clients use fewer.
+// If fewer descriptors are allowed, a warning is logged. Ordinary operation needs fewer than this.
 constexpr int64_t kFewDescriptors = 8192;
 
 // Uses two malloc arenas: with one arena per thread, freed blocks would stay with the thread that freed them.
@@ -68,7 +68,7 @@ void WaitForSignal(const sigset_t& signals, std::chrono::milliseconds longest) {
   if (longest.count() > 0) sigtimedwait(&signals, nullptr, &timeout);
 }
 
-// A pending signal stays pending: sigwait takes it later.
+// True if SIGTERM or SIGINT is pending. It stays pending, so that sigwait takes it later.
 bool StopRequested() {
   sigset_t pending;
   sigpending(&pending);
@@ -77,7 +77,7 @@ bool StopRequested() {
 
 void Warn(const std::string& line) { LogEvent(LogLevel::kWarning, "warning", line); }
 
-// Raises the limit of file descriptors to the hard limit. If none is free, new connections must wait.
+// Raises the limit of file descriptors to the hard limit, because new connections must wait when none is free.
 void RaiseDescriptorLimit() {
   rlimit descriptors{};
   getrlimit(RLIMIT_NOFILE, &descriptors);

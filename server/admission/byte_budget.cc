@@ -8,8 +8,8 @@
 namespace routing_replay::server {
 namespace {
 
-// Memory is freed when a training step ends or a trainer releases samples, which takes seconds rather than
-// milliseconds.
+// How long a rejected caller should wait. Memory becomes free when a training step ends or a trainer releases samples,
+// usually after seconds, so asking ten times a second is soon enough.
 constexpr int32_t kRetryAfterMs = 100;
 
 }  // namespace

@@ -191,7 +191,8 @@ absl::Status RunQuota::OverQuota(const char* limit, const char* quota, absl::str
   return MakeError(absl::StatusCode::kResourceExhausted, absl::StrCat(limit, ": ", what), detail);
 }
 
-// The admitted bytes are an upper bound. The next look at the store replaces them by the exact number.
+// Counts admitted bytes in full, although an append may store fewer. The next look at the store replaces them by the
+// exact number, so a run that seems full is looked at again before it is rejected.
 absl::StatusOr<RunQuota::Hold> RunQuota::Take(absl::string_view run, const Wish& wish) {
   if (limits_.bytes == 0) return Hold();
   LookAgain(run, kLookInterval);

@@ -40,9 +40,9 @@ class ConnectionCalls {
   // `max_streams`: the limit that the server announces to every peer.
   explicit ConnectionCalls(int64_t max_streams) : max_streams_(max_streams) {}
 
-  // Counts a call of the connection. `peer`: the connection's name in gRPC. Null for a Unix socket, whose peers share a
-  // name. RESOURCE_EXHAUSTED (kOverBudget, field max-streams) at twice the limit: a peer that keeps the limit may begin
-  // a call before this side has noticed the end of another.
+  // Counts one more open call of a connection. `peer`: the connection's name in gRPC. Returns null for a Unix socket,
+  // because all of its connections have the same name. RESOURCE_EXHAUSTED (kOverBudget, field max-streams) at twice the
+  // limit: even a peer that keeps the limit may begin a call before this side has noticed the end of another.
   absl::StatusOr<std::unique_ptr<Place>> Enter(absl::string_view peer);
 
  private:
@@ -105,9 +105,9 @@ class RunQuota {
   // Called for each rejection: "run_bytes" or "run_streams".
   using Rejected = std::function<void(const char* quota)>;
 
-  // `clock`, and everything that the functions use, must outlive this. `stored` is called for a run that wants bytes:
-  // once a second, and ten times a second if it is full by the admitted bytes. One thread at a time per run calls it,
-  // and only if bytes are limited.
+  // `clock`, and everything that the functions use, must outlive this object. `stored` is called only if bytes are
+  // limited, when a run asks for bytes: at most once a second, or ten times a second while the run seems to be full.
+  // Per run, one thread at a time calls it.
   RunQuota(const Limits& limits, const Clock& clock, Stored stored, Rejected rejected)
       : limits_(limits), clock_(clock), stored_(std::move(stored)), rejected_(std::move(rejected)) {}
 
@@ -147,8 +147,8 @@ class RunQuota {
   // Admits at most `bytes`, and at least one. The last sixteenth of the limit is reserved for Admit.
   absl::StatusOr<Hold> AdmitUpTo(absl::string_view run, int64_t bytes);
 
-  // A stream of the run. Null if there is no limit. RESOURCE_EXHAUSTED (kOverBudget, field run-streams,
-  // retry_after_ms).
+  // Counts one more open stream of the run, until the returned place is destroyed. Returns null if streams are not
+  // limited. RESOURCE_EXHAUSTED (kOverBudget, field run-streams, retry_after_ms) at the limit.
   absl::StatusOr<std::unique_ptr<Place>> Open(absl::string_view run, StreamKind kind);
 
  private:
@@ -169,11 +169,11 @@ class RunQuota {
 
   absl::StatusOr<Hold> Take(absl::string_view run, const Wish& wish);
   absl::StatusOr<Hold> TryTake(absl::string_view run, const Wish& wish);
-  // Asks the store how much the run has stored, unless that was done less than `interval` ago. Returns true if it
-  // asked.
+  // Asks the store how many bytes the run has stored, unless it was asked less than `interval` ago. Returns true if the
+  // store was asked and answered.
   bool LookAgain(absl::string_view run, Clock::Duration interval);
-  // True if it is time to ask the store again. Then the committed bytes become settling, because the store's answer may
-  // or may not include them. Waits if another thread makes the run's first look.
+  // Returns true if it is time to ask the store again. The bytes committed so far then become Use::settling: they count
+  // until the answer is there, which includes them. Waits if another thread makes the first look at this run.
   bool BeginLook(absl::string_view run, Clock::Duration interval);
   // Forgets runs that hold no bytes. If one wants bytes again, the store is asked again.
   void ForgetIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

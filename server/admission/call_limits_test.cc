@@ -162,7 +162,8 @@ TEST_F(RunQuotaTest, BytesOfEachRun) {
   EXPECT_OK(quota.Admit("b", 100));
   ExpectOver(quota.Admit("c", 101).status(), "run-budget");
   EXPECT_EQ(looks_, 3);  // One look at each run.
-  // The admitted bytes are stored by now, and some were released.
+  // The 60 admitted bytes are in the store by now. Of the 100 stored bytes, 30 were released, which the quota learns
+  // only at its next look.
   all.Commit();
   stored_["a"] = 70;
   ExpectOver(quota.Admit("a", 30).status(), "run-budget");
@@ -183,7 +184,8 @@ TEST_F(RunQuotaTest, WhatIsUnderWayCountsForAsLongAsItIs) {
   EXPECT_OK(quota.Admit("a", 40));
   slow.ShrinkTo(10);
   EXPECT_OK(quota.Admit("a", 90));
-  // Committed while the size is being queried: the query may not have seen it.
+  // These bytes are committed while the store computes the run's size. The answer may not include them, so they still
+  // count.
   stored_now_ = [&] { slow.Commit(); };
   clock_.Advance(std::chrono::seconds(2));
   ExpectOver(quota.Admit("a", 91).status(), "run-budget");

@@ -30,9 +30,9 @@ class WorkerPool {
   explicit WorkerPool(Limits limits) : limits_(std::move(limits)) {}
   ~WorkerPool() { Finish(); }
 
-  // Runs `work` once on a pool thread: one owner's work starts in FIFO order, owners take turns.
-  // RESOURCE_EXHAUSTED (kOverBudget, Limits::field, retry_after_ms) if too much work of the owner is waiting, or the
-  // system cannot provide even one thread; UNAVAILABLE (kDraining) after Finish. On error, not called.
+  // Runs `work` once on a pool thread. Work of one owner starts in the order of the calls; owners take turns. On an
+  // error `work` is not called: RESOURCE_EXHAUSTED (kOverBudget, Limits::field, retry_after_ms) if too much work of the
+  // owner is waiting, or the system cannot provide even one thread; UNAVAILABLE (kDraining) after Finish.
   absl::Status Run(const std::string& owner, std::function<void()> work);
   // Waits for all accepted work. Must not be called from a pool thread, nor by two threads at once.
   void Finish();

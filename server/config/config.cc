@@ -53,7 +53,7 @@ CLI::Validator Quantity(const Units& units, bool needs_unit) {
   return CLI::Validator(read, "");
 }
 
-// The value as a whole number of the largest unit that divides it.
+// Writes the value as a whole number of the largest unit that divides it: 1536 KiB, but 2 MiB.
 std::string QuantityText(int64_t value, const Units& units) {
   std::pair<std::string, int64_t> best = {"", 1};
   for (const auto& unit : units) {
@@ -111,8 +111,8 @@ class Parser {
     Key("listen", config_.listen, "addresses to listen on: host:port, [v6]:port or unix:PATH")->check(kListener);
     Key("direct-listen", config_.direct_listen,
         "address of the direct path: appends and reads without gRPC, with TLS if the gRPC listeners have it; without "
-        "TLS, clients on this machine also use a Unix socket. off: no direct path; empty: three ports above the first "
-        "port of --listen")
+        "TLS, clients on this machine also use a Unix socket. off: no direct path; empty: the first address of "
+        "--listen, with its port number plus 3")
         ->check(kPortOrOff);
     Key("advertise", config_.advertise,
         "address that the server reports to clients; or shard:host:port,host:port,…: the list of servers over which "
@@ -147,7 +147,7 @@ class Parser {
     Key("tls-cert", config_.tls.certificate, "PEM file with the certificate chain of all listeners; empty: plaintext");
     Key("tls-key", config_.tls.key, "PEM file with the private key of --tls-cert, without a passphrase");
     Key("tls-client-ca", config_.tls.client_ca,
-        "PEM file with an authority: clients must present a certificate that it signed; empty: not required");
+        "PEM file with an authority that must have signed the clients' certificates; empty: clients need none");
     FlagKey("insecure", config_.insecure, "allow listening without TLS on addresses that other machines can reach");
     Key("token-file", config_.token_file,
         "file with the hashes of the tokens that clients must send, and what each allows; reloaded when it changes "
@@ -164,9 +164,10 @@ class Parser {
     Key("max-connections-per-address", config_.max_connections_per_address,
         "limit of open connections per client address (IPv6: per /64 network); raise it if clients share a proxy")
         ->check(CLI::PositiveNumber);
-    QuantityKey("max-connection-age", config_.max_connection_age, kSecondsOrNone,
-                "age after which a connection is asked to close, so that clients of a name (dns:///) resolve it again "
-                "and find added servers; 0: never");
+    QuantityKey(
+        "max-connection-age", config_.max_connection_age, kSecondsOrNone,
+        "age after which a connection is asked to close, so that clients with a name (dns:///) look it up again "
+        "and find added servers; 0: never");
     app_.add_flag("--check-config", config_.check_config, "check the configuration and exit");
     app_.add_flag("--print-config", config_.print_config, "print the configuration as YAML and exit");
   }
@@ -226,7 +227,7 @@ class Parser {
     Add(key, [&value](YAML::Emitter& out) { out << value; });
     app_.add_flag("--" + key, value, help)->envname(Variable(key));
   }
-  // `T`: an int64_t of bytes, or milliseconds. Values are written with their unit.
+  // Adds a key whose value is a quantity with a unit. `T`: int64_t for bytes, or milliseconds.
   template <typename T>
   void QuantityKey(const std::string& key, T& value, const CLI::Validator& bounds, const std::string& help) {
     constexpr bool kIsTime = std::is_same_v<T, milliseconds>;
@@ -265,7 +266,8 @@ class Parser {
     return variable == nullptr ? "" : variable;
   }
 
-  // If `path` is a directory, the streams of the library throw something other than a YAML::Exception.
+  // Catches std::exception because YAML::LoadFile does not always throw a YAML::Exception: if `path` is a directory,
+  // the file stream throws.
   static YAML::Node LoadFile(const std::string& path) {
     try {
       return YAML::LoadFile(path);
@@ -326,7 +328,8 @@ absl::Status CheckTokenFile(const std::string& path) {
   return absl::InvalidArgumentError(absl::StrCat("--token-file: ", control.status().message()));
 }
 
-// A server with an expired certificate starts, but no client accepts it: --check-config rejects it.
+// Checks the TLS files. An expired certificate is an error only with --check-config. Otherwise it is a warning, and the
+// server starts: no client accepts the certificate, but a new one may be put in place at any time.
 absl::Status CheckTls(ServerConfig& config) {
   RR_ASSIGN_OR_RETURN(const auto texts, ReadTlsFiles(config.tls));
   if (config.tls.certificate.empty() || texts.expires > Clock::Real().TimeOfDay()) return absl::OkStatus();

@@ -28,7 +28,7 @@ struct ServerConfig {
   std::string spill_directory;               // For the store memory: directory for cold samples; empty: none.
   int64_t spill_budget = int64_t{64} << 30;  // Limit of that directory.
   std::chrono::milliseconds drain_timeout = std::chrono::seconds(15);
-  // Time between reporting "not ready" and rejecting new calls.
+  // Time from SIGTERM, when the server reports "not ready", until it rejects new calls.
   std::chrono::milliseconds drain_delay{0};
   int threads = 2;  // Completion-queue threads of data calls.
   std::string log_level = "info";
@@ -41,17 +41,18 @@ struct ServerConfig {
   int64_t max_connections_per_address = 1000;       // Part of max_connections.
   std::chrono::milliseconds max_connection_age{0};  // An older connection is asked to end; 0: off.
 
-  // The following are not settings; tests make them smaller. One message of the standard hand-off is 4 MiB. 64 messages
-  // of this limit would fill a server of 4 GiB before any credit counts.
+  // The members from here on are not settings; only tests change them. max_message_bytes is 16 times the usual message
+  // of the standard hand-off (4 MiB). It must not be much larger, because messages take memory before credit is
+  // checked: 64 of the longest fill a server of 4 GiB.
   int64_t max_message_bytes = int64_t{64} << 20;
   int64_t max_payload_bytes = int64_t{256} << 20;  // For one append, after decompression: four of the longest messages.
   int64_t stream_window_bytes = int64_t{32} << 20;  // Credit of one append stream: eight messages of 4 MiB in transfer.
   int64_t read_message_bytes = int64_t{2} << 20;    // Size of a read message; longer ones are not faster (tests/bench).
   std::chrono::milliseconds max_wait = std::chrono::minutes(10);  // Of a waiting read. Its client then asks again.
-  // A reader that takes nothing for this long, or a request that takes longer to arrive, is cut off: at 5 Mbit/s, 64
-  // MiB arrive in this time.
+  // A call is cut off if its client reads nothing for this long, or if a request takes longer to arrive. At 5 Mbit/s, a
+  // message of 64 MiB arrives in this time.
   std::chrono::milliseconds stall_timeout = std::chrono::minutes(2);
-  // For a call except Append, whatever its caller asks for.
+  // Longest duration of a call, even if the caller's deadline is later. Append calls have no such limit.
   std::chrono::milliseconds max_deadline = std::chrono::hours(1);
   std::chrono::milliseconds default_ttl = std::chrono::hours(24);  // For runs that set none.
   // At least max_deadline, so that no read is cut off before its end.
@@ -64,12 +65,12 @@ struct ServerConfig {
 
   std::vector<std::string> warnings;  // Settings that are allowed but probably a mistake.
 
-  // Set if the process was asked to do this instead of serving.
+  // Set if the process should only check or print the configuration, and then exit.
   bool check_config = false;
   bool print_config = false;
 };
 
-// Prefix of ServerConfig::advertise for a list of servers: clients spread each run over all of them.
+// Prefix of ServerConfig::advertise if the rest is a list of servers. Clients then spread each run over all of them.
 inline constexpr absl::string_view kShard = "shard:";
 
 // Value of ServerConfig::direct_listen that turns the direct path off.
@@ -78,8 +79,8 @@ inline constexpr absl::string_view kOff = "off";
 // operations and health.
 inline constexpr int kDirectPortsAbove = 3;
 
-// The value of ServerConfig::run_streams if --run-budget is set, because runs then share the server. It allows one
-// stream per connection even if one run has all connections.
+// The value of ServerConfig::run_streams if --run-budget is set, which means that several runs share the server. It is
+// as large as max_connections: a run may have one stream on each of its connections.
 inline constexpr int64_t kStreamsOfABudget = 10000;
 
 // The TCP address of the direct path.

@@ -36,8 +36,8 @@ struct StoreWait {
   std::function<void(const std::string&)> warn = [](const std::string&) {};
 };
 
-// Requires CheckStore. Errors: CANCELLED if `give_up` returned true; UNAVAILABLE, DATA_LOSS, RESOURCE_EXHAUSTED,
-// PERMISSION_DENIED, FAILED_PRECONDITION from the store.
+// Opens the store. CheckStore must have accepted the settings. Errors: CANCELLED if `give_up` returned true;
+// UNAVAILABLE, DATA_LOSS, RESOURCE_EXHAUSTED, PERMISSION_DENIED or FAILED_PRECONDITION from the store itself.
 absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view durability, int64_t cache_bytes,
                                       MemoryStoreOptions options, const StoreWait& wait = {});
 

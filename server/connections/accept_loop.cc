@@ -35,7 +35,7 @@ namespace {
 
 constexpr char kUnix[] = "unix:";
 
-// ALREADY_EXISTS if another process uses the address.
+// The error that errno names. ALREADY_EXISTS if the address is in use, UNAVAILABLE otherwise.
 absl::Status Errno() {
   return absl::Status(errno == EADDRINUSE ? absl::StatusCode::kAlreadyExists : absl::StatusCode::kUnavailable,
                       std::strerror(errno));
@@ -247,8 +247,8 @@ Peer PeerOf(const sockaddr_storage& address) {
 }
 
 int64_t ConnectionTable::Window::Unanswered(const CallCounts& counts, Time now, bool fresh) {
-  // The last look is more than a window ago. Connections that receive many bytes are looked at sooner, so few calls
-  // were begun.
+  // Starts a new window if the present one began too long ago, or if there is none for a connection that is not new.
+  // Calls before that are not counted. They are few: a connection that receives many bytes is examined in every round.
   const bool lost = !begin_ ? !fresh : now - *begin_ >= 2 * kCallWindow;
   if (lost) before_ = counts;
   const int64_t unanswered = (counts.begun - before_.begun) - (counts.done - before_.done);

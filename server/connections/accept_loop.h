@@ -44,7 +44,7 @@ class ListeningSocket {
 
   // One or more non-blocking sockets.
   const std::vector<int>& fds() const { return fds_; }
-  // With the chosen port if the port was 0.
+  // The address on which it listens. If the given port was 0, it has the port that the system chose.
   const std::string& address() const { return address_; }
 
  private:
@@ -96,18 +96,18 @@ class ConnectionTable {
 
   explicit ConnectionTable(const ConnectionLimits& limits) : limits_(limits) {}
 
-  // Nothing if the connection exceeds a limit.
+  // Adds a connection. Returns nothing if it exceeds a limit, and the caller must then close it.
   std::optional<Id> Enter(const Peer& peer, Time now);
   void Leave(Id id);
 
   void SawCalls(Id id, const CallCounts& counts, Time now);
-  // The connections to cut because of their calls. From here on each counts as cut.
+  // Returns the connections that must be cut because of their calls. From here on each counts as cut.
   std::vector<Id> TakeSuspects(Time now);
 
   int64_t size() const { return static_cast<int64_t>(connections_.size()); }
 
  private:
-  // Counts since the beginning of the window.
+  // Counts the calls of one connection in the present time window.
   class Window {
    public:
     // `fresh`: the connection is new, so all its calls so far belong to the window.

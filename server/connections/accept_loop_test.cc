@@ -83,7 +83,7 @@ class Client {
   Client& operator=(const Client&) = delete;
   ~Client() { close(fd_); }
 
-  // gRPC speaks first, over plaintext.
+  // True if gRPC accepted the connection: on a plaintext connection gRPC sends its HTTP/2 settings at once.
   bool IsServed() const { return Receive() > 0; }
   bool IsClosed() const { return Receive() <= 0; }
 
@@ -161,7 +161,8 @@ TEST(AcceptLoop, NoDescriptorsIsNotTheEnd) {
   Await([&] { return served.connections() == 0; });
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  // The client's own is the last free descriptor.
+  // Lowers the limit so that only one descriptor is free. The client's own socket takes it, and the server has none
+  // left.
   const int free = dup(0);
   close(free);
   rlimit none = before;

@@ -108,7 +108,8 @@ TEST(ConnectionTable, SlowlyIsNoAttack) {
   }
 }
 
-// Connections are examined only while there is a reason, so calls from before a pause are not counted.
+// A connection is examined only if it receives many bytes, so two looks may be an hour apart. The calls that began in
+// between do not count as calls of one window.
 TEST(ConnectionTable, WhatCameWhileNobodyLookedDoesNotCount) {
   ConnectionTable table(kLimits);
   const auto id = table.Enter(PeerAt("a"), kStart);

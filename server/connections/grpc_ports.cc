@@ -44,7 +44,8 @@ void SetPeerLimits(milliseconds patience, grpc::ServerBuilder& builder) {
     return static_cast<int>(std::clamp(patience, kShortest, time).count());
   };
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, at_most(kHandshake));
-  // A peer that stops in the middle of a frame does not answer pings.
+  // gRPC pings each connection and closes it if the answer does not come. This also ends a connection whose peer
+  // stopped in the middle of a frame: it cannot answer a ping.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, at_most(kKeepalive));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, at_most(kKeepaliveAnswer));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);

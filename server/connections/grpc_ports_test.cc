@@ -12,8 +12,8 @@ namespace routing_replay::testing {
 using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
-// grpc.health.v1: HealthCheckRequest {string service = 1}, HealthCheckResponse {enum status = 1}, by hand, as the
-// generated classes are packaged by nobody.
+// Encodes a HealthCheckRequest of grpc.health.v1 by hand: its only field is `string service = 1`. The answer is
+// HealthCheckResponse {enum status = 1}. No package has generated classes for these messages.
 grpc::ByteBuffer Request(const std::string& service) {
   std::string bytes;
   if (!service.empty()) bytes = std::string("\x0a") + static_cast<char>(service.size()) + service;
@@ -59,7 +59,7 @@ class HealthPortTest : public ::testing::Test {
   std::unique_ptr<grpc::GenericStub> stub_;
 };
 
-// A few kilobytes on the wire could be gigabytes.
+// A compressed message of a few kilobytes could take gigabytes of memory, so compression is rejected.
 TEST_F(HealthPortTest, CompressedMessagesAreRejected) {
   Start();
   const grpc::Slice zeros(std::string(1 << 20, '\0'));
@@ -127,7 +127,8 @@ TEST_F(HealthPortTest, NothingElseIsServedThere) {
             grpc::StatusCode::UNIMPLEMENTED);
 }
 
-// The port is open to everybody, and its connections take descriptors of the whole process.
+// Everybody can reach the health port, and its connections use file descriptors of the whole process. So connections
+// that send nothing, or stop in the middle of a frame, must be closed.
 TEST_F(HealthPortTest, PeersThatAreSilentAreCutOff) {
   Start(std::chrono::seconds(1));
   const std::string begin = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + std::string("\0\0\0\x04\0\0\0\0\0", 9);

@@ -108,7 +108,7 @@ void DirectConnection::OnReady(uint32_t events) {
 void DirectConnection::OnSecond(std::chrono::steady_clock::time_point now) {
   using Time = std::chrono::milliseconds;
   if (state_ == State::kClosed) return;
-  // Between messages, a call in progress has its own timeouts.
+  // A call in progress that is not receiving or sending a frame has its own timeouts.
   if (state_ == State::kInCall && (reader_.at_start() || reader_.done())) return;
   const Time stall = home_.context.config.stall_timeout;
   const Time longest = state_ == State::kLingering ? Time(kLinger)
@@ -120,8 +120,8 @@ void DirectConnection::OnSecond(std::chrono::steady_clock::time_point now) {
 
 void DirectConnection::Watch(uint32_t too_early) {
   if (state_ == State::kClosed) return;
-  // Between two messages, keep watching for bytes until some arrive: by then the next message is usually wanted, and a
-  // system call is saved.
+  // If the socket is watched for bytes already, leaves it so between two messages until some arrive. By then the next
+  // message is usually wanted, so the system calls to stop and resume watching are saved.
   uint32_t wanted = EPOLLRDHUP | (watched_ & stream_->read_events() & ~too_early);
   if (WantsBytes() || state_ == State::kLingering) wanted |= stream_->read_events();
   if (!writer_.done()) wanted |= stream_->write_events();
@@ -177,7 +177,7 @@ void DirectConnection::OnFrame() {
   Complete(came_, true);
 }
 
-// The call gets the error from Take, and ends with it.
+// The call learns of the error from its next Take, and ends with it.
 void DirectConnection::OnBadFrame(const absl::Status& status) {
   if (state_ == State::kIdle) return Close();
   bad_frame_ = status;

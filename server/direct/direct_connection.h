@@ -79,8 +79,9 @@ class DirectConnection final : public LoopSocket, public std::enable_shared_from
   // Answers a greeting, and switches to shared memory if enough of the budget for it is left.
   void OfferMemory();
   void Discard();
-  // Tells the loop which events to watch. `too_early`: events that arrived although nothing is wanted now. Bytes among
-  // them are not watched until bytes are wanted, because the loop would wake for them again and again.
+  // Tells the loop which events to watch. `too_early`: events that have just arrived although they are not wanted now.
+  // If bytes are among them, the socket is not watched for bytes until some are wanted; otherwise the loop would wake
+  // up again and again.
   void Watch(uint32_t too_early = 0);
   bool WantsBytes() const { return state_ == State::kIdle || (state_ == State::kInCall && came_ != nullptr); }
   void Complete(CallEvent*& event, bool ok);

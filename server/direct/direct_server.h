@@ -31,7 +31,7 @@ class DirectServer {
                                                               Told told);
   ~DirectServer();
 
-  // With the chosen port. Empty if there is only the Unix socket.
+  // The TCP address on which it listens, with the port that was chosen. Empty if there is only the Unix socket.
   const std::string& address() const { return address_; }
   void Start();
   // Accepts no more connections. Open calls are asked to end soon.
@@ -45,7 +45,7 @@ class DirectServer {
   DirectServer(ServiceContext& context, const ServedTls* tls, const ConnectionLimits& limits, Told told);
   absl::Status Open(const DirectListener& listener);
   absl::Status OpenUnix();
-  // Uses the present TLS files. After an error the previous ones stay in use.
+  // Switches to the TLS files that `tls` has now. After an error the previous ones stay in use.
   absl::Status FollowTls();
   // Called on the first loop's thread.
   void TakeIn(int fd, const Peer& peer);

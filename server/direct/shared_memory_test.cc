@@ -92,7 +92,8 @@ class Peer final {
     EXPECT_EQ(frame->type(), FrameType::kEnd);
     return frame->header().empty() ? absl::OkStatus() : DecodeStreamStatus(frame->header());
   }
-  // Opens an append with enough credit, and appends rows to it. Returns the ack's error, or that of the call.
+  // BeginAppend opens an Append call and asks for enough credit. Append then appends `rows`, and returns the error of
+  // the ack or of the call.
   void BeginAppend(const std::string& ticket) {
     Call("Append", ticket);
     Frame(FrameType::kMessage, EncodeAppendRequest({.run = "run", .want_bytes = 8 << 20}, 0));
@@ -263,7 +264,8 @@ TEST_F(SharedMemoryTest, WhatIsStoredIsWhatWasChecked) {
   std::thread scribbler([&] {
     const absl::Span<uint8_t> ring = peer->ring();
     for (uint8_t round = 0; !stop; ++round) {
-      // Flips valid expert ids to invalid ones and back. Headers are not changed: they have other bytes.
+      // Changes expert ids from 5, which is valid, to 255, which is not, and sometimes back. It never changes a header,
+      // because no header contains these two bytes.
       for (size_t at = 0; at < ring.size(); ++at) {
         volatile uint8_t& byte = ring[at];
         if (byte == 5) byte = 0xFF;

@@ -64,7 +64,7 @@ class LineQueue {
   LineQueue& operator=(const LineQueue&) = delete;
   ~LineQueue() = delete;
 
-  // With its newline. If there is no room, the oldest lines are dropped.
+  // Adds a line, which must end with a newline. If there is no room, the oldest lines are dropped.
   void Push(std::string line);
   // Lines dropped since the start.
   int64_t dropped() const;
@@ -92,7 +92,8 @@ class RepeatFilter {
   // `clock` must outlive it.
   RepeatFilter(const Clock& clock, Clock::Duration interval) : clock_(clock), interval_(interval) {}
 
-  // The number suppressed since the last line of `key`; nothing: this line is suppressed, too.
+  // Call it before a line of `key` is logged. Returns how many lines were suppressed since the last one, or nothing if
+  // this line must be suppressed, too.
   std::optional<int64_t> Pass(const std::string& key);
 
  private:

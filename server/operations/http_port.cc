@@ -133,7 +133,8 @@ class Session final : public std::enable_shared_from_this<Session<Stream>> {
     waiting_ = sessions_.Await([weak = this->weak_from_this()] {
       const auto self = weak.lock();
       if (self == nullptr) return;
-      // Leave now, not when the session is destroyed: that takes a moment, and its place may be given to another one.
+      // Gives up the session's place now, because MakeRoom needs it for another session at once. The session itself is
+      // destroyed a moment later, on its own thread.
       self->Leave();
       asio::post(self->stream_.get_executor(), [self] { beast::get_lowest_layer(self->stream_).close(); });
     });
@@ -211,7 +212,7 @@ bool HttpSessions::MakeRoom() {
       oldest = std::move(waiting_.begin()->second);
       waiting_.erase(waiting_.begin());
     }
-    // Called without the lock: if this is the last owner of the session, its destructor takes the lock.
+    // The lock must not be held here: the call may destroy the session, and its destructor takes the same lock.
     oldest();
   }
   return true;
@@ -297,7 +298,7 @@ class AsioHttpPort final : public HttpPort {
 
   HttpSessions sessions_;  // Destroyed after io_, which holds the sessions.
   asio::io_context io_;
-  // For the acceptors, and the members that they use:
+  // Serializes the work of the acceptors. The members from acceptors_ to pause_ are used only on this strand.
   asio::strand<asio::io_context::executor_type> strand_{io_.get_executor()};
   std::list<tcp::acceptor> acceptors_;
   std::shared_ptr<ssl::context> tls_;  // Null: plaintext.

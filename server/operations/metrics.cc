@@ -85,8 +85,8 @@ void Metrics::CountRecord(absl::string_view run, Producer producer, const Sample
   newest_.newest_get = std::max(newest_.newest_get, version);
   if (producer != Producer::kRollout) return;
   RunVersions& versions = Use(run);
-  // The version read last, not the highest: one reader of the whole run, such as an export, would hide the trainer's
-  // lag forever.
+  // Takes the version of the last read, even if an earlier read had a higher one. With the highest one, a single reader
+  // of the whole run, such as an export, would hide the trainer's lag forever.
   versions.get = version;
   versions.read = versions.used;
 }

@@ -51,11 +51,12 @@ class Metrics {
   void CountAccessRejection(const absl::Status& status);
   // A call or an append ended with `status`. Counts only errors of the store itself.
   void CountStoreError(const absl::Status& status);
-  // An Append or Read call was admitted, over a Caller::transport.
+  // Counts an Append or Read call that was admitted. `transport`: see Caller::transport.
   void CountStream(const char* transport);
-  // The result of a change of the token file. After a rejected change the previous tokens stay valid.
+  // Counts a change of the token file. `taken`: the new tokens are in use; otherwise the previous ones stay valid.
   void CountTokenFileReload(bool taken);
-  // "run_bytes", "run_streams", "max_deadline", "waiting_reads" or "control_calls".
+  // Counts a rejection by a limit. `quota`: "run_bytes", "run_streams", "max_deadline", "waiting_reads" or
+  // "control_calls".
   void CountQuotaRejection(const char* quota);
 
   // Call them when a call of the method has arrived, and when it has ended.
@@ -98,7 +99,7 @@ class Metrics {
     int64_t put = kUnknownWeightVersion, get = kUnknownWeightVersion;
     Clock::Time read, used;
   };
-  // The run's entry; counts as used now.
+  // Returns the run's entry, which is created if there is none, and sets its time of use to now.
   RunVersions& Use(absl::string_view run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock& clock_;

@@ -48,7 +48,7 @@ HttpResponse ChangeLogLevel(const HttpRequest& request, const std::string& token
   if (!status.ok()) return Text(400, std::string(status.message()));
   LogFields fields = {{"from", before}, {"to", std::string(GetLogLevel())}, {"peer", request.peer}};
   if (!token.empty()) fields.emplace_back("token", token);
-  // Logged at a level that the new setting does not suppress.
+  // Logs the change as a warning, or as an error if the new level hides warnings, so that the line always appears.
   LogEvent(IsLogged(LogLevel::kWarning) ? LogLevel::kWarning : LogLevel::kError, "log_level_changed", "", fields);
   return LogLevelNow();
 }
@@ -72,7 +72,8 @@ HttpResponse Rejection(const absl::Status& status, bool post) {
   return response;
 }
 
-// "Name.:7401" and "[::1]:7401" as "name" and "::1".
+// Returns the host of an address in lower case, without port, brackets and a dot at the end: "name" for "Name.:7401",
+// "::1" for "[::1]:7401".
 std::string HostOf(absl::string_view address) {
   const size_t colon = address.rfind(':');
   if (colon != absl::string_view::npos && address.find(']', colon) == absl::string_view::npos) {

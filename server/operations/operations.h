@@ -87,7 +87,8 @@ using OperatorCheck = std::function<absl::StatusOr<std::string>(const HttpReques
 struct OperationsRoutes {
   const Readiness& readiness;
   OperatorCheck check;
-  // Before the server has started, only the process's metrics. Thread-safe, as the others.
+  // Returns the text for /metrics. Before the server has started, it has only the metrics of the process. Like the
+  // other functions here, it is called by several threads at once.
   std::function<std::string()> metrics;
   // Called only after the server has started.
   std::function<std::string()> status_json;
@@ -133,7 +134,7 @@ class Operations {
   // Waits for requests in progress; does not use the server afterwards.
   void Stop();
 
-  // With the chosen ports; empty: not configured.
+  // The addresses of the ports, with the port numbers that were chosen; empty if a port is not configured.
   std::string http_address() const;
   std::string health_address() const;
 

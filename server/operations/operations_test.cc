@@ -84,7 +84,8 @@ TEST_F(OperationsRoutesTest, WhatNamesRunsNeedsAToken) {
   EXPECT_EQ(Get("/metrics/../statusz", "").code, 401);
 }
 
-// Requests that an HTML form could send.
+// A page in an operator's browser can make it send an HTML form, which has other content types than JSON. So only JSON
+// is accepted.
 TEST_F(OperationsRoutesTest, TheLogLevelIsChangedByJsonAlone) {
   HttpRequest request{.method = "POST",
                       .path = "/api/v1/log-level",

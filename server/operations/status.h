@@ -79,7 +79,7 @@ struct ServerStatus {
   std::optional<std::chrono::system_clock::time_point> certificate_expiry;
 };
 
-// By the names of their metrics.
+// The spill counters, each with the name of its metric.
 inline std::vector<std::pair<const char*, int64_t>> SpillCounters(const Store::Totals::Spill& spill) {
   return {{"routing_replay_spilled_samples_total", spill.samples},
           {"routing_replay_spilled_bytes_total", spill.bytes},
@@ -92,7 +92,8 @@ inline std::vector<std::pair<const char*, int64_t>> SpillCounters(const Store::T
 // is not `serving` yet, only those of the process; then `status` needs only version, start, readiness and certificate.
 std::vector<prometheus::MetricFamily> FiguresOf(const ServerStatus& status, bool serving = true);
 
-// `counters`: from Metrics::Counters. One line, whatever names it contains.
+// Returns the status as one line of JSON, whatever characters the names in it contain. `counters` come from
+// Metrics::Counters.
 std::string StatusJson(const ServerStatus& status, const Series& counters, const std::vector<CallTrouble>& troubles);
 
 struct StatusPageInput {
@@ -103,7 +104,7 @@ struct StatusPageInput {
   std::chrono::system_clock::time_point now;
 };
 
-// status_page.html, embedded by the build.
+// The text of status_page.html, which the build embeds in the program.
 extern const char kStatusPageTemplate[];
 
 // The page shows at most this many pairs of run and weight version, those with the most bytes.

@@ -60,7 +60,8 @@ TEST_F(CensusTest, SamplesAreCountedByRunAndWeightVersion) {
   EXPECT_EQ(run.by_version.at(7).rows, 40);
   EXPECT_EQ(run.by_version.at(8).samples, 1);
   EXPECT_EQ(run.by_version.at(8).rows, 30);
-  // Shares of samples are rounded down, a byte each.
+  // Each sample's bytes are divided among its weight versions and rounded down, so the sum may be a few bytes too
+  // small.
   EXPECT_NEAR(run.by_version.at(7).bytes + run.by_version.at(8).bytes, run.stored_bytes, 3);
   EXPECT_EQ(census.runs[1].by_version.at(kUnknownWeightVersion).rows, 10);
 }
@@ -82,7 +83,7 @@ TEST_F(CensusTest, ItStopsWhenItIsTold) {
   EXPECT_EQ(TakeCensus(*store_, 10, [] { return true; }).status().code(), absl::StatusCode::kCancelled);
 }
 
-// Samples and labels of one family.
+// Returns the family with this name, or null if there is none.
 const prometheus::MetricFamily* Find(const std::vector<prometheus::MetricFamily>& families, const std::string& name) {
   for (const auto& family : families) {
     if (family.name == name) return &family;

@@ -1,7 +1,7 @@
 """The programs of routing-replay as a Python package: `routing-replay-server` and `rrctl`.
 
-They need nothing of Python: the commands of this package replace themselves by the programs. `program` says where those
-lie, for who starts them without.
+The programs themselves do not use Python: each command of this package starts its program and is replaced by it (exec).
+`program` returns the path of a program, for callers that start it directly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PROGRAMS = ("routing-replay-server", "rrctl")
 
 
 def program(name: str) -> Path:
-    """The path of the program "routing-replay-server" or "rrctl". Raises ValueError for another name."""
+    """Returns the path of the program `name`: "routing-replay-server" or "rrctl". ValueError for another name."""
     if name not in _PROGRAMS:
         raise ValueError(f"name must be one of {', '.join(_PROGRAMS)}, got {name!r}")
     return Path(__file__).parent / "_bin" / name
