@@ -65,7 +65,7 @@ TEST_F(AppendReadTest, AnySliceIsTheSliceOfTheOriginal) {
   }
 }
 
-// The rows of `range` in a randomly chosen form that engines use, possibly compressed.
+// Returns the rows of `range` as a payload of a randomly chosen engine, possibly compressed.
 quickstart::EnginePayload RandomPayload(std::mt19937_64& random, const Geometry& geometry, const RandomRoutes& routes,
                                         RowRange range) {
   const std::vector<int32_t> ids = routes.Tensor(range);
@@ -131,8 +131,8 @@ TEST_F(AppendReadTest, AnySplitEncodingAndRetryGivesTheSameSample) {
   }
 }
 
-// Callers send small appends themselves, and the appender's thread sends long ones: rows of a sample must keep their
-// order.
+// A short append is sent by the thread that calls Append, a long one by the appender's own thread. The rows of a sample
+// must keep their order nevertheless.
 TEST_F(AppendReadTest, ManyThreadsShareAnAppender) {
   const Geometry geometry = Geometry::Uniform(40, 128, 8);
   constexpr int64_t kRows = 3000, kThreads = 4;
@@ -233,7 +233,7 @@ TEST_F(AppendReadTest, WaitingReadGetsRowsThatComeLater) {
   const RandomRoutes routes = MakeRandomRoutes(geometry, 50, 1);
   ASSERT_OK(PutRows(*run, routes, {0, 20}, {.sample = "a"}));
   ASSERT_OK(PutRows(*run, routes, {0, 50}, {.sample = "ready", .seal_num_tokens = 51}));
-  // The rest of "a" is put after the read has delivered "ready". The read waits for "a" at that time.
+  // Puts the rest of "a" when the read has delivered "ready". At that time the read is waiting for "a".
   class PutWhenReady final : public ReadSink {
    public:
     explicit PutWhenReady(std::function<void()> put) : put_(std::move(put)) {}
@@ -262,7 +262,8 @@ TEST_F(AppendReadTest, WaitingReadGetsRowsThatComeLater) {
   EXPECT_EQ(read[0].layers[1], routes.layers[1]);
 }
 
-// "late" is begun only after the read has delivered "ready", which it does after it has looked for "late".
+// The first rows of "late" are put only when the read has delivered "ready". By then the read has already looked for
+// "late" and not found it.
 TEST_F(AppendReadTest, AWaitingReadWaitsForASampleThatNobodyHasBegun) {
   const Geometry geometry = Geometry::Uniform(2, 16, 2);
   const auto run = OpenRun("begin", geometry);

@@ -19,7 +19,8 @@ constexpr int kWriters = 2;
 constexpr int64_t kVariants = 8;
 constexpr std::chrono::milliseconds kReaderPause(5);
 
-// u8 [rows][48][8]. Cached per variant, because generating ids would slow the writers down.
+// Returns the ids of a sample, u8 [rows][48][8]. There are only kVariants different tensors, which are generated once,
+// because generating ids would slow the writers down.
 const std::vector<uint8_t>& SampleTensor(int64_t sample) {
   static const auto* const kTensors = [] {
     auto* tensors = new std::vector<std::vector<uint8_t>>(kVariants);
@@ -35,7 +36,7 @@ const std::vector<uint8_t>& SampleTensor(int64_t sample) {
   return (*kTensors)[sample % kVariants];
 }
 
-// Compares a whole sample with what was written, plane by plane.
+// Compares the ids of a whole sample with those that were written.
 class CheckingSink final : public ReadSink {
  public:
   CheckingSink(const Geometry& geometry, int64_t sample) : geometry_(geometry), expected_(SampleTensor(sample)) {}
@@ -62,7 +63,7 @@ class CheckingSink final : public ReadSink {
   int64_t rows_ = 0;
 };
 
-// Sample numbers in the order of their acks.
+// A queue of the numbers of acknowledged samples, in the order of their acks.
 class Queue {
  public:
   void Push(int64_t sample) {
@@ -70,7 +71,7 @@ class Queue {
     samples_.push_back(sample);
     pushed_.NotifyOne();
   }
-  // Returns nothing if none comes for a minute.
+  // Waits for a sample and returns its number, or nothing after a minute without one.
   std::optional<int64_t> Pop() {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     MutexLock lock(mutex_);

@@ -11,7 +11,8 @@ namespace routing_replay::testing {
 
 inline Geometry ChaosGeometry() { return Geometry::Uniform(8, 128, 8); }
 
-// Appends rows [committed, rows) of the sample in steps of 40 rows with a Flush each, and seals it.
+// Appends the rows of the sample that are not yet committed, in steps of 40 rows with a Flush after each, and seals the
+// sample.
 inline absl::Status AppendSample(const std::string& endpoint, const std::string& run_name, const std::string& sample,
                                  int64_t rows, uint64_t seed) {
   const Geometry geometry = ChaosGeometry();

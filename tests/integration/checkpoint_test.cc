@@ -24,7 +24,7 @@ class CheckpointTest : public ServerTest {
   void SetUp() override { StartServer(); }
   ~CheckpointTest() override { std::filesystem::remove_all(directory_); }
 
-  // One sample with gaps, several weight versions and a token check, made by several appends.
+  // Appends one sample in two parts, with unrecorded rows, a weight version for each part, and a token check.
   void Fill(routing_replay::Run& run, const std::string& sample, int64_t tokens, uint64_t seed, int64_t group,
             const std::vector<RowRange>& unrecorded) {
     const RandomRoutes routes = MakeRandomRoutes(run.geometry(), tokens - 1, seed);
@@ -51,7 +51,8 @@ class CheckpointTest : public ServerTest {
     ASSERT_OK(appender->Flush(kCallTimeout));
   }
 
-  // Samples of several groups: with unrecorded rows, without rows, without a recorded row, and one that forks another.
+  // Appends samples of several groups: some with unrecorded rows, one without rows, one that forks another, and one
+  // that is not sealed.
   void FillRun(routing_replay::Run& run) {
     Fill(run, "long", 1500, 1, 3, {{100, 120}, {700, 900}});
     Fill(run, "s/1", 40, 2, 3, {});
@@ -76,7 +77,8 @@ class CheckpointTest : public ServerTest {
 
   static constexpr int64_t kSealed = 6;
 
-  // Rows, unrecorded rows, weights, group, seal and token check of every sealed sample.
+  // Expects that every sealed sample has the same rows, unrecorded rows, weights, group, seal and token check in both
+  // runs.
   static void ExpectSame(routing_replay::Run& a, routing_replay::Run& b) {
     ASSERT_OK_AND_ASSIGN(const std::vector<SampleState> samples, a.List());
     int64_t sealed = 0;
@@ -170,7 +172,7 @@ TEST_F(CheckpointTest, OnlyWhatChangedIsWritten) {
   for (const char* before : {"1", "2"}) std::filesystem::remove_all(directory_ / before);
   ASSERT_OK_AND_ASSIGN(const VerifyOutcome verified, VerifyExportedRun(directory_ / "3"));
   EXPECT_TRUE(verified.damaged.empty());
-  // Without a previous export, it contains only the samples of the run.
+  // An export without a previous one contains only samples that the run has now.
   ASSERT_OK_AND_ASSIGN(const ExportOutcome alone, ExportRun(*run, directory_ / "4"));
   EXPECT_EQ(alone.written, kSealed);
   ASSERT_OK(ImportRun(*client_, directory_ / "4", {.run = "copy"}));
@@ -236,7 +238,7 @@ TEST_F(CheckpointTest, ImportedTwiceIsImportedOnce) {
   const RunHandle run = OpenRun("r", Geometry::Uniform(2, 64, 4));
   FillRun(*run);
   ASSERT_OK(ExportRun(*run, directory_));
-  // Import into the exported run itself: nothing is read or appended.
+  // An import into the exported run itself reads and appends nothing, because the run has all samples.
   ASSERT_OK_AND_ASSIGN(const ImportOutcome same, ImportRun(*client_, directory_));
   EXPECT_EQ(same.run, "r");
   EXPECT_EQ(same.appended, 0);

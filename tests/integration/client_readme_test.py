@@ -19,7 +19,7 @@ import routing_replay  # noqa: E402
 
 SERVER, RRCTL, CPP = sys.argv[1:4]
 README = (ROOT / "client" / "README.md").read_text()
-PATIENCE = 120  # Seconds; a passing test needs far less.
+PATIENCE = 120  # Seconds that the test waits for anything; a passing test needs far less.
 
 
 def blocks(language):
@@ -71,7 +71,7 @@ class ClientReadmeTest(unittest.TestCase):
         script = "\n".join(["set -euo pipefail", *blocks("sh")])
         self.assertGreaterEqual(len(blocks("sh")), 5)
         path = f"{Path(RRCTL).parent}:{Path(sys.executable).parent}:{self.environment['PATH']}"
-        # The sanitizer's runtime is only for Python; bash's own malloc crashes under it.
+        # LD_PRELOAD, with a sanitizer's runtime, is only for Python: bash has its own malloc and crashes with it.
         shown = self.run_here("bash", "-c", script, PATH=path, LD_PRELOAD="")
         self.assertIn('"verdict":"ok"', shown)
         self.assertIn("['step1/1']", shown)

@@ -114,8 +114,8 @@ class ConnectionAgeTest : public ServerTest {
   }
 };
 
-// An Append stream outlives the maximum connection age. Appends that are not acknowledged when the server closes it are
-// sent again.
+// An Append stream lasts longer than the maximum age of a connection. The appender sends again what the server has not
+// acknowledged when it closes the connection.
 TEST_F(ConnectionAgeTest, NoCallFailsByIt) {
   ServerConfig config = Aging();
   config.max_connection_age_grace = kAge;

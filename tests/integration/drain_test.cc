@@ -22,7 +22,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The geometry of the standard hand-off; its samples are longer.
+// The geometry of the standard hand-off. The samples of that hand-off are longer than those of this test.
 Geometry HandoffGeometry() { return Geometry::Uniform(48, 128, 8); }
 constexpr int kWorkers = 4, kRanks = 8;
 constexpr int64_t kRows = 256, kStep = 32;
@@ -87,7 +87,7 @@ void Work(const std::string& endpoint, int worker, milliseconds append_timeout, 
   }
 }
 
-// Layers and rows of one of kRanks ranks: pipeline parallel 2, context parallel 4.
+// Returns the layers and rows that one of kRanks ranks reads: pipeline parallel 2, context parallel 4.
 ReadRequest SliceOf(int rank, const std::string& sample) {
   ReadRequest request;
   for (int32_t layer = rank % 2 * 24; layer < rank % 2 * 24 + 24; ++layer) request.layers.push_back(layer);
@@ -138,7 +138,8 @@ void WaitUntil(const std::function<bool()>& condition) {
   }
 }
 
-// Another process is unlikely to take the port before the server does.
+// Returns an address with a free port, which is not reserved; another process is unlikely to take it before the server
+// does.
 std::string FreeAddress() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
@@ -173,7 +174,8 @@ TEST(DrainTest, SigtermUnderLoadLosesNothingThatWasAcknowledged) {
   for (int i = 0; i < kRanks; ++i) {
     threads.emplace_back([&, i] { Read(server.endpoint, i, acknowledged, stop, ending, reads); });
   }
-  // A read that waits for rows that never come, and longer than a drain may take, must not delay the exit.
+  // This read waits for rows that never come, for longer than a drain may take. It must not delay the exit of the
+  // server.
   threads.emplace_back([&] {
     const auto client = Client::Connect({.endpoint = server.endpoint, .call_timeout = kCallTimeout});
     const auto run = (*client)->OpenRun("drain", HandoffGeometry());
@@ -185,7 +187,7 @@ TEST(DrainTest, SigtermUnderLoadLosesNothingThatWasAcknowledged) {
   ending = true;
   const auto begin = std::chrono::steady_clock::now();
   server.process->Signal(SIGTERM);
-  // First the server reports that it is not ready, but still serves.
+  // At first, the server reports that it is not ready, but it still answers calls.
   WaitUntil([&] { return HttpGet(operations, "/readyz").code == 503; });
   EXPECT_EQ(HttpGet(operations, "/readyz").body, "draining\n");
   EXPECT_EQ(HttpGet(operations, "/healthz").code, 200);

@@ -22,7 +22,7 @@ namespace routing_replay::testing {
 using namespace server;  // NOLINT(google-build-using-namespace)
 
 inline constexpr std::chrono::seconds kCallTimeout(60);
-// Inside a test class `Run` is a member of ::testing::Test.
+// Tests need this name because inside a test class `Run` means the member function ::testing::Test::Run.
 using RunHandle = std::shared_ptr<Run>;
 
 class ServerTest : public ::testing::Test {
@@ -48,7 +48,7 @@ class ServerTest : public ::testing::Test {
     return *std::move(run);
   }
 
-  // For the server and for all clients that are created later.
+  // Makes the server, and all clients that are created later, use TLS.
   void UseTls(ServerConfig& config) {
     const auto made = MakeTestCertificates(certificates_.path(), kLocalNames);
     ASSERT_OK(made);

@@ -24,7 +24,8 @@ TEST(KillTest, WorkerKilledAndStartedAgainEndsWithTheExactRows) {
   for (int life = 0; life < 60 && status != 0; ++life) {
     ASSERT_OK_AND_ASSIGN(const auto worker,
                          Process::Start({RR_APPEND_WORKER, server.endpoint, "kill", "s", absl::StrCat(kRows), "5"}));
-    // Each of the first workers is killed after committing some rows: 12 of them commit a quarter of the sample.
+    // Each of the first 12 workers is killed after it has committed some rows. Together they commit about a quarter of
+    // the sample.
     committed += 40 + static_cast<int64_t>(random() % 400);
     auto ended = worker->Wait(std::chrono::milliseconds(1));
     const auto killed_by = std::chrono::steady_clock::now() + std::chrono::minutes(2);
@@ -117,7 +118,7 @@ TEST_F(LifeTest, AppendFromBeforeATruncateNeverLands) {
   ASSERT_OK_AND_ASSIGN(const SampleState truncated, run->Truncate("a", Producer::kRollout, 0, 0));
   EXPECT_EQ(truncated.revision, 1);
   ASSERT_OK(PutRows(*run, new_life, {0, 60}, {.sample = "a", .revision = 1}));
-  // Delayed appends of the earlier attempt: the next rows, and all rows.
+  // Now appends of the earlier attempt arrive late: one with the rows that would have come next, and one with all rows.
   for (const RowRange range : {RowRange{60, 100}, RowRange{0, 100}}) {
     EXPECT_THAT(PutRows(*run, old_life, range, {.sample = "a"}),
                 Fails(absl::StatusCode::kFailedPrecondition, Reason::kOldRevision));

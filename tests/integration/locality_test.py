@@ -1,7 +1,7 @@
-"""A server beside each of three rollout workers; every client is told one address. Bytes must cross the network only
-once.
+"""Each of three rollout workers has a server on its own host, and every client gets the address of only one server. The
+bytes of a row must cross the network only once.
 
-    locality_test.py RRCTL        # or the name of a role, as the test starts them
+    locality_test.py RRCTL        # or "work" or "train" instead of RRCTL: the test starts its processes so
 
 Addresses of the loopback interface stand for hosts. Workers and trainer are separate processes.
 """
@@ -37,7 +37,7 @@ def routes(host: str) -> list[np.ndarray]:
 
 
 def work() -> None:
-    """A rollout worker: appends its samples by every kind of call, and prints their handles."""
+    """Acts as a rollout worker: appends its samples, by `put` and `append` in turn, and prints their handles."""
     with rr.Client() as client:
         run = client.run(RUN, GEOMETRY)
         for i, rows in enumerate(routes(os.environ["ROUTING_REPLAY_PLACE"])):
@@ -49,7 +49,7 @@ def work() -> None:
 
 
 def train(column: list[int]) -> None:
-    """A trainer rank: fetches the samples whose handles it gets, and prints the ids."""
+    """Acts as a trainer rank: fetches the samples of these handles, and prints the ids."""
     sequences = [{"tokens": ROWS + 1} for _ in column]
     ends = [(ROWS + 1) * i for i in range(len(column) + 1)]
     batch = {"format": "THD", "sequences": sequences, "cu_seqlens_padded": ends, "total_rows": ends[-1]}
@@ -76,7 +76,7 @@ class LocalityTest(unittest.TestCase):
 
     @classmethod
     def process(cls, role: str, member: str, *words: str) -> object:
-        """Runs a role on the host of that member."""
+        """Runs "work" or "train" as a process on the host of the server `member`. Returns what it prints."""
         environment = {"ROUTING_REPLAY_ENDPOINT": member, "ROUTING_REPLAY_PLACE": member.partition(":")[0]}
         command = [sys.executable, __file__, role, *words]
         done = subprocess.run(command, env=os.environ | environment, stdout=subprocess.PIPE, check=True)
@@ -84,7 +84,7 @@ class LocalityTest(unittest.TestCase):
 
     @classmethod
     def moved(cls, name: str) -> list[int]:
-        """The value of a bytes counter on each server."""
+        """Returns the value of this counter on each server."""
         texts = [urllib.request.urlopen(f"http://{each}/metrics").read().decode() for each in cls.operations]
         return [
             int(float(line.split()[1])) for text in texts for line in text.splitlines() if line.startswith(name + " ")
@@ -95,10 +95,10 @@ class LocalityTest(unittest.TestCase):
         return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
 
     def test_bytes_cross_the_network_once(self) -> None:
-        # A worker's bytes go only to the server on its own host, …
+        # A worker's bytes go only to the server on its own host.
         self.assertEqual(self.received, [[BYTES, 0, 0], [BYTES, BYTES, 0], [BYTES, BYTES, BYTES]])
         self.assertEqual([handle >> 56 for handle in self.column], [1] * SAMPLES + [2] * SAMPLES + [3] * SAMPLES)
-        # … and from there to the rank that needs the rows. The rank is told the second server only.
+        # From there they go to the rank that needs the rows. The rank gets only the address of the second server.
         indices = self.process("train", self.members[1], json.dumps(self.column))
         self.assertEqual(self.moved("routing_replay_egress_bytes_total"), [BYTES] * 3)
         step = [rows for host in HOSTS for rows in routes(host)]
@@ -117,7 +117,8 @@ class LocalityTest(unittest.TestCase):
 
     def test_who_states_the_list_or_has_no_server_beside_it(self) -> None:
         for endpoint in ("shard:" + ",".join(self.members), self.members[2]):
-            with rr.Client(endpoint) as client:  # The client runs on the host of all three members.
+            # All three addresses are of this machine, so no server is the nearest one.
+            with rr.Client(endpoint) as client:
                 run = client.run(RUN, GEOMETRY)
                 self.assertEqual((run.place, run.places), ("", [f"{host}:" for host in HOSTS]))
                 self.assertEqual(len(run.list()), 3 * SAMPLES)

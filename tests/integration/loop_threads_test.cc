@@ -33,10 +33,11 @@ std::string ThreadName() {
   return name;
 }
 
-// Intercepts waits of this process's threads, and their operations on RocksDB's logs.
+// Learns from the functions below when a thread of this process waits, or syncs a log of RocksDB, and can hold up these
+// syncs.
 class Hooks {
  public:
-  // Never destroyed, because threads of RocksDB outlive the tests.
+  // The object is never destroyed, because threads of RocksDB outlive the tests.
   static Hooks& Get() {
     static auto* hooks = new Hooks();
     return *hooks;
@@ -70,11 +71,11 @@ class Hooks {
     blocked_ = false;
     changed_.NotifyAll();
   }
-  // Waits for so many syncs since Block; the last one is still blocked.
+  // Waits until `syncs` syncs have begun since Block. The last one is still held up.
   void AwaitSyncs(int syncs) {
     Await([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return syncs_ >= syncs; });
   }
-  // Waits for so many appends in RocksDB's queue, behind the one that writes.
+  // Waits until `appends` appends are in RocksDB's queue, behind the one that is being written.
   void AwaitQueue(int appends) {
     Await([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return waiting_ >= appends; });
   }
@@ -116,8 +117,8 @@ RR_HOOK int fsync(int fd) {
   return static_cast<int>(syscall(SYS_fsync, fd));
 }
 
-// RocksDB's queue of writers waits on conditions on the thread's own stack; conditions that workers share are
-// elsewhere.
+// Counts the threads that wait in RocksDB's queue of writers. They wait on a condition variable on their own stack; a
+// worker that waits for work uses one that all workers share, which is not on its stack.
 RR_HOOK int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex) {
   using Wait = int (*)(pthread_cond_t*, pthread_mutex_t*);
 #ifdef RR_THREAD_SANITIZER
@@ -195,7 +196,7 @@ TEST_F(RocksLoopThreadsTest, ReadsAreAnsweredWhileASyncDoesNotEnd) {
   for (auto& put : puts) EXPECT_OK(put.get());
 }
 
-// One connection, and therefore one loop thread.
+// Both appenders use the same connection, and therefore the same loop thread.
 TEST_F(RocksLoopThreadsTest, AStreamIsCreditedWhileAnotherWaitsForItsSync) {
   Hooks::Get().Block();
   const auto appender = run_->NewAppender({});
@@ -209,7 +210,8 @@ TEST_F(RocksLoopThreadsTest, AStreamIsCreditedWhileAnotherWaitsForItsSync) {
   EXPECT_OK(other->Flush(kCallTimeout));
 }
 
-// Records the loop threads that ask for the time.
+// A clock that records which loop threads have asked for the time. Each call does, so the clock shows which thread has
+// served it.
 class LoopClock final : public Clock {
  public:
   Time Now() const override {
@@ -279,7 +281,7 @@ class RedisLoopThreadsTest : public ServerTest {
             .store = absl::StrCat("redis://127.0.0.1:", redis_->ports().client),
             .sweep_interval = std::chrono::hours(1)};  // A sweep would read records of runs, too.
   }
-  // Number of calls of a command, including calls from scripts.
+  // Returns how often Redis has run this command so far, also from scripts.
   int64_t Calls(absl::string_view command) {
     const auto stats = redis_->Ask(RedisCommand({"INFO", "commandstats"}));
     EXPECT_OK(stats);
@@ -352,7 +354,7 @@ TEST_F(RedisLoopThreadsTest, AStatOfManySamplesIsAFewPipelines) {
     request.add_samples(absl::StrCat(i));
     request.add_samples(absl::StrCat("none", i));
   }
-  // If the server has cached the sample, it calls a script instead of HGETALL.
+  // The server reads the record of a sample with HGETALL, or with a script (EVAL) if it has the sample in its cache.
   const int64_t looks = Calls("hgetall") + Calls("eval"), runs = Calls("getrange");
   grpc::ClientContext context;
   v1::StatResponse response;

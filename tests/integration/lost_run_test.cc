@@ -1,5 +1,5 @@
-// A server has lost a run, which may have been created there again. An incomplete answer must never be returned as
-// complete, and a checkpoint must never remove samples that only it still has.
+// A server has lost a run, and the run may have been created there again. A client must never return an incomplete
+// answer as complete, and a new checkpoint must keep samples that only the previous checkpoint still has.
 #include <gmock/gmock.h>
 
 #include <utility>
@@ -33,7 +33,7 @@ class LostRunTest : public ::testing::TestWithParam<size_t> {
     }
   }
 
-  // Has the effect of restarting a server with a memory store.
+  // Drops the run on one server, which has the same effect as restarting a server with a memory store.
   void Lose(size_t server) {
     ASSERT_OK_AND_ASSIGN(const auto part, ConnectTo(servers_.endpoints[server])->JoinRun("run"));
     ASSERT_OK_AND_ASSIGN(const ReleaseOutcome lost, part->Drop());
@@ -85,10 +85,10 @@ TEST_P(LostRunTest, IsNeverTakenForTheWhole) {
     ASSERT_OK_AND_ASSIGN(const auto states, run->List());
     EXPECT_EQ(static_cast<int64_t>(states.size()), left_);
   }
-  // The next checkpoint keeps the samples of the previous one, …
+  // The next checkpoint keeps the samples of the previous one.
   ASSERT_OK_AND_ASSIGN(const ExportOutcome whole, ExportNext(*again));
   EXPECT_EQ(whole.samples, kSamples);
-  // … and an import restores them in the run.
+  // An import restores these samples in the run.
   ASSERT_OK_AND_ASSIGN(const ImportOutcome restored, ImportRun(*client, Path()));
   EXPECT_EQ(restored.appended, kSamples - left_);
 }

@@ -28,10 +28,10 @@ from messages import SERVICE, Messages
 SERVER = sys.argv[1]
 M = Messages.read(Path(sys.argv[2]))
 MIB = 1 << 20
-PATIENCE = 120  # Seconds; a passing test needs far less.
+PATIENCE = 120  # Seconds that the test waits for anything; a passing test needs far less.
 OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 LISTEN = ["--listen", "127.0.0.1:0", "--operations-listen", "127.0.0.1:0"]
-RANGES = 4096  # Ranges of unrecorded rows in a sample that has many.
+RANGES = 4096  # Ranges of unrecorded rows that `put_ranges` puts by default.
 
 
 class MemoryBoundTest(unittest.TestCase):
@@ -90,7 +90,7 @@ class MemoryBoundTest(unittest.TestCase):
         self.call("OpenRun", request)
 
     def put(self, run: str, sample: str, row: int = 0, rows: int = 1, unrecorded=(), **fields) -> None:
-        """Rows whose recorded ids are all expert 1."""
+        """Puts rows whose recorded ids are all expert 1."""
         request = M.AppendRequest(run=run)
         append = request.append
         append.sample, append.row_start, append.rows = sample, row, rows
@@ -108,7 +108,8 @@ class MemoryBoundTest(unittest.TestCase):
         return self.call("Put", request)
 
     def put_ranges(self, run: str, sample: str, row: int = 0, ranges: int = RANGES) -> None:
-        """Ranges of unrecorded rows: every second row, starting with the first."""
+        """Puts 2 * ranges rows, of which every second one is unrecorded, starting with the first: so there are as many
+        ranges as possible."""
         holes = [(row + 2 * i, row + 2 * i + 1) for i in range(ranges)]
         return self.put(run, sample, row, 2 * ranges, holes)
 
@@ -119,7 +120,7 @@ class MemoryBoundTest(unittest.TestCase):
         raise AssertionError("the server is gone")
 
     def highest(self) -> int:
-        """The peak of resident memory so far."""
+        """Returns the peak of the server's resident memory so far, in bytes."""
         for line in Path(f"/proc/{self.server.pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
@@ -146,7 +147,8 @@ class MemoryBoundTest(unittest.TestCase):
         self.assertEqual(b"".join(answer.payload for answer in answers), b"\1")
 
     def at_once(self, count: int, ask) -> list:
-        """Results of `count` concurrent calls of ask(): an answer, or the code of a rejection."""
+        """Calls ask(0), …, ask(count - 1) at the same time. Returns for each the answer, or the status code if it was
+        rejected."""
 
         def one(index):
             try:
@@ -251,7 +253,8 @@ class MemoryBoundTest(unittest.TestCase):
         calls = [read(M.ReadRequest(run="r", samples=[M.SampleRead(sample="a")])) for _ in range(120)]
         for call in calls:
             self.addCleanup(call.cancel)
-        # Each call that was not rejected has an answer in flight.
+        # Waits until the server has counted all reads. Nobody receives the answers, so each call that was not rejected
+        # keeps its answer in memory.
         self.wait_for(lambda: self.metric("routing_replay_reads_total") >= 120)
         self.others_are_served()
         self.check(before, 450)

@@ -1,4 +1,4 @@
-"""The message classes of one version of the protocol, from its descriptors alone."""
+"""Builds the message classes of one version of the protocol from a file of descriptors, without generated code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ SERVICE = f"/{PACKAGE}.RoutingReplay/"
 
 
 def _status() -> descriptor_pb2.FileDescriptorProto:
-    """google.rpc.Status, which carries the details of failed calls; the client does not depend on its package."""
+    """Returns the definition of google.rpc.Status, which carries the details of failed calls. It is made here so that
+    the tests do not need the package googleapis-common-protos."""
     file = descriptor_pb2.FileDescriptorProto(name="google/rpc/status.proto", package="google.rpc", syntax="proto3")
     file.dependency.append("google/protobuf/any.proto")
     kinds = descriptor_pb2.FieldDescriptorProto
@@ -30,7 +31,8 @@ def _status() -> descriptor_pb2.FileDescriptorProto:
 
 
 class Messages:
-    """The protocol's message classes: messages.SampleState by name, messages.answer("Stat") by method."""
+    """The message classes of the protocol. messages.SampleState is the class of this name; messages.answer("Stat") is
+    the class of the answers of this method."""
 
     def __init__(self, descriptors: bytes) -> None:
         self.files = descriptor_pb2.FileDescriptorSet.FromString(descriptors)
@@ -57,7 +59,8 @@ class Messages:
         return self._class(self.methods()[method].output_type.full_name)
 
     def error_detail(self, details: bytes) -> Any:
-        """The ErrorDetail in a failed call's grpc-status-details-bin, or an empty one."""
+        """Returns the ErrorDetail in `details`, which is the value of grpc-status-details-bin of a failed call; an
+        empty one if there is none."""
         status = self._class("google.rpc.Status").FromString(details)
         return self.ErrorDetail.FromString(status.details[0].value if status.details else b"")
 

@@ -143,7 +143,7 @@ TEST_F(OperationsTest, AStoreThatIsAwayMakesTheServerUnreadyAndLeavesItAlive) {
 TEST_F(OperationsTest, TokensAreAskedForWhereRunsAreNamed) {
   const ScratchDirectory directory;
   const std::string file = directory.path() + "/tokens";
-  // SHA-256 of "reader", "boss" and "tenant".
+  // The hashes are the SHA-256 of the tokens "reader", "boss" and "tenant".
   std::ofstream(file) << R"([
     {"name": "r", "sha256": "3d0941964aa3ebdcb00ccef58b1bb399f9f898465e9886d5aec7f31090a0fb30", "runs": [""], "scopes": ["read"]},
     {"name": "b", "sha256": "a5e7c002443743c5836758c7d1cd8ddefd9fcf2061daa0efaac683fb99966057", "runs": [""], "scopes": ["admin"]},
@@ -164,7 +164,7 @@ TEST_F(OperationsTest, TokensAreAskedForWhereRunsAreNamed) {
   }
 }
 
-// Open access causes a warning, because the setting may have been forgotten.
+// A server that everybody can reach without a token warns of this, because the user may have forgotten --token-file.
 TEST_F(OperationsTest, OpenAccessIsToldOf) {
   ServerConfig config;
   config.listen = {"0.0.0.0:0"};
@@ -181,7 +181,7 @@ class CapturedLog {
  public:
   CapturedLog() { StartLogging(LogFormat::kJson, &out_); }
   ~CapturedLog() { StartLogging(LogFormat::kText); }
-  // Requires that no thread is logging.
+  // May only be called while no thread is logging.
   std::vector<nlohmann::json> Lines() const {
     std::vector<nlohmann::json> lines;
     for (const auto& line : absl::StrSplit(out_.str(), '\n', absl::SkipEmpty())) {

@@ -154,7 +154,8 @@ void ReadUntil(const std::string& endpoint, uint64_t seed, const Sealed& sealed,
   }
 }
 
-// Moves slots that hold keys to the next master while they are in use.
+// Moves slots that hold keys from master to master, while clients use these keys, until `stop`. Returns the number of
+// moved slots.
 int Reshard(RedisClusterProcess& cluster, const std::atomic<bool>& stop) {
   int moved = 0;
   for (int from = 0; !stop; from = (from + 1) % RedisClusterProcess::kMasters) {

@@ -30,7 +30,7 @@ std::vector<uint8_t> Bytes(const std::vector<T>& values) {
   return {bytes.begin(), bytes.end()};
 }
 
-// Decoder layers 1 and 3 of 4 are MoE, E 64, K 4.
+// The run has four decoder layers, of which 1 and 3 are MoE layers, with E 64 and K 4.
 class RejectionTest : public ServerTest {
  protected:
   void SetUp() override {

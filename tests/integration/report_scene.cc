@@ -2,9 +2,9 @@
 //
 //   report_scene ENDPOINT RUN [SAMPLES [ROWS [LABEL]]]
 //
-// LABEL: weight label of one additional sample. Qwen3-30B-A3B's shape; 24 groups; a weight version per two groups, and
-// some samples that span an update; gaps in some samples; and a trainer whose choices differ in some rows, more often
-// in later layers.
+// LABEL: adds one sample whose weights have this label. The run has the shape of Qwen3-30B-A3B, 24 groups, and a new
+// weight version after every two groups. Some samples have rows of two weight versions, and some have gaps. It also has
+// the choices of a trainer, which differ from the engine's in some rows, more often in later layers.
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -18,8 +18,8 @@ namespace {
 
 constexpr int64_t kGroups = 24;
 
-// The choices of a trainer's router: one of `one_in` choices has another expert, and three times as many have another
-// order.
+// Returns the choices of a trainer's router. One choice in `one_in` has another expert, and one in 3 * `one_in` has the
+// same experts in another order; `one_in` falls from layer to layer.
 Routes AsTheTrainerHasIt(Routes routes, std::mt19937_64& random) {
   for (int64_t row = 0; row < routes.rows; ++row) {
     for (int32_t layer = 0; layer < routes.layers; ++layer) {

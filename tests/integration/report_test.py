@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from browser import Browser, find_browser
 
 SERVER, RRCTL, SCENE = sys.argv[1:4]
-PATIENCE = 120  # Seconds; a passing test needs far less.
+PATIENCE = 120  # Seconds that the test waits for anything; a passing test needs far less.
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">{{data}}"
 
 
@@ -130,7 +130,7 @@ class FiguresTest(ReportTest):
         for key, total in totals.items():
             self.assertEqual(sum(layer[key] for layer in data["mismatch"]["layers"]), total, key)
         self.assertGreater(totals["other_experts"], 0)
-        # Each row counts once, so versions and groups together have all rows of the run.
+        # Each row counts for exactly one weight version, so the versions together have all rows.
         rows = sum(version["rows"] for version in data["weight_versions"])
         self.assertEqual(rows, data["load"][0]["rows"])
 

@@ -87,7 +87,7 @@ TEST_F(ResumeTest, ASampleOfAnotherGroupWasNotReleased) {
   ASSERT_OK_AND_ASSIGN(const ExportOutcome all, ExportRun(*run_, directory_ / "3", {.previous = directory_ / "1"}));
   EXPECT_EQ(all.samples, 1);
   EXPECT_EQ(all.written, 0);
-  // If the sample is created again, it has its new group until an import restores the exported one.
+  // If the sample is created again in another group, an import restores the exported sample with its group.
   ASSERT_OK(PutRows(*run_, MakeRandomRoutes(run_->geometry(), 20, 0), {0, 20}, {.sample = "s0", .group = 3}));
   ASSERT_OK(ImportRun(*client_, directory_ / "3"));
   ASSERT_OK_AND_ASSIGN(const SampleState state, run_->Stat("s0"));

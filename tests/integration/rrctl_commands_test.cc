@@ -14,7 +14,7 @@ using namespace client;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-// The expected output of `get` for `routes` with `unrecorded` rows.
+// Returns what `get` must print for the rows `range` of `routes`, of which the rows `unrecorded` are not recorded.
 Document ExpectedRows(const Geometry& geometry, const RandomRoutes& routes, const std::vector<int32_t>& ordinals,
                       RowRange range, RowRange unrecorded) {
   Document rows = Document::array();

@@ -24,11 +24,11 @@ import unittest
 from pathlib import Path
 
 SERVER, RRCTL = sys.argv[1:3]
-PATIENCE = 60  # Seconds; a passing test needs far less.
+PATIENCE = 60  # Seconds that the test waits for anything; a passing test needs far less.
 
 
 def npy(rows, layers, k, ids):
-    """An .npy file of int32 ids [rows, layers, k] in C order."""
+    """Returns the bytes of an .npy file with int32 ids [rows, layers, k] in C order."""
     header = f"{{'descr': '<i4', 'fortran_order': False, 'shape': ({rows}, {layers}, {k}), }}"
     header += " " * (-(len(header) + 11) % 64) + "\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + struct.pack(f"<{len(ids)}i", *ids)
@@ -46,7 +46,8 @@ reserved = []
 
 
 def reserve_address():
-    """A free port that stays reserved while this program runs, even after the server on it was killed."""
+    """Returns an address with a free port. The port stays reserved while this program runs, so a killed server can be
+    started again on it."""
     reserved.append(socket.socket())
     for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
         reserved[-1].setsockopt(socket.SOL_SOCKET, option, 1)
@@ -72,7 +73,7 @@ class Server:
 
 
 class Terminal:
-    """A process on a terminal of its own."""
+    """A process that runs on its own pseudo-terminal."""
 
     def __init__(self, *words, rows=24, columns=200, **environment):
         env = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm"} | environment
@@ -234,7 +235,7 @@ class CommandsTest(RrctlTest):
     def test_a_reader_that_goes_away_is_no_failure(self):
         self.drop_at_end("gone")
         self.json("put", "gone", "s", "-", "--experts", "128", stdin=rows_file(3000, 8, 8))
-        for ignored in (False, True):  # Whether the caller of rrctl ignores SIGPIPE.
+        for ignored in (False, True):  # The result must be the same whether or not the caller of rrctl ignores SIGPIPE.
             process = subprocess.Popen(
                 [RRCTL, "get", "gone", "s"],
                 stdout=subprocess.PIPE,
@@ -247,7 +248,8 @@ class CommandsTest(RrctlTest):
             with process.stderr:
                 self.assertEqual(process.stderr.read(), b"")
             self.assertEqual(process.wait(PATIENCE), -signal.SIGPIPE)
-        with open("/dev/full", "w") as full:  # Other errors of writing are failures.
+        # An error of writing other than a closed pipe is a failure: /dev/full is always full.
+        with open("/dev/full", "w") as full:
             done = subprocess.run([RRCTL, "ls"], stdout=full, stderr=subprocess.PIPE, check=False)
         self.assertEqual(done.returncode, 1)
         self.assertIn(b"cannot write to standard output", done.stderr)
@@ -293,7 +295,8 @@ class ShardTest(unittest.TestCase):
 
 
 class LayoutTest(RrctlTest):
-    """Two samples, packed, over two pipeline, two context and two tensor ranks."""
+    """Layouts of a micro-batch of two packed samples, on two pipeline, two context-parallel and two tensor-parallel
+    ranks."""
 
     def description(self, **more):
         sequences = [{"sample": "a", "tokens": 13}, {"sample": "b", "tokens": 16}]
@@ -321,7 +324,8 @@ class LayoutTest(RrctlTest):
         for sample, (name, rows) in enumerate([("a", 12), ("b", 15)]):
             flat = [i for row in range(rows) for layer in range(4) for i in ids(sample, row, layer)]
             self.run_rrctl("put", "layouts", name, "-", "--experts", "128", stdin=npy(rows, 4, 2, flat))
-        # The ids of context rank 1, as if its rows were contiguous, for the layers of the first stage.
+        # These ids contain two mistakes for `diagnose` to find: context rank 1 has contiguous rows instead of its
+        # zigzag rows, and they are of the first pipeline stage's layers instead of the second's.
         flat = [i for row in range(8) for layer in (0, 1) for i in ids(1, row, layer)]
         with tempfile.NamedTemporaryFile(suffix=".npy") as file:
             Path(file.name).write_bytes(npy(8, 2, 2, flat))

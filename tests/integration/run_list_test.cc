@@ -25,7 +25,7 @@ class RunListTest : public ServerTest {
     StartServer();
     const Geometry geometry = LargeGeometry();
     for (int i = 0; i < runs; ++i) names_.push_back(OpenRun(absl::StrCat("run/", 10000 + i), geometry)->name());
-    // A client without our settings, which accepts messages of up to 4 MiB.
+    // A client without the settings of our client library: gRPC's default accepts messages of at most 4 MiB.
     stub_ = v1::RoutingReplay::NewStub(grpc::CreateChannel(server_->advertised(), grpc::InsecureChannelCredentials()));
   }
   v1::ListRunsResponse Page(const v1::ListRunsRequest& request) {

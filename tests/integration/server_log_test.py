@@ -42,7 +42,8 @@ class ServerLogTest(unittest.TestCase):
         return [json.loads(line)["event"] for line in server.stderr.read().splitlines()]
 
     def test_it_waits_for_redis_and_says_so(self):
-        # Runs both servers at once, because each attempt to reach Redis takes 5 s, also during a shutdown.
+        # Runs both servers at the same time to save time: each attempt to reach Redis takes 5 s, also during a
+        # shutdown.
         later, asked_to_end = free_port(), free_port()
         operations = f"127.0.0.1:{free_port()}"
         goes_on = self.start("--store", f"redis://127.0.0.1:{later}")
@@ -57,7 +58,7 @@ class ServerLogTest(unittest.TestCase):
                 self.assertIn(f"\n{line}", metrics)
         ends.send_signal(signal.SIGTERM)
         with self.subTest("and starts when Redis does"):
-            redis = shutil.which("redis-server") or shutil.which("redis-check-rdb")  # The same program under two names.
+            redis = shutil.which("redis-server") or shutil.which("redis-check-rdb")  # Both names are the same program.
             if redis is None:
                 self.skipTest("there is no redis-server (Debian: redis-tools)")
             command = ["redis-server", "--port", str(later), "--save", "", "--dir", self.directory]
@@ -113,7 +114,7 @@ class ServerLogTest(unittest.TestCase):
         while not endpoint.exists():
             self.assertIsNone(server.poll())
             time.sleep(0.01)
-        # Each request logs at least 100 bytes, together five times what the pipe holds.
+        # The server logs at least 100 bytes for each of these 200 requests: together five times what the pipe can hold.
         for level in ("info", "warning") * 100:
             body, headers = json.dumps({"level": level}).encode(), {"Content-Type": "application/json"}
             urlopen(Request(f"http://{operations}/api/v1/log-level", body, headers), timeout=60).read()

@@ -23,7 +23,7 @@ inline std::unique_ptr<Client> ConnectTo(const std::string& endpoint) {
   return *std::move(client);
 }
 
-// Several servers in this process.
+// Starts several independent servers in this process.
 struct Servers {
   explicit Servers(size_t count) {
     for (size_t i = 0; i < count; ++i) {

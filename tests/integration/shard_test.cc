@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::chrono::seconds kLong(60);
 
-// The parts of a state that do not depend on the server.
+// Returns as text the parts of a sample state that must be equal on one server and on several.
 std::string Comparable(const SampleState& s) {
   std::string text = absl::StrCat(s.sample, " ", BareHandle(s.handle), " group ", s.group, " rows ", s.committed_rows,
                                   " revision ", s.revision, " tokens ", s.num_tokens.value_or(-1), " unrecorded ");
@@ -175,7 +175,7 @@ TEST_P(SameTest, AsOneServer) {
   for (int round = 0; round < 6; ++round) {
     for (int i = 0; i < 15; ++i) Write();
     ExpectSameAnswers(*sharded_);
-    // A client that created none of the samples.
+    // A client that has created none of the samples must get the same answers.
     const auto client = ConnectTo(several_.endpoint());
     ASSERT_OK_AND_ASSIGN(const auto run, client->JoinRun("same"));
     ExpectSameAnswers(*run);
@@ -240,7 +240,7 @@ TEST(ShardTest, AForkSharesTheBytesOfItsParent) {
   ASSERT_OK_AND_ASSIGN(const ServerSummary after, client->GetServerInfo());
   EXPECT_EQ(after.samples, 21);
   EXPECT_LT(after.stored_bytes - before.stored_bytes, before.stored_bytes);
-  // On another server there are no rows to share.
+  // A fork whose id leads to another server than its parent's cannot share rows with it, so it is rejected.
   int i = 0;
   const ShardMembers members = *ShardMembers::Parse(servers.endpoint());
   while (members.PlaceOf(absl::StrCat("fork", i)) == members.PlaceOf("parent")) ++i;
@@ -307,7 +307,7 @@ TEST(ShardTest, AStepGoesOnWithoutTheServerThatIsKilled) {
     }
     ASSERT_OK(appender->Flush(kLong));
   }
-  // Asks each server for its own samples.
+  // Asks each server by itself which samples it holds.
   std::vector<std::set<std::string>> held(kServers);
   for (size_t i = 0; i < kServers; ++i) {
     const auto alone = ConnectTo(endpoints[i]);
@@ -318,7 +318,7 @@ TEST(ShardTest, AStepGoesOnWithoutTheServerThatIsKilled) {
   }
   const std::set<std::string>& dead = held[3];
 
-  // Kills the server when the record of sample `at` has come.
+  // Kills the server `victim` when the read has delivered the record of sample number `at`.
   class KillingSink final : public ReadSink {
    public:
     KillingSink(Process& victim, int32_t at) : victim_(victim), at_(at) {}
@@ -338,7 +338,8 @@ TEST(ShardTest, AStepGoesOnWithoutTheServerThatIsKilled) {
     const int32_t at_;
   };
   request.max_message_bytes = 64 << 10;
-  // Requests every sample several times, which is more than the server can have sent when it is killed.
+  // The read requests every sample several times, so that the server has certainly not sent all of them when it is
+  // killed.
   constexpr int kTimes = 5;
   ReadRequest step = request;
   for (int i = 1; i < kTimes; ++i) {
@@ -355,7 +356,7 @@ TEST(ShardTest, AStepGoesOnWithoutTheServerThatIsKilled) {
   }
   EXPECT_GT(unavailable, 0);
 
-  // A new client: samples of the other servers are exact, and they accept new rows.
+  // For a new client, too, the samples on the other servers are exact and accept new rows.
   const auto late = ConnectTo(endpoint);
   ASSERT_OK_AND_ASSIGN(const auto joined, late->JoinRun("step"));
   for (const RunHandle& reader : {run, joined}) {

@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from browser import Browser, find_browser
 
 SERVER, RRCTL, SCENE = sys.argv[1:4]
-PATIENCE = 120  # Seconds; a passing test needs far less.
-# Figures that change even if no client is active; all others can be compared.
+PATIENCE = 120  # Seconds that the test waits for anything; a passing test needs far less.
+# Metrics that change even if no client is active. All others must be equal on the page and in /metrics.
 MOVING = {"process_resident_memory_bytes", "routing_replay_oldest_sample_idle_seconds"}
 
 
@@ -43,7 +43,7 @@ def wait_for(condition):
 
 
 def metrics_of(base):
-    """The value of each series, by its name with labels."""
+    """Returns the value of each time series in /metrics, by its name with labels."""
     lines = fetch(base + "/metrics")[1].splitlines()
     return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
 

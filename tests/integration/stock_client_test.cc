@@ -10,7 +10,8 @@ namespace routing_replay::testing {
 using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
-// 5 rows, 2 MoE layers (decoder layers 1 and 2 of 3), K 2, ids of E 16 as u8, all layers.
+// The sample has 5 rows and 3 decoder layers, of which 1 and 2 are MoE layers with E 16 and K 2. Its tensor is u8 and
+// has columns for all layers.
 constexpr int kRows = 5;
 uint8_t Id(int row, int layer, int slot) { return static_cast<uint8_t>((3 * row + 5 * layer + slot) % 16); }
 
@@ -166,7 +167,8 @@ TEST_F(StockClientTest, RejectionCarriesItsDetail) {
   v1::AppendAck ack;
   const grpc::Status status = stub_->Put(&context, request, &ack);
   EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT);
-  // google.rpc.Status: code 1, message 2, details 3 = Any{type_url 1, value 2}.
+  // The details are a serialized google.rpc.Status, which has no generated class here: its field 3 is an Any, with the
+  // type URL followed by the value. Skips the tag and the length of the value, two bytes.
   const std::string& details = status.error_details();
   const size_t at = details.find("type.googleapis.com/routing_replay.v1.ErrorDetail");
   ASSERT_NE(at, std::string::npos);

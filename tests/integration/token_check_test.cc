@@ -33,7 +33,7 @@ TEST_F(TokenCheckTest, TwoWorkersWithOneId) {
 }
 
 TEST_F(TokenCheckTest, RegeneratedWithoutRestart) {
-  // The same prompt, but another and shorter answer from row 300 on.
+  // The sample is generated again: the prompt is the same, but from token 300 on there is another, shorter answer.
   std::vector<uint32_t> tokens = MakeTokens(501, 3);
   std::copy_n(tokens_.begin(), 300, tokens.begin());
   const RandomRoutes other = MakeRandomRoutes(geometry_, 500, 3);

@@ -56,7 +56,8 @@ def roll_out(run: rr.Run, steps: range, life: int = 0) -> list[str]:
 
 
 class Training:
-    """The files of a training run: its own checkpoint, the digests of replayed steps, and the run's checkpoint."""
+    """A training run, which has these files: the trainer's own state, the digests of replayed steps, and the
+    checkpoints of the run's samples."""
 
     def __init__(self, directory: Path) -> None:
         self.replayed = directory / "replayed"
@@ -68,7 +69,7 @@ class Training:
         return json.loads(self.state.read_text()) if self.state.exists() else 0
 
     def last_samples(self) -> Path | None:
-        """The newest checkpoint of the run."""
+        """Returns the newest complete checkpoint of the run's samples."""
         whole = [path for path in self.samples.glob("*") if path.name.isdecimal()]
         return max(whole, key=lambda path: int(path.name), default=None)
 
@@ -98,8 +99,8 @@ class Training:
                 print(step, digest.hexdigest(), file=log, flush=True)
                 self.enter(step, "replayed")
                 if (step + 1) % STEPS_PER_CHECKPOINT == 0:
-                    # The training run's own checkpoint comes first: after it, released samples are never requested
-                    # again.
+                    # The trainer's own state is written first: a trainer that resumes from it never reads the samples
+                    # again that are released below.
                     written = self.state.with_suffix(".new")
                     written.write_text(json.dumps(step + 1))
                     written.replace(self.state)
@@ -116,8 +117,8 @@ class Training:
                     self.enter(step, "released")
 
     def run_until(self, endpoint: str, phase: str, step: int) -> bool:
-        """Kills the trainer in this phase of the first step from `step` on that has it. Returns False if the trainer
-        ended before."""
+        """Runs the trainer, and kills it when it is in this phase of step `step` or of a later step. Returns False if
+        the trainer ended before that."""
         self.phase.unlink(missing_ok=True)
         trainer = PROCESSES.Process(target=self.train, args=(endpoint,))
         trainer.start()
@@ -182,7 +183,7 @@ class TrainingResumeTest(unittest.TestCase):
         run = client.run(RUN, GEOMETRY, resume_at=next_step)
         self.assertEqual(run.dropped.samples, 0)
         self.assertEqual(self.digests_of(run, range(next_step)), digests)
-        # Steps since the checkpoint were lost with the server, and are generated again.
+        # The samples of the steps since the checkpoint were lost with the server, so they are generated again.
         self.assertEqual([rows.status for rows in run.read(names(next_step))], ["NOT_FOUND"] * SAMPLES)
         self.assertEqual(roll_out(run, range(next_step, STEPS)), expected[next_step:])
         self.assertTrue(self.training.run_to_end(self.server.endpoint))

@@ -42,7 +42,7 @@ class EnginesTest(unittest.TestCase):
         self.addCleanup(self.client.close)
 
     def enterContext_(self, context: Any) -> Any:
-        """unittest.TestCase has enterContext only from Python 3.11 on."""
+        """Does what TestCase.enterContext does, which exists only from Python 3.11 on."""
         value = context.__enter__()
         self.addCleanup(context.__exit__, None, None, None)
         return value

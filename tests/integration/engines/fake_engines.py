@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-# A Hugging Face config.json. Layer 0 is dense: engines report zeros for it.
+# The model's Hugging Face config.json. Its layer 0 is dense, so engines report zeros for this layer.
 CONFIG = {
     "model_type": "qwen3_moe",
     "architectures": ["Qwen3MoeForCausalLM"],
@@ -92,12 +92,14 @@ class FakeEngine(ThreadingHTTPServer):
         self.server_close()
 
     def answers(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The growing answer. Each item contains all of it so far, except in streams of deltas."""
+        """Yields the events of a stream; without streaming, the last one is the answer. Each contains the whole answer
+        so far, except in streams of vLLM, whose events contain only what is new."""
         raise NotImplementedError
 
 
 class FakeVllm(FakeEngine):
-    """`/v1/completions` with token ids as the prompt, and the route that takes and returns tokens."""
+    """Answers `/v1/completions` with token ids as the prompt, and `/inference/v1/generate`, which takes and returns
+    token ids."""
 
     def answers(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         if path == "/inference/v1/generate":
@@ -142,7 +144,7 @@ class FakeVllm(FakeEngine):
 
 
 class FakeSglang(FakeEngine):
-    """`/generate` with input_ids. In a stream, each event carries the whole answer so far."""
+    """Answers `/generate` with input_ids. In a stream, each event carries the whole answer so far."""
 
     def answers(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         prompt, start = body["input_ids"], body.get("routed_experts_start_len", 0)
