@@ -45,10 +45,12 @@ namespace {
 constexpr std::chrono::milliseconds kRejectingTime(500);
 constexpr std::chrono::milliseconds kPoll(5);
 constexpr int64_t kSweptAtATime = 1000;  // Expired samples removed at a time: few, so that appends are not delayed.
-// Between checks of memory and of the TLS files: reading three small files is cheaper than watching them.
+// Time between two checks of memory and of the TLS files. Reading three small files once a second is cheaper than
+// watching them.
 constexpr std::chrono::milliseconds kUpkeep(1000);
 
-// A socket is protected by the mode of its path, and its clients are on this machine. `tls`: null for plaintext.
+// Unix sockets are served without TLS: the mode of the path protects them, and their clients are on this machine.
+// `tls`: null for plaintext.
 std::shared_ptr<grpc::ServerCredentials> CredentialsFor(ServedTls* tls, const std::string& address) {
   const bool plain = tls == nullptr || absl::StartsWith(address, "unix:");
   return plain ? grpc::InsecureServerCredentials() : tls->NewCredentials();
@@ -64,8 +66,8 @@ ConnectionLimits LimitsOf(const ServerConfig& config) {
 void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder& builder) {
   SetPeerLimits(config.stall_timeout, builder);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_streams);
-  // gRPC holds messages in transfer: it ends calls if they take more than all credit plus this many of the longest
-  // messages.
+  // gRPC counts the memory of messages in transfer and ends calls if it exceeds this quota: the whole memory budget,
+  // which credit covers, plus 16 of the longest messages.
   constexpr int64_t kMostMessages = 16;
   grpc::ResourceQuota quota("connections");
   quota.Resize(static_cast<size_t>(std::min(config.memory_budget, INT64_MAX / 2)) +
@@ -308,12 +310,12 @@ absl::Status GrpcServer::Listen() {
   sweeper_ = std::make_unique<PeriodicThread>([this] {
     const int64_t removed = store_->Sweep(kSweptAtATime);
     metrics_.expired.Increment(static_cast<double>(removed));
-    // A full batch means that more samples are waiting.
+    // If a full batch was removed, more samples may have expired, so it continues at once.
     return removed < kSweptAtATime ? config_.sweep_interval : std::chrono::milliseconds(1);
   });
   upkeep_ = std::make_unique<PeriodicThread>([this, trim = MemoryTrim()]() mutable {
     if (tls_ != nullptr) ReloadTls();
-    // The budget does not include the store's cache, which is part of the server's memory.
+    // Adds the store's cache, which the budget excludes, because the process needs its memory, too.
     const int64_t cache = config_.memory_budget - budget_->limit();
     trim.Look(budget_->used() + cache + context_.control_memory.used() + context_.read_requests.used());
     return kUpkeep;
@@ -364,7 +366,8 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
     if (direct_ != nullptr) direct_->Drain();
     const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), patience);
     RejectNewCalls(deadline);
-    // gRPC waits for running handlers, however long they take; those that wait for the store are answered in time.
+    // Shutdown of the gRPC server waits for running handlers, however long they take. At the deadline the store is
+    // abandoned, so handlers that wait for it get an answer.
     std::promise<void> drained;
     std::thread giving_up([&] {
       drained.get_future().wait_until(deadline);

@@ -15,7 +15,7 @@ class EndpointFileTest : public ::testing::Test {
  protected:
   EndpointFileTest() : path_(directory_.path() + "/endpoint") {}
 
-  // A server that tells clients of `address`.
+  // Starts a server that reports `address` to clients and writes it to `file`.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const std::string& file, const std::string& address) {
     return Server::Start({.listen = {"127.0.0.1:0"}, .advertise = address, .endpoint_file = file});
   }
@@ -60,7 +60,8 @@ TEST_F(EndpointFileTest, IsThereUntilTheServerDrains) {
 }
 
 TEST_F(EndpointFileTest, ThatOfAnotherServerStays) {
-  // Also rejects a second listener with the same address.
+  // In the second round both servers write the same address. The first server must still recognize that the file is not
+  // its own.
   for (const char* address : {"localhost:7401", "localhost:7400"}) {
     ASSERT_OK_AND_ASSIGN(auto first, Start(path_, "localhost:7400"));
     ASSERT_OK_AND_ASSIGN(auto second, Start(path_, address));

@@ -45,7 +45,7 @@ struct CallRule {
   ScopeSet any_of;  // The caller needs one of these, for the run that the call names.
 };
 
-// In the order of Rpc.
+// Returns the rules of all calls, in the order of the values of Rpc.
 absl::Span<const CallRule> CallRules();
 const CallRule& RuleOf(Rpc rpc);
 
@@ -59,7 +59,7 @@ class Permissions {
   // cover the run; PERMISSION_DENIED (field authorization) if it covers the run without these scopes. Only looks at the
   // run's name.
   absl::Status Check(ScopeSet any_of, absl::string_view run) const;
-  // OK if the token has one of `any_of` on any run. PERMISSION_DENIED (field authorization).
+  // OK if the token has one of `any_of` on at least one run; otherwise PERMISSION_DENIED (field authorization).
   absl::Status CheckAnywhere(ScopeSet any_of) const;
   // The entry whose max_runs limits the making of a run with that name: of all entries that allow it, the one with the
   // highest limit; null if one of them has no limit. Lives as long as this object.
@@ -103,7 +103,7 @@ class AccessControl {
   using Grants = std::shared_ptr<const std::vector<TokenGrant>>;
 
   Grants Present() const;
-  // Returns true if the file was read again.
+  // Reads the token file again if it may have changed. Returns true if it was read.
   absl::StatusOr<bool> Reload() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock* clock_ = nullptr;

@@ -181,7 +181,8 @@ TEST_F(ClientCertificatesTest, ExpiredOnesAreNotGoodThoughTheyWere) {
   EXPECT_EQ(certificates.Check(brief, brief).code(), kUnavailable);
 }
 
-// As on a connection that resumes an earlier TLS session, which has no certificate chain.
+// A connection that resumes an earlier TLS session has no certificate chain. Its certificate is accepted nevertheless,
+// because a good result of an earlier check is cached.
 TEST_F(ClientCertificatesTest, OneThatComesWithoutItsChainIsNotShutOut) {
   const ClientCertificates certificates(*served_, Clock::Real());
   const TestAuthority between = first_.Delegate(std::chrono::hours(1));

@@ -9,7 +9,7 @@ namespace {
 
 std::string NewSecret() {
   std::string secret(16, '\0');
-  // A request for so few bytes is never answered in part.
+  // A request for at most 256 bytes is answered in full or fails.
   if (getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size())) std::abort();
   return secret;
 }

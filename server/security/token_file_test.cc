@@ -37,7 +37,8 @@ TEST(TokenFileTest, PrefixesCover) {
   EXPECT_TRUE(grant.covers(""));
 }
 
-// Truncated here, the file would be valid, with a token for more runs that never expires.
+// Every cut ends inside the last value, so the rest is valid YAML, too. But its prefix is shorter ("team-" instead of
+// "team-a/") and covers more runs. It is rejected because it does not end with a newline.
 TEST(TokenFileTest, HalfAFileIsNoFile) {
   const std::string whole =
       absl::StrCat("- name: n\n  sha256: ", kHash, "\n  scopes: [read]\n  runs:\n    - team-a/\n");

@@ -187,7 +187,7 @@ void AppendCall::OnStallLook() {
   if (held_credit_at_check_) payload_bytes_at_check_ = payload_bytes_;
 }
 
-// Messages without payload do not use credit.
+// Looks at payload bytes instead of messages, because messages without payload do not use credit.
 bool AppendCall::Stalls() const {
   if (run_.empty() && messages_ == messages_at_check_) return true;
   return held_credit_at_check_ && credit_.bytes() > 0 && payload_bytes_ == payload_bytes_at_check_;

@@ -134,8 +134,9 @@ std::optional<AppendAck> AppendProcessor::AckOfGone(absl::string_view run, const
 absl::StatusOr<AppendAck> AppendProcessor::Run(absl::string_view run, AppendRequest& request,
                                                ByteReservation reservation) const {
   if (std::optional<AppendAck> ack = AckOfGone(run, *request.append)) return *std::move(ack);
-  // If the store takes the payload's buffers, the append cannot be retried. Then the present run is looked up instead
-  // of the last known one, which is cheap in a store that never waits.
+  // If the store takes the payload's buffers (`once`), the append cannot be processed a second time when the run turns
+  // out to have been made again. So the store is asked for the present run, which is cheap in a store that never waits,
+  // instead of using the last known one.
   const bool once = !request.payload_parts.empty() && !store_.MayWait();
   RR_ASSIGN_OR_RETURN(const auto known, once ? store_.GetRun(run) : store_.KnownRun(run));
   const int64_t reserved = reservation.bytes();

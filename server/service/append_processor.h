@@ -55,7 +55,8 @@ class AppendProcessor {
   // The ack for a retried append whose sample has been removed since it was acknowledged; otherwise nothing.
   std::optional<AppendAck> AckOfGone(absl::string_view run, const AppendHeader& header) const;
   absl::StatusOr<AppendAck> Run(absl::string_view run, AppendRequest& request, ByteReservation reservation) const;
-  // Leaves `request` so that it can be processed again if `parts` is empty.
+  // Checks the append and stores it. If `parts` is empty, `request` keeps its payload, so that Append can be called
+  // with it again.
   absl::StatusOr<AppendAck> Append(const RunInfo& run, AppendRequest& request, std::vector<Buffer> parts,
                                    ByteReservation reservation) const;
 

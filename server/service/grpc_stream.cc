@@ -50,8 +50,8 @@ void GrpcLoop::Start() {
   thread_ = std::thread([this] { Run(); });
 }
 
-// The completion queue delivers an alarm's event after everything that happened before its Set, which is here called on
-// another thread. HandOver tells ThreadSanitizer.
+// Everything that this thread did before Set happens before the loop's thread gets the event: the completion queue
+// ensures that. ThreadSanitizer cannot see it, so HandOver tells it.
 void GrpcLoop::Post(CallAlarm& alarm, CallEvent& event) {
   HandOver(&event);
   alarm.grpc_.Set(queue_.get(), AtOnce(), &event);

@@ -59,7 +59,8 @@ class RawService final : public v1::RoutingReplay::Service {
  public:
   RawService();
 
-  // Waits for the next call of `method`, a name of the service; as RequestAppend of a generated service.
+  // Waits for the next call of `method`, which is the name of one of the service's methods, like the generated function
+  // RequestAppend does for Append.
   void RequestCall(const char* method, grpc::ServerContext* call, RawStream* stream, grpc::CompletionQueue* call_queue,
                    grpc::ServerCompletionQueue* queue, void* tag);
 };
@@ -79,9 +80,9 @@ class GrpcStream final : public CallStream {
   void Finish(const absl::Status& status, CallEvent& ended) override;
   void Cancel() override { context_.TryCancel(); }
 
-  // For unary calls, instead of Take.
+  // The received message of a unary call, which uses this function instead of Take.
   grpc::ByteBuffer& incoming() { return incoming_; }
-  // For unary calls, instead of Send and Finish with OK.
+  // Sends the answer of a unary call and ends the call with OK, in one operation instead of Send and Finish.
   void SendLast(const grpc::ByteBuffer& message, CallEvent& ended) {
     stream_.WriteAndFinish(message, grpc::WriteOptions(), grpc::Status::OK, ended.Begin());
   }

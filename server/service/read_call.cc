@@ -48,9 +48,10 @@ class ReadCall final : public ServedCall {
 
   // Advances if the caller's token still allows it: a revoked token must end a long read.
   void Continue();
-  // Starts the next step, …
+  // Starts the next step: MakeStep, on a worker thread if the store may wait.
   void Advance();
-  // … which may wait for the store. Then OnWorked sends the result, parks the call, or finishes it.
+  // Makes the next step, for which it may wait for the store. Then OnWorked sends the result, parks the call, or
+  // finishes it.
   void MakeStep();
   void SendStep(ReadStep step);
   // Parks the call. The sample that the step waits for was watched before its last check.
@@ -69,7 +70,7 @@ class ReadCall final : public ServedCall {
   CallEvent wait_over_{this, [this](bool fired) { OnWaitOver(fired); }};
   CallEvent deadline_{this, [this](bool fired) { OnDeadline(fired); }};
 
-  // Used by the worker while one is busy:
+  // While a worker is busy, only it uses the members from here to new_watch_.
   std::optional<ReadRequest> asked_;  // Set until the session is created.
   std::unique_ptr<ReadSession> session_;
   ReadStep step_;

@@ -18,7 +18,8 @@ namespace {
 using testing::AsBytes;
 using testing::MakeRandomRoutes;
 
-// Blocks that cannot be read while the block home is unavailable, with the status that a test sets.
+// The status that every read of a block returns; with kOk blocks can be read. Tests change it while the store is in
+// use.
 using Away = std::atomic<absl::StatusCode>;
 
 class AwayHome final : public BlockHome {
@@ -141,7 +142,8 @@ TEST_F(ReadSessionTest, DamageFoundWhileCuttingTakesTheSampleBackAndNoOther) {
   EXPECT_EQ(rows[1], 290 * 3);
 }
 
-// While its client reads nothing, a session reserves the memory of its last message and of the sample that it is at.
+// While its client reads nothing, a session reserves the memory of its last message and of the sample that it is
+// sending.
 TEST_F(ReadSessionTest, WhatIsHeldIsPaidFor) {
   ReadRequest request{.run = "r", .samples = {{.sample = "a", .rows = {{1, 290}}}, {.sample = "b"}}};
   {

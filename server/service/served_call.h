@@ -251,13 +251,13 @@ class ServedCall : public Call {
   virtual void OnEnded() { SetFinished(); }
   virtual void FinishWith(const absl::Status& status) = 0;
 
-  // For a call with one request; the next event is OnRequest, or the call's end.
+  // Receives the request of a call that has only one. The next event is OnRequest, or the end of the call.
   void ReceiveRequest();
-  // See StoreWork. Errors end the call.
+  // Starts `work` as StoreWork::Start does. An error ends the call and is returned.
   absl::Status StartWork(WorkerPool* workers, std::function<void()> work) {
     return work_.Start(workers, OwnerOf(context_, caller_), loop_, std::move(work));
   }
-  // Sends a message; the next event is OnWritten. One at a time.
+  // Sends a message. The next one may be sent only after the event OnWritten.
   void Write(SentMessage message);
   bool writing() const { return writing_; }
   int64_t writes() const { return writes_; }  // Completed writes.
@@ -275,7 +275,7 @@ class ServedCall : public Call {
   ServiceContext& context_;
   CallLoop& loop_;
   const std::unique_ptr<CallStream> stream_;
-  // Once the call has arrived:
+  // caller_ and record_ are set when the call has arrived.
   Caller caller_;
   std::optional<CallRecord> record_;
   // The call's place among those of its connection. It is given up before the end is reported, except while an answer

@@ -177,7 +177,8 @@ TEST_F(UnaryCallTest, ATokenIsOneOwnerHoweverItIsSpelled) {
   };
   auto first = seal("Bearer");
   begun.WaitForNotification();
-  // One of them waits, so that the other may not.
+  // While the first call runs, its token may have one more call waiting. One of these two waits, so the other is
+  // rejected: the spelling of "Bearer" does not make them another owner's.
   auto second = seal("bearer"), third = seal("BEARER");
   const auto rejected = [&] { return Counted("routing_replay_quota_rejections_total{quota=\"control_calls\"}"); };
   const auto end = std::chrono::steady_clock::now() + kPatience;
@@ -227,7 +228,7 @@ TEST_F(UnaryCallTest, AnAnswerThatIsNotTakenIsHeldForStallTimeoutAndCountedUntil
   EXPECT_FALSE(connection.closed());
   EXPECT_EQ(Counted("routing_replay_rpcs_total{code=\"OK\",method=\"List\"}"), 2);
   EXPECT_EQ(Counted("routing_replay_rpcs_total{code=\"RESOURCE_EXHAUSTED\",method=\"List\"}"), 1);
-  // Their places are free again.
+  // The ended calls no longer count for their connection, so another one may begin.
   calls = {connection.StartCall("List", "")};
   connection.Send(calls.back(), testing::GrpcMessage(v1::ListRequest()), milliseconds(1));
   while (!all_ended() && std::chrono::steady_clock::now() < end) connection.Listen(milliseconds(10));

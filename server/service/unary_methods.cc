@@ -32,12 +32,13 @@ constexpr size_t kRunsAtATime = 256;  // Runs per request to the store.
 constexpr size_t kAnswerBytes = 3 << 20;
 // A call that needs at most this much memory reserves nothing, so that large requests do not block small ones.
 constexpr int64_t kFreeBytes = 64 << 10;
-// Memory of a state while it becomes an answer, as a multiple of its C++ form: a protobuf message, and its bytes.
+// Memory that a sample's state takes while it becomes a protobuf message and then the bytes of an answer, as a multiple
+// of its size in C++.
 constexpr int64_t kStateCopies = 4;
 // Memory of a run's protobuf message, as a multiple of its encoded size.
 constexpr size_t kRunCopies = 6;
-// An OpenRun with the most layers has a few thousand bytes; nested messages could take thirty times their length in
-// memory.
+// Limit of an OpenRun request. A request with the most layers has a few thousand bytes. A longer one is not accepted,
+// because parsing malicious nested messages could take thirty times their length in memory.
 constexpr int64_t kMaxOpenRunBytes = 64 << 10;
 constexpr size_t kNameBytes = 3;     // Field number and length before a name in an answer.
 constexpr size_t kHandleBytes = 10;  // Longest encoded handle in an answer.
