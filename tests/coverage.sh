@@ -38,7 +38,8 @@ if [ "${1-}" != --report ]; then
     printf '[run]\nparallel = true\nsigterm = true\ndata_file = %s\nsource =\n' "$build/python/data"
     printf '  %s\n' "$PWD"/{client,trainer_plugin,server}/python/src
   } >"$build/python/settings"
-  # Every Python that a test starts counts: the user's site is the only one that tests do not set themselves.
+  # usercustomize.py starts the counters in every Python process of the tests. It is in the user's site folder because
+  # tests change every other place from which Python would load it, such as PYTHONPATH.
   site=$build/python/$(/usr/bin/python3 -c 'import site; print(site.getusersitepackages().removeprefix(site.getuserbase()))')
   mkdir -p "$site"
   echo 'import coverage; coverage.process_startup()' >"$site/usercustomize.py"
@@ -46,7 +47,7 @@ if [ "${1-}" != --report ]; then
     ctest --preset coverage -LE '^packaging$' -E '^install_test$' -j "$(nproc)" --output-junit tests.xml || echo "coverage: a test failed"
 fi
 if [ -n "$peers" ]; then
-  # Not by sys.settrace, with which torch.compile does not compile.
+  # Coverage must not use sys.settrace here, because torch.compile does not compile while it is in use.
   export COVERAGE_PROCESS_START=$build/python/settings COVERAGE_CORE=sysmon
   for framework in hf megatron engines vllm sglang verl slime miles nemo_rl skyrl ms_swift; do
     tests/peers/$framework.sh || echo "coverage: tests/peers/$framework.sh ended with $?"

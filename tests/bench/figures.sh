@@ -66,7 +66,8 @@ for tls in "" --tls; do
   $python tests/bench/producer/producer.py --build "$build" --repetitions "$repetitions" "${quick[@]}" $tls \
     --json "$out/producer${tls#-}.json" >"$out/producer${tls#-}.txt"
 done
-# Here twice as many processes share the caches, so only comparisons within these rounds are valid.
+# With --allocator both, twice as many processes share the CPU's caches. So these figures may be compared with each
+# other, but not with those of the runs above.
 bench handoff-allocator handoff --allocator both --python $python
 bench serve-allocator serve --allocator both
 results=("$out"/{handoff,serve,store,producer,producer-tls,wire,plan,scale,handoff-allocator,serve-allocator}.json)

@@ -73,7 +73,7 @@ def bench_tables(results: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def peers_table(result: dict[str, Any]) -> Iterator[str]:
-    """Tables of the peers' benchmark; the floor is plain TCP, path 7b."""
+    """Yields the tables of the peers' benchmark. Their floor is plain TCP, which that benchmark calls path 7b."""
     runs = {name: rounds for name, rounds in result["runs"].items() if rounds}
     floor = next(rounds for name, rounds in runs.items() if name.startswith("7b "))
     meta = result["meta"]

@@ -123,7 +123,8 @@ void RedisCrashTest::Judge(const RunHandle& run, const std::string& sample, cons
   if (history.released || state->committed_rows >= acknowledged.rows()) return;
   const auto read = run->ReadRows({.samples = {{.sample = sample, .rows = {{0, acknowledged.rows()}}}}}, kCallTimeout);
   ASSERT_OK(read);
-  // The earlier state may belong to an attempt that was sealed before it was truncated.
+  // The earlier state may be one that was sealed before a truncation. Rows past a sealed sample's end are OUT_OF_RANGE,
+  // and missing rows of an unsealed one are NOT_READY.
   EXPECT_EQ((*read)[0].record.status, state->sealed() ? SampleStatus::kOutOfRange : SampleStatus::kNotReady)
       << (*read)[0].record.message;
 }

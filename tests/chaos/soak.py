@@ -100,7 +100,7 @@ ROLES = {"write": write, "train": train, "read": read}
 
 
 class Crowd:
-    """The processes that are killed and stopped."""
+    """The trainer, and the writers and readers, some of which are killed or stopped at random moments."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
@@ -141,7 +141,7 @@ class Calm:
     def __init__(self, endpoint: str) -> None:
         self._client = rr.Client(endpoint)
         self._run = self._client.run("calm", GEOMETRY)
-        self.times: list[tuple[float, float]] = []  # Of each `act`: milliseconds of its put, and of its read.
+        self.times: list[tuple[float, float]] = []  # Per call of `act`: the milliseconds of its put and of its read.
         self._made = 0
 
     def act(self) -> None:
@@ -157,7 +157,7 @@ class Calm:
         self.times.append((1000 * (put - began), 1000 * (ended - put)))
 
     def taken(self) -> tuple[float, float]:
-        """The 99th percentiles of the times since the last call."""
+        """Returns the 99th percentiles of the put and read times, in ms, since the last call of this method."""
         times, self.times = np.array(self.times), []
         put, got = np.percentile(times, 99, axis=0)
         return round(float(put), 2), round(float(got), 2)
@@ -172,7 +172,7 @@ def sizes(process: subprocess.Popen[bytes]) -> tuple[int, int, int, int]:
 
 
 def settled(process: subprocess.Popen[bytes], within: float) -> tuple[int, int]:
-    """Looks every second for `within` seconds. Returns the lowest number of descriptors, and that of threads."""
+    """Looks at the process every second for `within` seconds. Returns the lowest numbers of descriptors and threads."""
     seen = []
     for _ in range(int(within)):
         seen.append(sizes(process)[:2])

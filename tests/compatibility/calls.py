@@ -14,7 +14,7 @@ import grpc
 
 OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.so_reuseport", 0)]
 ASKED, ANSWERED = "asked", "answered"
-Event = tuple[str, bytes]  # Listed in the order of observation.
+Event = tuple[str, bytes]  # ASKED or ANSWERED, and the message. A call lists its events in the order of time.
 
 
 class _Handler(grpc.GenericRpcHandler):
@@ -89,7 +89,8 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 class OldServer(_Between):
-    """Answers like the recorded server: the calls of each method in their order, and its last call repeatedly."""
+    """A server that gives recorded answers. The n-th call of a method gets the answers of that method's n-th recorded
+    call. If there are more calls than were recorded, they get the answers of the last one."""
 
     def __init__(self, calls: list[dict[str, Any]]) -> None:
         super().__init__()
@@ -114,7 +115,8 @@ class OldServer(_Between):
 
 
 def ask_again(endpoint: str, call: dict[str, Any], service: str) -> list[bytes]:
-    """Makes the recorded client's calls, and waits for an answer wherever the client got one. Raises grpc.RpcError."""
+    """Repeats a recorded call of a client: sends its messages, and waits for an answer wherever the client got one.
+    Returns the answers. Raises grpc.RpcError."""
     answers: list[bytes] = []
     more = threading.Semaphore(0)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import routing_replay as rr
 
-# One-byte and two-byte ids; routers in all layers and in some.
+# `narrow` has one-byte ids and a router in every layer; `wide` has two-byte ids and routers in some layers only.
 GEOMETRIES = {
     "narrow": rr.Geometry(num_layers=4, num_experts=64, top_k=4),
     "wide": rr.Geometry(num_layers=6, moe_layers=[1, 3, 5], num_experts=300, top_k=6),

@@ -101,8 +101,8 @@ def at_home(template: Template, container: dict[str, Any], resources: list[dict[
 
 
 def settings(template: Template, container: dict[str, Any], resources: list[dict[str, Any]], *more: str):
-    """The output of the server with the pod's command line and `more`, which makes it print or check its settings and
-    exit."""
+    """Runs the server with the pod's command line and the flags `more`, which must make it print or check its settings
+    and exit. Returns the finished process."""
     with at_home(template, container, resources) as (command, environment):
         return subprocess.run([*command, *more], env=environment, capture_output=True, text=True, check=False)
 
@@ -149,7 +149,7 @@ class ConfigTest(unittest.TestCase):
             with self.subTest(where):
                 config = self.printed(template, container, resources)
                 needed = seconds(config["drain-delay"]) + seconds(config["drain-timeout"]) + 15
-                # If the pod does not set it, the default of Kubernetes.
+                # 30 s is what Kubernetes uses if the pod sets no grace period.
                 self.assertLessEqual(needed, template.spec.get("terminationGracePeriodSeconds", 30))
 
     def test_its_memory_fits_the_limit(self):
@@ -212,7 +212,7 @@ class ProbeTest(unittest.TestCase):
         with at_home(template, container, resources) as (command, environment), tempfile.TemporaryDirectory() as work:
             endpoint = Path(work, "endpoint")
             ports = ["--listen", "127.0.0.1:0", "--operations-listen", "127.0.0.1:0", "--health-listen", health]
-            # Long enough for two requests on a slow machine.
+            # The drain lasts long enough for two requests on a slow machine.
             own = ["--endpoint-file", str(endpoint), "--drain-delay", "30s"]
             server = subprocess.Popen([*command, *ports, *own], env=environment, stderr=subprocess.DEVNULL)
             self.addCleanup(server.wait)

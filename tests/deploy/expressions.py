@@ -36,7 +36,7 @@ def of_panels(chosen: list[dict]) -> list[str]:
 
 
 def commands(*names: str) -> list[str]:
-    """The rules of these documents in kubectl's form, one line each."""
+    """Returns the kubectl commands in these documents, each in one line."""
     found = []
     for name in names:
         text = re.sub(r"\\\n\s*", "", (ROOT / name).read_text())

@@ -38,7 +38,7 @@ def make_authority(directory: Path, name: str) -> None:
 
 
 def issue(directory: Path, authority: str, name: str) -> None:
-    """NAME.crt, NAME.key, and both in NAME.pem."""
+    """Writes a certificate and its key for NAME: NAME.crt, NAME.key, and both together in NAME.pem."""
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}")
     request, names = directory / f"{name}.csr", directory / f"{name}.ext"
     names.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
@@ -57,7 +57,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def kept(name: bytes, value: bytes) -> bytes:
-    """A header that its receiver adds to its table, so that it is one byte afterwards."""
+    """Encodes a header so that its receiver adds it to its table (HPACK). Later one byte is enough to send it again."""
     return b"\x40" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
@@ -86,7 +86,7 @@ class HaproxyTest(unittest.TestCase):
             "PROXY_FILES": str(self.files),
         }
         self.start(HAPROXY, "-f", CONFIG)
-        # The proxy or rrctl retries a call that comes too early, and each retry takes time.
+        # Waits for both ports. A call that comes too early would be retried by the proxy or by rrctl, which takes time.
         for port in (inner, self.port):
             self.await_listener(port)
 

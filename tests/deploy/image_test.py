@@ -32,7 +32,7 @@ SKIPPED = 77
 
 
 def make(out: Path) -> str:
-    """The digest that the script prints."""
+    """Builds the image into the folder `out`. Returns the digest that the script prints."""
     command = [CONTAINER / "build_image.sh", "--build", BUILD, "--out", out, "--tag", "routing-replay-server:test"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
@@ -162,7 +162,7 @@ class ImageTest(unittest.TestCase):
         self.assertEqual(said("STOPSIGNAL"), config["StopSignal"])
         self.assertEqual(re.findall(r"^COPY --from=build /(\w+) /$", final, re.MULTILINE), ["libraries", "programs"])
         self.assertIn("make_root.sh build/release /libraries /programs", text)
-        # A plaintext check would report every server with TLS as unhealthy.
+        # The image must have no HEALTHCHECK: a check in plaintext would report every server with TLS as unhealthy.
         self.assertNotIn("\nHEALTHCHECK", final)
         owned = {entry.name: entry.uid for entry in self.image.entries() if entry.uid}
         given = re.findall(r"^COPY --from=build --chown=(\d+):\d+ /libraries/(\S+) /\S+$", final, re.MULTILINE)

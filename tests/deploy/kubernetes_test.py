@@ -46,7 +46,7 @@ OWN_RESOURCES = {
     "Issuer": ("cert-manager.io/v1", set()),
     "Certificate": ("cert-manager.io/v1", {"secretName", "issuerRef"}),
 }
-# Our own pods; the others stand for the user's.
+# The images of this project's own pods. The other pods are examples and stand for the user's own.
 OURS = ("routing-replay-server", "redis")
 CLIENT_ROLES = {"rollout", "trainer", "operator"}
 
@@ -133,7 +133,8 @@ class PodTest(unittest.TestCase):
 
     @each_rendered
     def test_commands_are_what_they_are_in_the_pod(self, directory, resources):
-        # The kubelet expands $(NAME) and $$ in these, so shell variables belong in a file.
+        # The kubelet expands $(NAME) and $$ in command lines and variables. So a script with shell variables belongs in
+        # a file.
         for template in templates(resources):
             for container in template.containers():
                 known = {each["name"] for each in container.get("env", [])}
@@ -211,7 +212,8 @@ class PodTest(unittest.TestCase):
             self.assertEqual(keys, {"topology.kubernetes.io/zone", "kubernetes.io/hostname"})
             for constraint in constraints:
                 self.assertTrue(selects(constraint["labelSelector"], template.labels))
-                # Otherwise a node that is being drained still counts, and its pods find no other node.
+                # Without `Honor`, a node that is being drained still counts in the spread although it takes no pods.
+                # Then the pods that leave it may fit on no other node.
                 if constraint["whenUnsatisfiable"] == "DoNotSchedule":
                     self.assertEqual(constraint["nodeTaintsPolicy"], "Honor", template.where)
 
@@ -386,7 +388,8 @@ class ScaleTest(unittest.TestCase):
         else:
             host, _, port = endpoint.removeprefix("dns:///").partition(":")
             self.assertIn(int(port), [each["port"] for each in services[host]["spec"]["ports"]])
-        # Servers without a shared store are listed one by one, or there is only one.
+        # Servers with a shared store are behind one dns: endpoint. Servers without one must be listed in a shard:
+        # endpoint, unless there is only one server.
         if endpoint.startswith("dns:///"):
             self.assertTrue(of_kind(resources, "HorizontalPodAutoscaler"))
         elif not endpoint.startswith("shard:"):
@@ -423,7 +426,7 @@ class ScaleTest(unittest.TestCase):
                         continue
                     paths = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
                     token = secrets[paths["/etc/routing-replay-token"]]
-                    # Without tokens there is no such Secret.
+                    # The Secret must be optional, because it does not exist in a deployment without tokens.
                     self.assertTrue(token["optional"], template.where)
                     found.setdefault(template.labels["routing-replay-role"], set()).add(token["secretName"])
         self.assertEqual(found, {role: {f"routing-replay-token-{role}"} for role in CLIENT_ROLES})
@@ -451,7 +454,7 @@ class ScaleTest(unittest.TestCase):
 
 
 class CopyTest(unittest.TestCase):
-    """Two files must be equal, because kustomize cannot take both from one."""
+    """Some texts exist in two files, because kustomize cannot take both from one. They must be equal."""
 
     def test_alerts_of_the_operator_are_those_of_the_file(self):
         rules = yaml.safe_load((ROOT / "deploy/prometheus/rules.yaml").read_text())

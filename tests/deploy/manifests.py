@@ -19,13 +19,13 @@ TOOLS = Path(os.environ.get("DEPLOY_TOOLS", "build/release/deploy-tools")).resol
 RENDERED = sorted(
     path.parent for kind in ("overlays", "examples") for path in KUBERNETES.glob(f"{kind}/*/kustomization.yaml")
 )
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Ten times as fast, if available.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # The C loader is ten times as fast, but not always there.
 SERVER_IMAGE = re.compile(r"(.*/)?routing-replay-server([:@].*)?$")
 
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    """A pod template, wherever a resource has one."""
+    """A pod template of a resource: the part of a Deployment, for example, from which its pods are made."""
 
     where: str
     body: dict[str, Any]
@@ -100,8 +100,10 @@ def expand(text: str, variables: dict[str, str]) -> str:
 
 
 def started(container: dict[str, Any], fields: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """The command that the kubelet starts (`command` with `args`), and its variables. fields: those of the pod, by
-    path"""
+    """Returns the command that the kubelet starts (`command` with `args`), and its environment variables.
+
+    fields: the values of the pod's fields, such as its name, by path
+    """
     variables: dict[str, str] = {}
     for each in container.get("env", []):
         given = each["value"] if "value" in each else fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
@@ -111,7 +113,8 @@ def started(container: dict[str, Any], fields: dict[str, str]) -> tuple[list[str
 
 
 def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
-    """A selector with matchLabels and matchExpressions (only In), or the plain labels of a Service."""
+    """Whether the selector matches the labels. It has matchLabels and matchExpressions (only In), or, like a Service's,
+    plain labels."""
     if not {"matchLabels", "matchExpressions"} & set(selector):
         return all(labels.get(key) == value for key, value in selector.items())
     for expression in selector.get("matchExpressions", []):

@@ -53,7 +53,7 @@ def answers(port: int) -> bool:
 
 
 class Server:
-    """A server with an operations port, in a folder of its own, until `ends` exits."""
+    """A server with an operations port and a folder of its own. It runs until `ends` is closed."""
 
     def __init__(self, ends: contextlib.ExitStack, *flags: object) -> None:
         self.directory = Path(ends.enter_context(tempfile.TemporaryDirectory()))
@@ -125,7 +125,7 @@ class Guarded:
             ("it is there", (*self._known, "get", "run", "a"), True),
         ):
             assert (self._server.rrctl(*call) == 0) == done, what
-        # Samples are examined from time to time.
+        # The server looks at its samples only from time to time, so this metric may appear later.
         expected = "routing_replay_oldest_sample_idle_seconds"
         until(lambda: expected in names(self._server.metrics(self._context)), expected)
         return self._server.metrics(self._context)

@@ -64,7 +64,7 @@ class NamesTest(unittest.TestCase):
 
     def test_every_name_that_is_called_is_in_it(self):
         names = set().union(*(called(render(directory)) for directory in RENDERED))
-        self.assertGreaterEqual(len(names), 5)  # Three members, and both Services.
+        self.assertGreaterEqual(len(names), 5)  # The names of three members and of two Services.
         for name in sorted(names):
             done = self.status(name)
             self.assertEqual(done.returncode, 0, f"{name}: {done.stderr}")

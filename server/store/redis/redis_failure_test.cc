@@ -110,8 +110,8 @@ TEST_F(RedisFailureTest, ARedisThatIsAwayIsUnavailableAndComesBackEmpty) {
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), kOther, 5));
 }
 
-// An append records the sample's use only if the last recorded use is a minute ago. Otherwise each of many small
-// appends would cost two more commands.
+// An append records the sample's use only if the last recorded use is at least a minute ago. Otherwise each of many
+// small appends would cost two more commands.
 TEST_F(RedisFailureTest, AppendsThatFollowEachOtherCloselyNoteTheirUseOnce) {
   ASSERT_OK(Append(*one_, {.rows = {0, 10}}));
   const std::string manifest = Manifest();

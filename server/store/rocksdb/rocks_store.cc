@@ -144,8 +144,8 @@ absl::Status ForEach(const RocksFamily& family, absl::string_view prefix,
 }
 
 // True if runs of this durability may have lost their last acknowledged changes. Changes of durability `memory` are
-// lost if the process was killed, `written` ones if the machine may have restarted, too, and `synced` ones only if the
-// log is damaged.
+// lost if the process was killed, `written` ones only if the machine may have restarted as well, and `synced` ones only
+// if the log is damaged.
 bool MayLack(LastEnd end, Durability durability) {
   if (end == LastEnd::kClean) return false;
   if (end == LastEnd::kDamaged) return true;

@@ -13,7 +13,7 @@ std::string Number(double value) {
   return absl::StrFormat("%.*f", value >= 10 ? 1 : value >= 1 ? 2 : 3, value);
 }
 
-// Prints no range for an exact value.
+// The median and the range, or only the value if it was the same in every round.
 std::string Text(const Spread& spread) {
   if (spread.min == spread.max) return Number(spread.median);
   return absl::StrFormat("%s [%s..%s]", Number(spread.median), Number(spread.min), Number(spread.max));

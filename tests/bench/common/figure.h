@@ -20,7 +20,8 @@ struct Figure {
   std::string name;  // "handoff.u8.wall"
   std::string unit;
   Spread value;
-  // The floor in the same rounds and the same unit, and value / floor of each round.
+  // The floor is the least that the value could be, measured in the same rounds and the same unit. `ratio` is value /
+  // floor, computed in each round.
   std::string floor_name;
   std::optional<Spread> floor;
   std::optional<Spread> ratio;

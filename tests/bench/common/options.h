@@ -6,7 +6,7 @@
 
 namespace routing_replay::bench {
 
-// The processes that tune glibc's allocator as the service's programs do (TuneAllocator).
+// Which processes tune glibc's allocator as the service's programs do (TuneAllocator).
 struct Tuning {
   bool server = true;
   bool clients = true;
@@ -18,7 +18,7 @@ struct BenchOptions {
   int repetitions = 7;
   bool quick = false;  // Few and small rounds, only to see that the benchmark runs.
   Tuning tuning;
-  // Also measures everything with kUntuned, in the same rounds.
+  // If true, each round also measures everything without allocator tuning (kUntuned).
   bool beside_untuned = false;
   std::string python;  // Path of an interpreter; if set, also measures the hand-off with Python at both ends.
 

@@ -39,7 +39,7 @@ void BeforeSync() {
 
 #define RR_HOOK extern "C" __attribute__((visibility("default")))
 
-// Replace the C library's functions, also for RocksDB.
+// These functions replace the C library's in the whole program, so RocksDB's syncs take the added time, too.
 RR_HOOK int fdatasync(int fd) {
   routing_replay::bench::BeforeSync();
   return static_cast<int>(syscall(SYS_fdatasync, fd));

@@ -53,7 +53,7 @@ class Timer {
 };
 
 // Measures the kernel, a copy of its bytes and an empty launch in turn. A copy both reads and writes each byte, so half
-// of the bytes are copied. The floor of two launches is two empty ones.
+// of the bytes are copied. If the case launches two kernels, its floor is two empty launches.
 void Measure(const GpuWork& work, const Options& options, const Timer& timer, std::vector<Figure>& figures) {
   const int64_t copied = work.minimal_bytes / 2;
   const DeviceArray<uint8_t> from(static_cast<size_t>(copied)), to(static_cast<size_t>(copied));

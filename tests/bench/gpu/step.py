@@ -80,7 +80,8 @@ class Step:
         replay.end_step()
 
     def record(self, run: rr.Run) -> list[Any]:
-        """Lets the model choose once, and writes its choice as that of the rollout. Returns the rows of each sample."""
+        """Lets the model choose experts once, and stores this choice as if the rollout had made it. Returns
+        each sample's rows."""
         replay = hf.attach(self.model, mode="R2", writer=(writer := hf.RecordWriter(None, run)))
         with (
             replay.micro_batch(self.samples, tokens=self.ids, attention_mask=self.mask),

@@ -57,7 +57,7 @@ def transformer_engine():
 
 
 def captured(torch, once, launches):
-    """What runs `launches` passes from a CUDA graph."""
+    """Returns a function that runs `launches` passes from a CUDA graph."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -72,7 +72,7 @@ def captured(torch, once, launches):
 
 
 def measure(torch, route, experts, dtype, score, rows, rounds, launches, eager):
-    """Microseconds of forward and backward, one value per round."""
+    """Returns the microseconds of one forward and backward pass, one value per round."""
     logits = torch.randn(rows, experts, device="cuda", dtype=dtype, requires_grad=True)
     ids = torch.rand(rows, experts, device="cuda").topk(ROUTED, dim=1).indices
     upstream = torch.randn(rows, experts, device="cuda", dtype=dtype)

@@ -54,7 +54,7 @@ struct Router {
   DeviceArray<RowState> states;
   DeviceCounters<trainer::RouterCounters> counters;
 
-  // One row of every `live_every` rows routes live; 0: none.
+  // One of every `live_every` rows has no stored route, so its experts are chosen live. With 0, every row has a route.
   Router(const trainer::RouterConfig& config, trainer::Dtype dtype, int64_t rows, int64_t live_every)
       : config(config),
         dtype(dtype),
@@ -82,7 +82,8 @@ struct Router {
   int64_t forward_bytes() const {
     return rows * config.num_experts * (element_bytes() + 1) + gathered_bytes() + static_cast<int64_t>(indices.size());
   }
-  // The backward pass reads K fp32 values per row that the forward pass left, instead of gathering the K logits again.
+  // The backward pass does not gather the K logits of a row again. It reads K fp32 values that the forward pass has
+  // stored.
   int64_t backward_bytes() const {
     return rows * config.num_experts * element_bytes() + gathered_bytes() + static_cast<int64_t>(indices.size()) +
            rows * config.top_k * 4;
@@ -207,7 +208,8 @@ std::vector<GpuWork> MakeGpuWork(int64_t rows) {
                 dtype, rows, work);
     }
   }
-  // A tensor larger than the L2 cache, rows without a route, and a wide pre-softmax router.
+  // More cases: a tensor larger than the L2 cache, rows without a stored route, and a router of 512 experts whose
+  // softmax comes before the choice.
   const trainer::RouterConfig softmax{.num_experts = 128, .top_k = 8};
   AddRouter("router.softmax.bf16.e128.hbm", softmax, trainer::Dtype::kBfloat16, rows * 16, work);
   AddRouter("router.softmax.bf16.e128.some-live", softmax, trainer::Dtype::kBfloat16, rows, work, 1024);

@@ -17,10 +17,10 @@ struct GpuWork {
   std::function<void(CUstream_st*)> launch;
 };
 
-// Router forward, backward and both in turn, with softmax (post) and sigmoid, fp32 and bf16, K = 8, E = 128, 256 and
-// 384; in bf16 also 16 times the rows, one live row in 1024, only live rows, and softmax before a choice of 10 of 512.
-// Realign of 24 layers (u8, and packed in 7 bits) and of 61 layers of two-byte ids. The launch functions own the
-// tensors.
+// Router cases: forward, backward and both in turn; softmax (after the choice) and sigmoid; fp32 and bf16; K = 8; E =
+// 128, 256 and 384. In bf16 also: 16 times as many rows, one live row in 1024, only live rows, and softmax before a
+// choice of 10 of 512 experts. Realign cases: 24 layers of one-byte ids, plain and packed in 7 bits, and 61 layers of
+// two-byte ids. The launch functions own the tensors.
 std::vector<GpuWork> MakeGpuWork(int64_t rows);
 
 }  // namespace routing_replay::bench

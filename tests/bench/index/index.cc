@@ -45,7 +45,7 @@ class Trial {
  public:
   Trial(std::string name, int64_t samples) : name_(std::move(name)), samples_(samples) {}
 
-  // `resident`: whether the ids of experts stay in memory.
+  // `resident`: whether the store keeps the expert ids in memory.
   absl::Status Play(Store& store, ByteBudget& budget, bool resident);
   const std::vector<Figure>& figures() const { return figures_; }
 
@@ -154,7 +154,7 @@ absl::StatusOr<std::vector<Figure>> BenchIndex(const BenchOptions& options) {
   if (!status.ok()) return status;
   auto disk = OpenSpillDirectory(directory.path() + "/spill");
   if (!disk.ok()) return disk.status();
-  // No sample is cold here, so this is the cost of being able to spill.
+  // No sample gets cold here, so nothing is spilled: this measures what the mere ability to spill costs.
   status = play("memory-spill", *NewMemoryStore({.budget = &budget, .spill = {.disk = *disk}}), true);
   if (!status.ok()) return status;
   RecoveryReport report;
@@ -162,7 +162,7 @@ absl::StatusOr<std::vector<Figure>> BenchIndex(const BenchOptions& options) {
       {.path = directory.path() + "/rocksdb", .cache_bytes = kRocksCacheBytes, .memory = {.budget = &budget}}, report);
   if (!rocks.ok()) return rocks.status();
   if (status = play("rocksdb", **rocks, false); !status.ok()) return status;
-  // In a process that has seen millions of samples come and go.
+  // The memory store once more, in a process that has already stored and dropped millions of samples.
   if (status = play("memory-later", *NewMemoryStore({.budget = &budget}), true); !status.ok()) return status;
   return figures;
 }

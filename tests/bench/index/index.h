@@ -11,9 +11,8 @@
 
 namespace routing_replay::bench {
 
-// Of the store memory without and with a spill directory, and of rocksdb: bytes of the heap per sample beside the ids
-// For the store memory without and with a spill directory, and for rocksdb: bytes of the heap and bytes of the budget
-// per sample, each without the expert ids and 4 bytes per plane, and times. One round each.
+// Measures the stores `memory`, without and with a spill directory, and `rocksdb`, each in one round. The figures are
+// bytes of the heap and of the budget per sample, without the expert ids and 4 bytes per plane, and times.
 absl::StatusOr<std::vector<Figure>> BenchIndex(const BenchOptions& options);
 
 }  // namespace routing_replay::bench

@@ -42,7 +42,13 @@ WAYS = ("live", "R3", "R3, one row late")
 
 
 class Answer(NamedTuple):
-    """tokens: prompt and answer; prompt: number of prompt tokens; logprobs: of the answer; rows: to append"""
+    """One answer of the engine.
+
+    tokens: the prompt's tokens, then the answer's
+    prompt: number of prompt tokens
+    logprobs: the engine's log-probability of each token of the answer
+    rows: the routes to append
+    """
 
     tokens: list[int]
     prompt: int
@@ -116,7 +122,7 @@ class Told(logging.Handler):
 
 
 def batches(answers: list[Answer]) -> list[tuple[list[int], torch.Tensor, torch.Tensor]]:
-    """Micro-batches: samples, tokens padded to a rectangle, mask."""
+    """Makes micro-batches. Each has the numbers of its samples, their tokens padded to a rectangle, and the mask."""
     made = []
     for first in range(0, len(answers), ANSWERS_AT_ONCE):
         samples = list(range(first, min(first + ANSWERS_AT_ONCE, len(answers))))
@@ -136,7 +142,10 @@ def logprobs(answers: list[Answer], samples: list[int], tokens: torch.Tensor, lo
 
 @torch.no_grad()
 def play(model: Any, answers: list[Answer], run: rr.Run | None) -> tuple[np.ndarray, dict[str, float]]:
-    """The trainer's log-probabilities of all answers' tokens, and its report. run: replayed; None: live routing"""
+    """Returns the trainer's log-probabilities of all answers' tokens, and its report.
+
+    run: the run whose routes the trainer replays; None: it routes live
+    """
     told: list[np.ndarray] = []
     if run is None:
         for samples, tokens, mask in batches(answers):

@@ -124,7 +124,7 @@ class Rank(Process):
                 self.held.append(batch.indices)
 
     def digest(self) -> str:
-        """Digest of the held rows, which it then frees."""
+        """Returns the digest of the rows that this rank holds, and frees them."""
         digest = hashlib.sha256()
         for layers in self.held:
             for ids in layers:
@@ -135,11 +135,12 @@ class Rank(Process):
 
 
 class Meter:
-    """Memory and CPU time of processes while something runs. Shared pages are counted as one more part, "object store".
+    """Measures memory and CPU time of processes while something runs. A part is a named group of processes. The memory
+    that processes share is counted as one more part, "object store".
 
-    parts: process ids by part
-    before: bytes of each part to subtract
-    counted: parts whose sum has the peak
+    parts: process ids of each part
+    before: bytes to subtract from each part
+    counted: the parts whose sum decides which moment is the peak
     """
 
     def __init__(self, parts: dict[str, list[int]], before: dict[str, int], counted: set[str]) -> None:
@@ -152,7 +153,7 @@ class Meter:
         self._thread.start()
 
     def end(self) -> tuple[dict[str, int], dict[str, int], float]:
-        """Bytes per part when the sum of the counted parts was largest; the peak of each part; CPU seconds."""
+        """Returns each part's bytes at the moment of the peak, each part's own largest bytes, and CPU seconds."""
         cpu = self._cpu_seconds() - self._cpu
         self._stop.set()
         self._thread.join()

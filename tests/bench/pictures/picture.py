@@ -41,9 +41,9 @@ def _whole(height: float, parts: Sequence[str]) -> str:
 
 
 def bars(title: str, panels: Sequence[tuple[str, Iterable[str], Sequence[tuple[str, Sequence[float]]]]]) -> str:
-    """Horizontal bars that consist of the same pieces.
+    """Draws panels of horizontal bars. All bars of a panel are divided into the same pieces.
 
-    panels: headline, names of the pieces, and bars, each a name and a length per piece
+    panels: per panel, its headline, the names of the pieces, and the bars; a bar has a name and a length per piece
     """
     left, room = 90, _WIDTH - 90 - 90
     made, y = [_text(20, 30, title, 16)], 62.0

@@ -61,7 +61,7 @@ MicroBatchLayout Rectangle(int64_t tokens, int64_t length) {
   return layout;
 }
 
-// Runs of rows in random order, as an explicit partition might give to rank 0.
+// The positions of rank 0 under an explicit partition: runs of consecutive rows, in random order.
 std::vector<int64_t> Positions(int64_t tokens) {
   std::vector<int64_t> starts;
   for (int64_t row = 0; row < tokens; row += kRunOfPositions) starts.push_back(row);

@@ -46,7 +46,7 @@ class Worker:
         self._process = subprocess.Popen([*map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def play(self, group: int) -> tuple[float, float]:
-        """Wall seconds and CPU seconds of the process."""
+        """Plays one round. Returns its wall seconds, and the CPU seconds that the process used."""
         assert self._process.stdin is not None and self._process.stdout is not None
         print(group, file=self._process.stdin, flush=True)
         took, cpu = self._process.stdout.readline().split()
@@ -86,7 +86,7 @@ def appended(run: Any, rows: Callable[[], object], group: int, count: int, num_t
 
 
 def small_worker(endpoint: str, file: str) -> None:
-    """The counterpart of append_rounds for small appends, in a process whose heap is as fresh."""
+    """The counterpart of append_rounds for small appends. It runs in a new process, so that its heap is as fresh."""
     import routing_replay as rr
 
     ids = np.fromfile(file, np.int32).reshape(SMALL_ROWS, LAYERS, TOP_K)
@@ -99,7 +99,7 @@ def small_worker(endpoint: str, file: str) -> None:
 def measure(
     build: Path, directory: Path, tls: bool, tokens: int, samples: int, repetitions: int
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """GB/s of each round per way, and microseconds of CPU for a small append per client."""
+    """Returns the GB/s of each way, one value per round, and the CPU microseconds of a small append of each client."""
     import routing_replay as rr
     from routing_replay import http
     from routing_replay.engines import vllm

@@ -95,7 +95,7 @@ def calls(score: str, rounds: int, count: int) -> list[dict[str, Any]]:
 
 
 class Routers(models.Model):
-    """A model that consists only of its routers. seconds: of the last forward pass."""
+    """A model that consists only of its routers. `seconds` is the CPU time of its last forward pass."""
 
     def forward(self, hidden: Any) -> Any:
         before = time.process_time()

@@ -25,8 +25,8 @@ TEST(FitTest, ALineIsFoundWhereThereIsOne) {
 }
 
 TEST(FitTest, SmallCostsCountAsMuchAsLargeOnes) {
-  // A line through the first two sizes misses the third by 10 %, which is more seconds than the whole cost of the
-  // first.
+  // The line cost = size fits the first two points and is too low by 100 at the third. That is 100 times the first
+  // cost, but only 10 % of the third one. A fit of absolute errors would give up the small costs for it.
   const Line line = FitLine({{1, 1}, {10, 10}, {1000, 1100}});
   EXPECT_NEAR(line.At(1), 1, 0.05);
   EXPECT_NEAR(line.At(1000), 1100, 55);

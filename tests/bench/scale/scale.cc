@@ -40,7 +40,7 @@ std::vector<Axis> Axes(bool quick) {
     return made;
   };
   return {
-      // 512 bytes each, so that the cost of a sample outweighs that of its rows.
+      // Samples of only 512 bytes, so that the cost of a sample outweighs that of its rows.
       {"samples", [](const Shape& s) { return static_cast<double>(s.samples); },
        shapes({1000, 10'000, 100'000, 1'000'000}, {100, 1000},
               [](int64_t samples) { return Shape{.samples = samples, .rows = 16, .layers = 4}; })},
@@ -53,7 +53,7 @@ std::vector<Axis> Axes(bool quick) {
               [quick](int64_t layers) {
                 return Shape{.samples = quick ? 4 : 256, .rows = 2048, .layers = static_cast<int32_t>(layers)};
               })},
-      // A sample of 192 KiB per rank: a data-parallel trainer that grows.
+      // One sample of 192 KiB for each rank, as in a data-parallel trainer that grows.
       {"ranks", [](const Shape& s) { return static_cast<double>(s.ranks); },
        shapes({8, 16, 32, 64, 128, 256, 512}, {2, 4, 8},
               [](int64_t ranks) {
@@ -119,7 +119,7 @@ class Growth {
     return figures;
   }
 
-  // The memory of each process for 2 GiB, and its limit.
+  // The memory that each process needs for the largest size, 2 GiB, beside its limit.
   std::vector<Figure> Bounds() const {
     const double ids = Megabytes(axis_.shapes.back().bytes());
     const auto beside = [&](const char* name, double Cost::*value, const char* bound_name, double bound) {
@@ -131,8 +131,8 @@ class Growth {
             beside("reader-memory", &Cost::readers_mb, "2 x in flight", 2 * Megabytes(kReadBytes))};
   }
 
-  // The error of a line through all sizes but the largest, at the largest; and what the line through all sizes predicts
-  // for more.
+  // Two figures per kind of cost. The first tests the prediction: a line is fitted to all sizes but the largest, and
+  // its error at the largest size is reported. The second is the cost at `size` that a line through all sizes predicts.
   std::vector<Figure> Extrapolated(double size) const {
     std::vector<Figure> figures;
     for (const Kind& kind : kKinds) {

@@ -207,7 +207,7 @@ void AddFigures(const Passes& passes, std::vector<Figure>& figures) {
   }
 }
 
-// Adds figures without allocator tuning, with the tuned ones as their floor.
+// Adds the figures of the passes without allocator tuning. Their floor is the same pass with tuning.
 void AddUntuned(const Passes& untuned, const Passes& tuned, std::vector<Figure>& figures) {
   const std::vector<MessageSize> sizes = Transfer::Sizes();
   for (const Direction& direction : kDirections) {

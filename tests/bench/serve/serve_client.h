@@ -10,12 +10,14 @@
 
 namespace routing_replay::bench {
 
-// Commands: "open ENDPOINT HUB_PORT TLS_HUB_PORT GRPC_PORT TLS_ENDPOINT CACERT" connects every way. WAY is one of kWays
-// (serve.cc), SIZE the index of a message size, NUMBER that of the transfer, ascending:
+// Commands: "open ENDPOINT HUB_PORT TLS_HUB_PORT GRPC_PORT TLS_ENDPOINT CACERT" connects every way. In the others, WAY
+// is one of kWays (serve.cc), SIZE the index of a message size, and NUMBER the transfer's number, which ascends:
 //   "prepare WAY SIZE NUMBER"                       prepares the put, outside the clock
 //   "put WAY SIZE NUMBER", "get WAY SIZE NUMBER"    return the seconds that they took
-//   "small-put WAY NUMBER", "small-get WAY NUMBER"  return the median seconds of many small ones (appender and tcp
-//   only) "poison", "check"                               overwrite the buffer of get, and compare it
+//   "small-put WAY NUMBER", "small-get WAY NUMBER"  make many small puts or gets and return the median
+//                                                   seconds of one (appender and tcp only)
+//   "poison"                                        overwrites the buffer that get fills
+//   "check"                                         compares that buffer with the data that was put
 absl::StatusOr<std::unique_ptr<Role>> MakeServeClient(const Transfer& transfer);
 
 }  // namespace routing_replay::bench

@@ -9,7 +9,8 @@ namespace routing_replay::bench {
 namespace {
 
 constexpr int32_t kLayers = 48, kExperts = 128, kTopK = 8;
-// Multiples of the windows per message of both sizes: 124 MB, and 21 MB for a quick run.
+// The number of windows to transfer: 124 MB, or 21 MB in a quick run. Both numbers are multiples of the windows per
+// message of each message size.
 constexpr int64_t kWindows = 1260, kQuickWindows = 210;
 
 }  // namespace

@@ -128,7 +128,8 @@ absl::Status PlaySize(const BlockSize& size, const BenchOptions& options, std::v
       if (times.ok() && round >= 0) series.Add(*times);
       return times.status();
     };
-    // Alternates the order, so that the same one does not always meet the other's writeback.
+    // The order alternates from round to round: whichever way comes second competes with the first one's data that the
+    // system still writes to the disk.
     const bool segments_first = round % 2 == 0;
     absl::Status status = segments_first ? play(SegmentFiles, segments) : play(RocksBlobs, rocks);
     if (status.ok()) status = segments_first ? play(RocksBlobs, rocks) : play(SegmentFiles, segments);

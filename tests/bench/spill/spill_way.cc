@@ -41,7 +41,8 @@ class SegmentWay final : public SpillWay {
 
 class RocksWay final : public SpillWay {
  public:
-  // A small cache, which must not hide the disk: both ways have the page cache.
+  // RocksDB's own cache is small, so that it does not hide the cost of reading files. Both ways use the system's page
+  // cache.
   static constexpr size_t kCacheBytes = 8 << 20;
 
   absl::Status Open(const std::string& directory) {

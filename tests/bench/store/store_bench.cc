@@ -44,7 +44,7 @@ struct Contender {
   Steps took;
 };
 
-// A store and the sides it is compared with; its engine is the first.
+// A store and the sides that it is compared with. The first of these is the engine that it is built on.
 struct Comparison {
   Contender store;
   std::vector<Contender> floors;

@@ -6,7 +6,7 @@
 namespace routing_replay::bench {
 namespace {
 
-// One byte per plane: 0 if its ids are legal.
+// Checks the ids of every plane. The output has one byte per plane, 0 if all its ids are legal.
 Operation CheckPlanes(const WireSample& sample, const std::string& name, bool duplicates) {
   const size_t planes = sample.raw().blocks.size() * sample.geometry().num_moe_layers();
   const auto legal = std::make_shared<const std::vector<uint8_t>>(planes, 0);
@@ -36,7 +36,8 @@ Operation SumPlanes(const WireSample& sample) {
   return MakeOperation(sample, "crc32c", sample.raw().bytes.span(), BytesOf(*sums), run);
 }
 
-// Including the CRCs: of the whole plane before the cut, and of the cut after it.
+// Cuts rows out of PACKED planes. The time includes the CRC of the whole plane, checked before the cut, and the CRC of
+// the cut, computed after it.
 Operation CutPacked(const WireSample& sample) {
   const auto run = [&sample](uint8_t* out) {
     const Geometry& geometry = sample.geometry();

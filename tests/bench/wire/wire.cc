@@ -81,7 +81,8 @@ std::vector<Operation> AllOperations(const WireSample& sample) {
   return all;
 }
 
-// The operations, and those that use vectors again for each instruction set that both this build and the CPU support.
+// Returns the operations. An operation that uses vector instructions appears once more for each instruction set that
+// both this build and the CPU support.
 std::vector<Operation> OnEachTarget(std::vector<Operation> operations) {
   const size_t count = operations.size();
   for (size_t i = 0; i < count; ++i) {

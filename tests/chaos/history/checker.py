@@ -68,7 +68,7 @@ class Call:
 
     @property
     def settled(self) -> float:
-        """The time from which the call has no further effect."""
+        """The time from which on the call can have no further effect. It is infinite if the outcome is unknown."""
         return inf if self.code in UNKNOWN else self.end
 
     def __str__(self) -> str:
@@ -77,6 +77,9 @@ class Call:
 
 @dataclass(slots=True)
 class Break:
+    """A span of time in which a sample was released or dropped, or in which the store may have lost changes. What was
+    known before it is not certain after it."""
+
     begin: float
     end: float
     tail: bool = False
@@ -99,7 +102,7 @@ class History:
     """The log of one seed."""
 
     def __init__(self, lines: Iterable[tuple[str, dict[str, Any]]]) -> None:
-        """lines: name of the file and line; lines of a file must be in its order."""
+        """lines: pairs of a file's name and one of its lines; the lines of a file must be in the order of the file"""
         self.samples: dict[tuple[str, str], list[Call]] = collections.defaultdict(list)
         self.calls: list[Call] = []
         self.losses: list[Break] = []
@@ -235,8 +238,8 @@ class _Sample:
     def _sources(
         self, begin: int, end: int, layers: tuple[int, ...], digest: str, before: float
     ) -> list[tuple[int, int]]:
-        """The (attempt, variant) of each append that was sent before `before`, covers rows [begin, end) and their cell
-        from its first row on, and has this digest."""
+        """Returns (attempt, variant) of each append that may have written rows [begin, end). Such an append was sent
+        before the time `before`, covers these rows and those before them in their cell, and has this digest."""
         first = begin - begin % rows.CELL
         sent = {
             (call.asked["attempt"], call.asked["variant"])

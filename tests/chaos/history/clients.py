@@ -33,8 +33,8 @@ GEOMETRY = rr.Geometry(num_layers=rows.LAYERS, num_experts=rows.EXPERTS, top_k=r
 RUN = "main"
 CALL_TIMEOUT = 5.0
 FLUSH_TIMEOUT = 30.0
-KEPT = 60  # Samples of a worker that are not released yet.
-AUDITED = 400  # Samples of each generation of a worker, the last ones.
+KEPT = 60  # A worker releases its older samples, so that about this many are left.
+AUDITED = 400  # How many samples of each generation of a worker the audit reads: the last ones.
 
 
 class Log:
@@ -69,7 +69,7 @@ class LoggedAppender:
         self._log, self._worker = log, worker
         self._lock = threading.Lock()
         self._calls: dict[int, int] = {}  # By sequence number.
-        # Outcomes that came before append returned their sequence number.
+        # Outcomes by sequence number. They arrived before the call of append returned that number.
         self._early: dict[int, rr.AppendOutcome] = {}
         self._appender = run.appender(on_full="raise", append_timeout=15, on_outcome=self._ended)
 
@@ -128,7 +128,7 @@ class Worker:
     ) -> None:
         self.log, self.number, self.generation = log, number, generation
         self._seed, self._workers = config["seed"], config["workers"]
-        # Of each worker its generation, and the sample that it is at.
+        # One row per worker: its generation, and the number of the sample that it works on.
         self._progress = np.memmap(config["progress"], np.int64, "r+", shape=(self._workers, 2))
         through = config["endpoints"][number % len(config["endpoints"])]
         self.client = rr.Client(through, call_timeout=CALL_TIMEOUT, **config["security"])

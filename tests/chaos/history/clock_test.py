@@ -28,11 +28,12 @@ class ClockTest(unittest.TestCase):
         self.run_ = client.run("r", rr.Geometry(num_layers=1, num_experts=8, top_k=2))
 
     def read_what_never_comes(self, timeout: float) -> None:
-        """By then one of the server's timers has expired."""
+        """Waits for a sample that nobody appends. At the timeout, one of the server's timers has expired."""
         with contextlib.suppress(rr.errors.DeadlineExceededError):
             self.run_.read(["never"], wait=True, timeout=timeout)
 
-    # gRPC's timers wait for a time of day, so a stop that needs one of them would have to wait as well.
+    # gRPC's timers wait for a time of day. When the clock is set back by an hour, they expire an hour late. The
+    # server's stop must not depend on them.
     def test_a_stop_does_not_wait_for_a_clock_that_was_set_back(self) -> None:
         self.shim.set(0, 3600)
         self.read_what_never_comes(0.5)

@@ -22,12 +22,12 @@ from processes import Proxy, Redis, RedisCluster, Security, Server, Shim, Worker
 from routing_replay.errors import RoutingReplayError
 
 MIB = 1 << 20
-KEPT_ON_DISK = 128 << 10  # Free bytes on the full disk.
+KEPT_ON_DISK = 128 << 10  # Bytes that stay free when the disk is filled.
 
 
 @dataclass
 class Scene:
-    """The processes to disturb; None or empty if there are none."""
+    """What can be disturbed. A field is None or empty if this history has no such process."""
 
     store: str
     budget: int
@@ -266,7 +266,7 @@ class Nemesis:
         number = self._choice.choice(cluster.masters())
         with self._losing("tail"):
             cluster.nodes[number].kill()
-            # Before or after the replica takes over.
+            # After a random time the killed master starts again, before or after its replica has taken over.
             self._sleep(0, 4)
             cluster.nodes[number].start()
             cluster.await_whole()

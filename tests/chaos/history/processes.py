@@ -107,7 +107,7 @@ class Server:
     def __init__(
         self, program: str, directory: Path, flags: list[str], environment: dict[str, str], direct: bool = False
     ) -> None:
-        """direct: whether the direct path is enabled"""
+        """direct: whether the server offers the direct path"""
         self._command = [program, *flags, "--endpoint-file", str(directory / "endpoint")]
         self._file, self._said = directory / "endpoint", directory / "server.log"
         self._environment = os.environ | environment

@@ -36,7 +36,7 @@ def _cpu() -> str:
 
 
 def _ends(values: list[Any]) -> str:
-    """The first and the last value; one value if they are equal."""
+    """Returns "FIRST to LAST" for the first and the last value, or one value if they are equal."""
     return f"{values[0]}" if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
 
 
