@@ -68,7 +68,8 @@ class AgreedTest(unittest.TestCase):
             self.rows.add("s1", rows_of(SAMPLES["s1"], 77), tokens=np.arange(SAMPLES["s1"]))
 
     def test_pieces_need_their_rows(self) -> None:
-        """A fetch accepts what begin_step accepted, for every piece of a sample."""
+        """begin_step checks for every piece that its sample has the piece's rows. A piece that ends with the last row
+        is OK; one row more is OUT_OF_RANGE."""
         tokens = SAMPLES["s0"]
         for said, lengths in ((lambda *piece: [Sequence(*piece)], [9]), (lambda *piece: [[Sequence(*piece)]], None)):
             for start, rows, status in ((tokens - 9, 8, "OK"), (tokens - 9, 9, "OUT_OF_RANGE")):
@@ -99,7 +100,7 @@ class AgreedTest(unittest.TestCase):
         self.assertRegex(logged.output[0], "compares nothing.*: 1 LENGTH_MISMATCH, 1 TOKENS_MISMATCH")
 
     def test_a_shadow_that_compares_nothing_says_so(self) -> None:
-        """Once for each set of reasons, whether a step is begun or not."""
+        """Mode shadow warns once for each set of reasons why nothing is compared, whether a step is begun or not."""
         unknown = trainer.FetchSequence("mute", 9, np.arange(9))
         self.rows.add("mute", rows_of(9, 1))
         absent = trainer.FetchSequence("absent", 9)
@@ -128,7 +129,8 @@ class AgreedTest(unittest.TestCase):
         self.assertRegex(logged.output[0], r": 1 TOKENS_NOT_KNOWN; first mute")
 
     def test_tokens_that_only_a_micro_batch_tells(self) -> None:
-        """Only the sample recorded without tokens falls back, and is counted; other tokens are still rejected."""
+        """begin_step gets no tokens, but the micro-batch does. The sample that was recorded without tokens falls back,
+        and is counted; a sample with other tokens is still rejected."""
         self.rows.add("mute", rows_of(9, 1))
         told = [trainer.FetchSequence("mute", 9, np.arange(9)), *expected_of(0)]
         untold = [trainer.FetchSequence(one.sample, one.num_tokens) for one in told]
@@ -182,7 +184,8 @@ class AgreedTest(unittest.TestCase):
         self.steps("live", 0.5).begin([*expected_of(1, 2), *absent[:2]])
 
     def test_exactly_the_limit_is_within_it(self) -> None:
-        """In floating point 0.29 times 100 is a little less than 29."""
+        """With a limit of 0.29, 29 of 100 samples may fall back, although 0.29 times 100 is a little less than 29 in
+        floating point."""
         for i in range(71):
             self.rows.add(f"m{i}", rows_of(3, i))
         names = [f"m{i}" for i in range(71)] + [f"absent{i}" for i in range(29)]
@@ -271,14 +274,15 @@ class AgreedTest(unittest.TestCase):
             self.steps("strict").begin([own, copy])
 
     def test_what_begin_step_was_not_told_of_a_copy(self) -> None:
-        """begin_step has only the sample's id; the micro-batch has the sample twice."""
+        """begin_step gets only the sample's id. The micro-batch has the sample twice, once with a wrong length: only
+        that sequence routes live."""
         steps = self.steps("live")
         steps.begin([trainer.FetchSequence("s1")])
         said = steps.apply([trainer.FetchSequence("s1", 50), trainer.FetchSequence("s1", 51)])
         self.assertEqual([one.live for one in said], [False, True])
 
     def test_sequences_of_no_sample(self) -> None:
-        """Their rows have a state and a count of their own, and no source is asked for them."""
+        """Rows of sequences without a sample have a state and a count of their own, and no source is asked for them."""
         layout = {"format": "THD", "cu_seqlens": [0, 9, 29, 36], "cu_seqlens_padded": [0, 9, 29, 36], "total_rows": 36}
         piece = [Sequence(None, tokens=4), Sequence("s0", 0, 2, 3)]
         for listed, live, unrecorded, fallen_back in (
@@ -311,7 +315,8 @@ class AgreedTest(unittest.TestCase):
             self.assertEqual(self.steps("live", 0.0).begin([*nobody, *expected_of(0)]).replayed, 1)
 
     def test_last_rows_on_filler(self) -> None:
-        """If all other rows are recorded, no row routes live; a sample that falls back does so with all rows."""
+        """If last rows take filler experts and all other rows are recorded, no row routes live. A sample that falls
+        back routes live with its last row, too."""
         lengths = {**some(0), "absent": 9, "one": 1}
         samples = [*expected_of(0), trainer.FetchSequence("absent", 9), trainer.FetchSequence("one", 1)]
         layout = {"format": "THD", "total_rows": 30, "cu_seqlens_padded": [0, 20, 29, 30], "partition": "contiguous"}
@@ -325,7 +330,8 @@ class AgreedTest(unittest.TestCase):
         for slot, ids in enumerate(batch.indices):
             filler = np.arange(4).reshape(2, 2) + 2 * plan.layers[slot].ordinal
             np.testing.assert_array_equal(ids[[19, 29]], filler)
-        # If the sequence is a part of a sample, only its last token: later tokens may attend to those in its middle.
+        # In a sequence of pieces, only its last token takes filler, because later tokens may attend to all earlier
+        # ones.
         for rows, last in ((3, 1), (2, 0)):
             pieces = [{"sample": "s0", "tokens": 3, "rows": 2}, {"sample": "s0", "tokens": 4, "start": 6, "rows": rows}]
             sequence = [{"tokens": 7, "pieces": pieces}]
@@ -430,7 +436,7 @@ class ReplicaTest(unittest.TestCase):
             return list(pool.map(one, LocalGroup(16)))
 
     def test_a_rank_with_wrong_arguments(self) -> None:
-        """The rank reports itself, and the others do not wait until the deadline."""
+        """A rank whose arguments are wrong reports this, so that the others do not wait until the deadline."""
 
         def begin(collective: Any) -> Any:
             rows = CountingSource(geometry_of())

@@ -126,7 +126,7 @@ class AgreementTest(unittest.TestCase):
         self.assertIn(f"{2**64 - 3} on one rank and 17 on another", error.message)
 
     def test_what_ranks_recorded_themselves(self) -> None:
-        """Each has recorded its own rows of the sample, so there is no content to compare."""
+        """Each rank has recorded only its own rows of the sample, so the ranks have no content id to compare."""
         geometry = {"num_layers": 1, "num_experts": 8, "top_k": 2}
         layout = {
             "format": "THD",
@@ -212,7 +212,7 @@ class AgreementTest(unittest.TestCase):
 
 
 def check_reductions(collective: Collective, seed: int) -> None:
-    """Compares with a rule that knows what every rank sees."""
+    """Compares what a collective returns with the values of all ranks, which each rank knows from the seed."""
     rng = np.random.default_rng(seed)
     for count in (1, 5, 0, 300):
         given = rng.integers(-(2**63), 2**63 - 1, (collective.size, count))
@@ -241,7 +241,7 @@ def random_states(rng: random.Random, ranks: int) -> list[list[SampleReport]]:
 
 
 def expected(seen: list[list[SampleReport]], policy: str) -> Any:
-    """Actions, or the sample that an error names, if it names one."""
+    """Returns the expected actions, or the sample that the expected error names."""
     actions = []
     for column in zip(*seen, strict=True):
         if len({state.content_id for state in column if state.status == "OK"}) > 1:

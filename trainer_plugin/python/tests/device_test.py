@@ -55,7 +55,7 @@ class BuffersTest(unittest.TestCase):
             self.sources[experts] = (geometry, source)
 
     def plan(self, geometry: Any, names: list[str], rows: int) -> trainer.Plan:
-        """`d` is nowhere to be found."""
+        """Makes a plan of samples with these names. No source has the sample `d`."""
         lengths = [LENGTHS.get(name, 5) for name in names]
         micro_batch = {
             "format": "THD",

@@ -1,7 +1,7 @@
-"""Golden files of Megatron's own objects, for the golden runner: golden_megatron.py FILE.
+"""Compares the installed megatron-core, with the plugin attached to it, with a golden file of Megatron's own objects.
 
-One line of JSON per case: {"verdict": "passed" | "failed" | "needs", "name", "words"}. Or one line {"needs": WHAT}
-where that is not installed. What is asked is the installed megatron-core with the plugin attached to it.
+The golden runner calls golden_megatron.py FILE. The answer is one line of JSON per case: {"verdict": "passed" |
+"failed" | "needs", "name", "words"}. If something is not installed, it is only one line {"needs": WHAT}.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def routing_map_of(rows: list[list[int]], num_experts: int) -> torch.Tensor:
     return routed
 
 
-# router_forward, and the whole forward of router_parts: one router with the plugin attached.
+# Cases of the kind router_forward, and the whole forward in router_parts: a model of one router, with the plugin
+# attached.
 
 
 class OneLayer(nn.Module):
@@ -289,7 +290,8 @@ PARTS: dict[str, Callable[..., None]] = {
 }
 
 
-# replay_traces: RouterReplay's own states, with the plugin attached to each instance and no micro-batch open.
+# Cases of the kind replay_traces: the states of Megatron's RouterReplay, with the plugin attached to each instance and
+# no micro-batch open.
 
 
 class Trace:

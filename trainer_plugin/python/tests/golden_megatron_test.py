@@ -1,4 +1,4 @@
-"""golden_megatron.py checks every value: if one is changed, the case fails."""
+"""Tests that golden_megatron.py checks every value of a golden file: if one is changed, the case fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SKIPPED = 77  # CTest's status for a skipped test.
 try:
     import golden_megatron as golden
     import torch
-except (ImportError, SystemExit):  # The script reports a missing requirement first.
+except (ImportError, SystemExit):  # golden_megatron exits if something is not installed.
     print("SKIPPED: tests/run.sh --peers has an environment with megatron-core")
     sys.exit(SKIPPED)
 if shutil.which("zstd") is None:
@@ -51,7 +51,7 @@ def changed(value: Any) -> Any:
 
 
 def is_checked(value: Any) -> bool:
-    """If Megatron's value is "nan" or "inf", any value is accepted."""
+    """Returns False for "nan" and "inf": if Megatron's value is one of these, any value is accepted."""
     return not (isinstance(value, str) and value.lstrip("-") in ("nan", "inf"))
 
 

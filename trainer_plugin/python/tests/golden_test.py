@@ -45,7 +45,7 @@ def to_float64(values: np.ndarray) -> np.ndarray:
 
 class RouterTest(unittest.TestCase):
     def assert_close(self, ours: np.ndarray, expected: list[Any], tolerance: float) -> None:
-        """If Megatron's own value is not a number, ours may be, or any finite one."""
+        """Compares values only where Megatron's own value is finite. Elsewhere any value is accepted."""
         theirs = np.array(expected, np.float64)
         finite = np.isfinite(theirs)
         np.testing.assert_allclose(to_float64(ours)[finite], theirs[finite], rtol=0, atol=tolerance)

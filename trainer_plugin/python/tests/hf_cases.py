@@ -30,8 +30,9 @@ if torch.cuda.is_available():  # Results are compared bit by bit, so sums must b
 
 
 class Choices(TorchFunctionMode):
-    """The slow reference: a call of torch.topk for K of E experts returns the ids of the next entry of `forced`, and
-    its live ids in rows where that is negative; the result is kept. When all entries are used, they start again."""
+    """The slow reference. A call of torch.topk for K of E experts returns the ids of the next entry of `forced`. Where
+    an entry is negative, it returns the ids that topk has chosen. `chosen` keeps the results of all calls. After the
+    last entry of `forced`, the first one is used again."""
 
     def __init__(self, forced: list[torch.Tensor] | None = None) -> None:
         super().__init__()
@@ -107,7 +108,7 @@ class Rollout:
 
 
 def loss_of(model: Any, call: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The mean over rows of real tokens."""
+    """Calls the model. Returns the logits of real tokens, and a loss: the mean of their squares."""
     logits = model(**call).logits
     mask = call.get("attention_mask", torch.ones_like(call["input_ids"]))
     logits = logits[mask.bool()]
@@ -123,7 +124,7 @@ def new_model(make: Callable[[], Any]) -> Any:
 
 
 def over(*layouts: str) -> Callable[..., Any]:
-    """A test (self, model, rollout) for each model of the class and each layout."""
+    """Makes a test (self, model, rollout) run once for each model of the class and each layout."""
 
     def decorated(test: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(test)
@@ -140,8 +141,8 @@ def over(*layouts: str) -> Callable[..., Any]:
 
 
 class Cases(unittest.TestCase):
-    """models: by name, what makes one, of three layers
-    graphs: how many torch.compile makes of all MoE blocks of a model, where that is known
+    """models: functions that each make a model of three layers, by name
+    graphs: number of graphs that torch.compile makes of all MoE blocks of a model; None if unknown
     """
 
     models: ClassVar[dict[str, Callable[[], Any]]] = {}
@@ -149,7 +150,7 @@ class Cases(unittest.TestCase):
 
     @contextlib.contextmanager
     def attached(self, model: Any, rollout: Rollout | None, **options: Any) -> Iterator[Any]:
-        """The last row of a sample is live, as `by_hand` has it."""
+        """Attaches a replay in which the last row of a sample routes live, as in `by_hand`."""
         source = None if rollout is None else rollout.source()
         replay = hf.attach(model, source=source, **({"last_row": "live"} | options))
         try:
@@ -249,7 +250,8 @@ class Cases(unittest.TestCase):
 
     @over("right")
     def test_a_backward_part_that_comes_again(self, model: Any, rollout: Rollout) -> None:
-        """Over one graph, or after the step: the routers that are recomputed would choose live."""
+        """A second backward part over the same graph, or one after the end of the step, is an error: the routers that
+        it recomputes would choose live."""
         peer = copy.deepcopy(model)
         for reentrant in (False, True):
             ours = copy.deepcopy(model)
@@ -291,7 +293,8 @@ class Cases(unittest.TestCase):
 
     @over("right")
     def test_a_backward_part_after_detach(self, model: Any, rollout: Rollout) -> None:
-        """If routers were recomputed inside this pass, they would choose live; saved values are right."""
+        """A backward part after detach is an error if it may recompute routers, because these would choose live.
+        Without recompute it works, because it only uses saved values."""
         for reentrant in (None, False, True):
             for again in (False, True):
                 with self.subTest(reentrant=reentrant, again=again):
@@ -383,7 +386,8 @@ class Cases(unittest.TestCase):
 
     @over("right")
     def test_micro_batches_in_flight(self, model: Any, rollout: Rollout) -> None:
-        """Accumulated gradients, forward passes first, with one backward call for both or one each."""
+        """Accumulates gradients of two micro-batches. Both forward passes come first, followed by one backward call for
+        both, or by one for each."""
         other = Rollout(rollout.layers, "right", seed=1)
         expected = copy.deepcopy(model)
         for one in (rollout, other):
@@ -507,7 +511,8 @@ class Cases(unittest.TestCase):
 
     @over("right")
     def test_a_step_with_a_sample_that_is_missing(self, model: Any, rollout: Rollout) -> None:
-        """Decided when the step begins; the sample's rows route live, and everything is counted."""
+        """begin_step decides that the missing sample falls back. Its rows then route live, and everything is
+        counted."""
         peer = copy.deepcopy(model)
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         said = rollout.said | {"sequences": [rollout.samples[0], "none"]}

@@ -52,7 +52,7 @@ class RecordCases(Cases):
         with self.attached(model, None, mode="R2", writer=writer) as replay:
             with replay.micro_batch(rollout.samples, **rollout.said), torch.no_grad():
                 loss_of(model, rollout.call)
-            with replay.micro_batch(rollout.samples, **rollout.said):  # Replays, which is not written.
+            with replay.micro_batch(rollout.samples, **rollout.said):  # This pass replays, so it records nothing.
                 loss = loss_of(model, rollout.call)[1]
             loss.backward()
             replay.end_step()
@@ -194,7 +194,8 @@ class RecordCases(Cases):
 
     @over("packed")
     def test_r2_records_of_ranks_are_put_together(self, model: Any, rollout: Rollout) -> None:
-        """Two samples share a stream, which the first rank writes."""
+        """Two ranks each record a part of a stream of two samples. The first rank writes the whole rows of both
+        samples."""
         stream = torch.cat([rollout.call["input_ids"], torch.zeros(1, 1, dtype=torch.int64)], 1)
         group, run, live = LocalGroup(2), mock.Mock(), []
         writers = [hf.RecordWriter(group[rank], run if rank == 0 else None) for rank in range(2)]
@@ -215,7 +216,7 @@ class RecordCases(Cases):
         self.assert_written(run, rollout, [torch.cat(both) for both in zip(*live, strict=True)])
 
     def assert_written(self, run: Any, rollout: Rollout, chosen: list[torch.Tensor]) -> None:
-        """chosen: per layer, of each row of the micro-batch"""
+        """Checks what was appended. chosen: for each layer, the chosen ids of all rows of the micro-batch"""
         appended = {call.args[0]: call for call in run.appender.return_value.append.call_args_list}
         self.assertEqual(list(appended), rollout.samples)
         for sample, tokens, place in zip(rollout.samples, rollout.tokens, rollout.places, strict=True):

@@ -133,7 +133,7 @@ class DeepseekV3MoE(nn.Module):
 
 
 class GptOssTopKRouter(nn.Module):
-    """The logits of the chosen are normalised, not those of all."""
+    """Its softmax is over the logits of the chosen experts only."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -99,7 +99,8 @@ class TransformersTest(RecordCases):
                 loss.backward()
                 replay.end_step()
                 metrics = replay.metrics()
-            torch.testing.assert_close(out[:6], expected[:6], rtol=1e-4, atol=1e-5)  # Earlier rows do not depend on it.
+            # The rows before a sample's last row do not depend on its choice.
+            torch.testing.assert_close(out[:6], expected[:6], rtol=1e-4, atol=1e-5)
             unrecorded = 4 if absent else 2 if last_row == "live" else 0
             self.assertEqual(metrics["routing_replay/unrecorded_rows"], unrecorded)
             self.assertEqual(metrics["routing_replay/replayed_rows"], 6 if absent else 9)
@@ -110,7 +111,7 @@ class TransformersTest(RecordCases):
 
     @over("right")
     def test_the_base_model_alone(self, model: Any, rollout: Rollout) -> None:
-        """Hosts that compute logits in pieces call this method."""
+        """Frameworks that compute logits in pieces call the base model (`model.model`) directly."""
         peer = copy.deepcopy(model)
         with Choices(rollout.forced):
             expected = peer.model(**rollout.call).last_hidden_state
@@ -233,7 +234,8 @@ class ShardedTest(unittest.TestCase):
 
 
 def load_tests(loader: unittest.TestLoader, tests: unittest.TestSuite, pattern: str | None) -> unittest.TestSuite:
-    """Without `Cases` itself, which has no models, and which a GPU in name only changes nothing of."""
+    """Leaves out `Cases`, which has no models. Of NoKernelsTest only one test runs, because a GPU in name only changes
+    nothing in the others."""
     own = map(loader.loadTestsFromTestCase, (TransformersTest, ShardedTest))
     return unittest.TestSuite([*own, NoKernelsTest("test_inference_first")])
 

@@ -25,7 +25,7 @@ class OnHost(TorchFunctionMode):
 
 
 class Stream:
-    """Also used as an event."""
+    """Stands in for a stream of a GPU, and also for an event. Everything has happened already."""
 
     cuda_stream = 0
 

@@ -41,8 +41,7 @@ class MegatronCase(unittest.TestCase):
         return torch.randn(sum(LENGTHS[index]), 1, models.HIDDEN, generator=generator)
 
     def attach(self, chunks: Any, config: Any, source: Any, **options: Any) -> Any:
-        """Attaches a replay in which the last row of a sample routes live, as in `by_hand`. Its index buffers are
-        those of a GPU, on a queue that the CPU simulates."""
+        """Attaches a replay in which the last row of a sample routes live, as in `by_hand`."""
         options.setdefault("last_row", "live")
         replay = megatron.attach(chunks, config, source=source, ranks={"pp": 0}, **options)
         self.addCleanup(replay.detach)
@@ -78,7 +77,7 @@ class MegatronCase(unittest.TestCase):
 
 
 class Staged(unittest.TestCase):
-    """The same with index buffers as on a GPU, on a queue that the CPU simulates."""
+    """Runs the tests of another class with index buffers as on a GPU, on a queue that the CPU simulates."""
 
     def setUp(self) -> None:
         super().setUp()

@@ -71,7 +71,7 @@ class FaultsTest(MegatronCase):
             for second in (inject, other):
                 with self.assertRaisesRegex(trainer.FailedPreconditionError, "attached to this model already"):
                     self.attach(chunks, config, rollout.source, inject=second)
-            # Also if a module wraps the attached one.
+            # A second attach is also rejected for a module that wraps the attached one.
             around = torch.nn.Module()
             around.config, around.decoder = config, chunks[0].decoder
             with self.assertRaisesRegex(trainer.FailedPreconditionError, "attached to this router already"):
@@ -113,15 +113,15 @@ class FaultsTest(MegatronCase):
             chunks[0](self.hidden(0))
 
     def test_micro_batches_with_groups_of_their_own(self) -> None:
-        """Dynamic context parallelism without process groups, only as a size: rejected by name if ranks would have to
-        agree."""
+        """A micro-batch whose local_cp_size differs (dynamic context parallelism) is rejected by name if ranks would
+        have to agree."""
         config = self.config()
         rollout = Rollout(config, 2)
         sequences, packed = rollout.samples(0), rollout.packed(0)
         own = rollout.packed(0)
         own.local_cp_size = 2
         for missing in ("live", "drop"):
-            # The second rank never comes.
+            # The other rank never takes part: an agreement would end at the deadline.
             options = {"missing": missing, "agree": LocalGroup(2)[0], "fetch_deadline": 0.1}
             chunks = self.chunks(config)
             replay = self.attach(chunks, config, rollout.source, **options)
@@ -176,7 +176,8 @@ class FaultsTest(MegatronCase):
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "index: not given"):
             forward(None, self.hidden(0), of=0, schedule=False)
         with torch.no_grad():
-            forward(0, self.hidden(0), schedule=False)  # After a schedule has ended with micro-batch 5.
+            # schedule=False ignores the current_microbatch 5 that the last schedule has left in the layers.
+            forward(0, self.hidden(0), schedule=False)
         packed = rollout.packed(1)
         with (
             self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"),
@@ -190,7 +191,7 @@ class FaultsTest(MegatronCase):
         replay.end_step()
 
     def test_an_exception_in_a_micro_batch_gives_it_up(self) -> None:
-        """A loss that fails after the forward part: the same micro-batch can run again, and so can the next step."""
+        """A loss fails after the forward part. The same micro-batch can then run again, and so can the next step."""
         config = self.config()
         chunks = self.chunks(config)
         rollout = Rollout(config, 6)
@@ -217,8 +218,8 @@ class FaultsTest(MegatronCase):
             replay.end_step()
 
     def test_an_exception_of_the_schedule_gives_its_step_up(self) -> None:
-        """It is raised outside of any micro_batch, with passes in flight: it is passed on unchanged, the next step
-        works, and a pass that was never finished is still reported."""
+        """A schedule raises an exception outside of any micro_batch, with passes in flight. The exception is passed on
+        unchanged, and the next step works. A pass that was never finished is still reported."""
         config = self.config(recompute_granularity="selective", recompute_modules=["moe"])
         chunks = self.chunks(config)
         rollout = Rollout(config, 6)
@@ -377,7 +378,7 @@ class FaultsTest(MegatronCase):
             replay.begin_step(rollout.samples(0), tokens=torch.cat(tokens), lengths=LENGTHS[0])
 
     def test_a_run_without_hash_layers(self) -> None:
-        """Hash layers choose by themselves, as with a run that has their routes; the others replay."""
+        """Hash layers choose by themselves, whether or not the run has their routes; the other layers replay."""
         config = models.make_config()
         rollout = Rollout(config, 3)
         part = trainer.LocalSource(rollout.source.geometry | {"moe_layers": [2, 3]})
@@ -407,14 +408,15 @@ class FaultsTest(MegatronCase):
                         used = used.nonzero()[:, 1].view(len(ids), -1)
                         self.assertEqual(used[recorded].tolist(), ids[recorded].sort(1).values.tolist())
                 replay.detach()
-        model.decoder.layers[1].mlp.router.tid2eid = None  # It must replay, but the run has no routes for it.
+        # Without its table, this is no hash layer any more. It must replay, but the run has no routes for it.
+        model.decoder.layers[1].mlp.router.tid2eid = None
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "layer 1 chooses by scores|not that of the model"):
             self.attach(model, config, part)
 
 
 class FetchingTest(unittest.TestCase):
     def test_versions_of_what_falls_back_are_no_matter(self) -> None:
-        """With and without begin_step."""
+        """Samples that fall back do not count in the check of weight versions, with and without begin_step."""
         rows = trainer.LocalSource(geometry_of())
         for name in ("s0", "s1"):
             rows.add(name, rows_of(SAMPLES[name], 1))

@@ -37,7 +37,7 @@ OLDER = tuple(map(int, megatron_version.split(".")[:2])) < (0, 18)
 
 
 class NoKernelsTest(NoKernels, MegatronTest):
-    """All tests of models on the host, again."""
+    """Runs the tests of MegatronTest again, with models that say that they are on a GPU without kernels."""
 
     by_topk = ("native", "fused")
 
@@ -53,7 +53,8 @@ class NoKernelsTest(NoKernels, MegatronTest):
         return replay
 
     def test_fused(self) -> None:
-        """With Megatron's own unfused function, as exact as native; shadow and R2, too."""
+        """Without kernels, inject="fused" calls Megatron's own unfused function, so it is as exact as "native", in
+        modes shadow and R2, too."""
         for scores in ("softmax", "sigmoid"):
             options = {"recompute_granularity": "selective", "recompute_modules": ["moe"]}
             config = self.config(moe_router_score_function=scores, moe_router_topk_scaling_factor=2.5, **options)
@@ -194,7 +195,7 @@ class MemoryTest(MegatronCase):
             replay.end_step()
 
 
-del MegatronTest  # Its tests run from its own file.
+del MegatronTest  # Needed only as a base class; its own file runs its tests.
 
 if __name__ == "__main__":
     unittest.main()

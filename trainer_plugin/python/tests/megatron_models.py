@@ -134,7 +134,7 @@ def set_up(case: unittest.TestCase) -> None:
 
 
 def moe_layers(model: Model) -> dict[int, MoeLayer]:
-    """Parameters by global decoder layer id."""
+    """Returns the MoE layers of a model, by global decoder layer id."""
     return {layer.layer_number - 1: layer for layer in model.decoder.layers if isinstance(layer, MoeLayer)}
 
 

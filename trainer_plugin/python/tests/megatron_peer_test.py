@@ -32,7 +32,7 @@ except ImportError as missing:
     print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with megatron-core")
     sys.exit(SKIPPED)
 
-# The calls in which the host waits for a device.
+# Names of the torch functions that make the host wait for a device.
 READS = ("cpu", "item", "tolist", "__index__", "__bool__", "__int__")
 
 
@@ -66,7 +66,7 @@ class MegatronTest(MegatronCase):
             set_current_microbatch(chunks[0], 0)
             with replay.micro_batch(rollout.samples(1), packed_seq_params=rollout.packed(1)):
                 self.assertTrue(torch.equal(other(hidden), alone))
-        # So does this one outside of a micro-batch, and again when it is let go.
+        # The attached model also routes live: outside of a micro-batch, and after detach.
         live = copied[0](hidden)
         self.assertTrue(torch.equal(chunks[0](hidden), live))
         replay.detach()
@@ -75,7 +75,7 @@ class MegatronTest(MegatronCase):
         self.assertNotIn("get_replay_topk", vars(models.moe_layers(chunks[0])[1].mlp.router.router_replay))
 
     def test_a_method_that_a_framework_has_wrapped(self) -> None:
-        """NeMo-RL does this, with a function whose module has no RouterReplayAction."""
+        """NeMo-RL wraps this method in a function whose module has no RouterReplayAction."""
         config = self.config()
         chunks = self.chunks(config)
         rollout = Rollout(config, 2)
@@ -232,13 +232,14 @@ class MegatronTest(MegatronCase):
             self.assertEqual((metrics["live_rows"], metrics["replayed_rows"]), (7, 8))
             self.assertEqual((metrics["unrecorded_rows"], metrics["fallback_sequences"]), (0, 0))
             self.assertAlmostEqual(metrics["live_fraction"], 7 / 15)
-            first = models.moe_layers(model)[0].seen  # Rows before it are the same with and without replay.
+            first = models.moe_layers(model)[0].seen  # Earlier rows are the same with and without replay.
             rows = [*range(5), *range(14, 16)]
             self.assertTrue(torch.equal(first[0][1][rows], first[1][1][rows]))
             replay.detach()
 
     def test_a_copy_of_another_length_falls_back_alone(self) -> None:
-        """Frameworks copy the first sample's columns to the rows that fill up a batch."""
+        """Frameworks fill up a batch with rows that copy the first sample's columns, and so its id, but may have
+        another length."""
         config = models.make_config()
         rollout = Rollout(config, 3)
         for missing, named in (("live", "live"), ("drop", "dropped")):
@@ -326,7 +327,7 @@ class MegatronTest(MegatronCase):
         self.assertEqual(replay.metrics()["routing_replay/prefetch_hit_rate"], 1)
 
     def test_no_forward_step_waits_for_a_device(self) -> None:
-        """Tensors with the boundaries of sequences are read before the schedule."""
+        """Tensors with the boundaries of sequences are read before the schedule, and not in a forward step."""
         config = models.make_config()
         model = models.Model(config, [1, 2, 3, 4])
         rollout = Rollout(config, 10)

@@ -111,7 +111,8 @@ def by_hand(model: Any, rollout: Rollout, index: int, hidden: torch.Tensor) -> t
 
 
 def interleaved() -> list[tuple[str, int, int]]:
-    """(forward or backward, micro-batch, chunk) on pipeline rank 0, from Megatron's own table."""
+    """Returns the order of passes on pipeline rank 0, from Megatron's own table: (forward or backward, micro-batch,
+    chunk) for each pass."""
     table = get_schedule_table(MICRO_BATCHES, CHUNKS, PIPELINE)
     warmup = (PIPELINE - 1) * 2 + (CHUNKS - 1) * PIPELINE
     forward = [("forward", index, chunk) for index, chunk in table]

@@ -78,7 +78,7 @@ class ModulesTest(unittest.TestCase):
     def test_routers_of_the_live_model(self) -> None:
         dense = Module(layer_number=1, mlp=Module())
         unnumbered = layer(4)
-        unnumbered.mlp.router.layer_number = None  # Then the layer's number is used.
+        unnumbered.mlp.router.layer_number = None  # The number of the layer is used instead.
         mtp = Module(layer_number=1, mtp_model_layer=layer(1))
         chunk = model(dense, layer(3), unnumbered, mtp=[mtp])
         found = modules.live_routers(Module(module=Module(module=chunk)))
@@ -299,18 +299,18 @@ class MicroBatchTest(unittest.TestCase):
         )
         self.assertEqual([list(f.tokens) for f in said.fetch], [[100, 101, 102], [104, 105, 106, 107, 108]])
         self.assertEqual([f.num_tokens for f in said.fetch], [3, 5])
-        # Documents of padding after the last sequence, and fewer tokens than a document has.
+        # A padding document follows the last sequence, and the sequence has fewer tokens than its document.
         params.cu_seqlens_q_padded, params.total_tokens, params.tokens_per_sample = None, 16, 8
         said = describe(["a"], packed_seq_params=params, lengths=[2], padding_documents=1)
         self.assertEqual(said.layout["sequences"], [{"sample": "a", "tokens": 2}])
         self.assertEqual((said.layout["total_rows"], said.layout["tokens_per_sample"]), (16, 8))
-        params.total_tokens = 4  # Counts only the rows of this rank.
+        params.total_tokens = 4  # This total counts only the rows of this rank.
         self.assertEqual(describe(["a", "b"], packed_seq_params=params).layout["total_rows"], 8)
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "tokens"):
             describe(["a", "b"], packed_seq_params=params, tokens=stream[:6])
 
     def test_a_step_expects_what_its_micro_batches_do(self) -> None:
-        """The same result for every form of the boundaries."""
+        """begin_step and micro_batch derive the same lengths and tokens, in whichever form these are given."""
         params = types.SimpleNamespace(
             qkv_format="thd", cu_seqlens_q=np.array([0, 3, 8]), cu_seqlens_q_padded=np.array([0, 4, 12])
         )
@@ -349,8 +349,8 @@ class MicroBatchTest(unittest.TestCase):
             self.assertEqual(caught.exception.field, field)
 
     def test_documents_that_nobody_has_named(self) -> None:
-        """Their rows route live, unless they are declared as padding: they may hold real tokens, which would be trained
-        wrongly with filler experts."""
+        """Rows of unnamed documents route live, unless they are declared as padding: they may hold real tokens, which
+        would be trained wrongly with filler experts."""
         geometry = {"num_layers": 2, "num_experts": 64, "top_k": 1}
         source = trainer.LocalSource(geometry)
         source.add("a", np.arange(4).reshape(2, 2, 1), tokens=np.zeros(3, np.int64))

@@ -46,7 +46,7 @@ class Rollout:
                 self.rows[f"{index}/{place}"] = rows[:-1].int().numpy()
 
     def source(self, *, rows: int = 0, layers: int = 0) -> trainer.LocalSource:
-        """The rows, shifted by `rows` and `layers`."""
+        """Returns a source whose samples have the routes of other tokens and layers: shifted by `rows` and `layers`."""
         source = trainer.LocalSource(self.geometry)
         for name, ids in self.rows.items():
             source.add(name, np.roll(ids, (rows, layers), (0, 1)))
@@ -197,7 +197,7 @@ class WatchTest(unittest.TestCase):
                 self.assertTrue(all(torch.equal(a, b) for a, b in zip(outputs[0], other, strict=True)))
 
     def test_a_recompute_that_differs_is_counted(self) -> None:
-        """A router whose weights change between forward and backward, where rows take the live choice."""
+        """The weights of a router change between forward and backward, in a mode in which rows take the live choice."""
         for inject in ("native", "fused"):
             replay = self.attach(self.rollout.source(), inject=inject, mode="shadow")
             samples = [f"0/{place}" for place in range(len(LENGTHS[0]))]
@@ -237,7 +237,7 @@ class WatchTest(unittest.TestCase):
 
 
 class StagedWatchTest(WatchTest):
-    """The same with index buffers as on a GPU, on a queue that the CPU simulates."""
+    """Runs the tests of WatchTest with index buffers as on a GPU, on a queue that the CPU simulates."""
 
     def setUp(self) -> None:
         super().setUp()

@@ -35,7 +35,7 @@ STATES = torch.tensor([0, 1, 2, 0, 3, 0, 0], dtype=torch.uint8)
 
 
 def bits(tensor: torch.Tensor) -> np.ndarray:
-    """In the form that the NumPy functions accept."""
+    """Converts a tensor to the form that the NumPy functions accept."""
     tensor = tensor.detach()
     return tensor.view(torch.uint16).numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
@@ -45,7 +45,7 @@ class OpsTest(unittest.TestCase):
         self.random = torch.Generator().manual_seed(7)
 
     def inputs(self, router: trainer.Router, dtype: torch.dtype) -> tuple[Any, ...]:
-        """logits, ids, bias."""
+        """Returns random logits, ids and expert bias."""
         rows, experts = len(STATES), router.num_experts
         logits = torch.randn(rows, experts, generator=self.random).to(dtype)
         ids = torch.rand(rows, experts, generator=self.random).topk(router.top_k).indices
@@ -170,7 +170,7 @@ class CudaTest(unittest.TestCase):
         self.random = torch.Generator().manual_seed(11)
 
     def inputs(self, router: trainer.Router, dtype: torch.dtype, rows: int) -> tuple[Any, ...]:
-        """logits, ids, states, bias, upstream"""
+        """Returns random logits, ids, states, expert bias, and upstream gradients."""
         experts = router.num_experts
         logits, upstream = torch.randn(2, rows, experts, generator=self.random).to(dtype)
         ids = torch.rand(rows, experts, generator=self.random).topk(router.top_k).indices

@@ -16,8 +16,8 @@ FACE = ROOT / "python/src/routing_replay_trainer"
 
 
 def face_of(name: str) -> ast.Module:
-    """The code that both interfaces share, followed by that of one. Parsed and not imported, because the modules
-    that it imports, such as Megatron, may be missing here."""
+    """Returns the code that both interfaces share, followed by that of the interface with this name. Parsed and not
+    imported, because the modules that it imports, such as Megatron, may be missing here."""
     common, own = (ast.parse(path.read_text()) for path in (FACE / "_attached.py", FACE / name / "_replay.py"))
     return ast.Module([*common.body, *own.body], [])
 
@@ -29,7 +29,8 @@ class RecipesTest(unittest.TestCase):
 
     def test_the_readme_names_what_the_faces_take(self) -> None:
         """The tables have each option and argument, and no others."""
-        # Without the sections from "On a GPU" on: those on frameworks have tables of their own options.
+        # The sections from "On a GPU" on are left out, because those on frameworks have tables of the frameworks'
+        # options.
         of_faces = recipes.README.read_text().split("## On a GPU")[0]
         tables = re.findall(r"^\| (`.*?) \|", of_faces, re.MULTILINE)
         rows = {name for row in tables for name in re.findall(r"`(\w+)`", row)}

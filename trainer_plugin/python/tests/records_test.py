@@ -49,7 +49,7 @@ def tokens(index: int) -> list[np.ndarray]:
 
 
 def described(index: int, sequence_parallel: bool, names: list[str] | None = None) -> MicroBatch:
-    """names: the first samples of the micro-batch, if not all of them"""
+    """Describes a micro-batch. names: its first samples, if not all are wanted"""
     names = samples(index) if names is None else names
     multiple = 2 * CP * TP
     ends = np.cumsum([-(-count // multiple) * multiple for count in MICRO_BATCHES[index][: len(names)]])
@@ -80,7 +80,7 @@ def recorded(said: MicroBatch, plan: trainer.Plan) -> np.ndarray:
 
 
 def on_all(body: Callable[[Collective, dict[str, int]], Any]) -> list[Any]:
-    """The results or exceptions of the ranks."""
+    """Runs `body` on all ranks, and returns what it returned or raised on each."""
     group, results = LocalGroup(len(ranks())), [None] * len(ranks())
 
     def run(number: int) -> None:
@@ -201,7 +201,7 @@ class WriterTest(unittest.TestCase):
             self.assertEqual(options, {"num_tokens": count, "producer": "trainer", "group": 3, "weight_version": 17})
 
     def test_all_ranks_learn_of_a_failure(self) -> None:
-        """The other samples are written, and all of them by the next call."""
+        """If some appends fail, the other samples are written, and the next call writes all of them."""
         names = [name for index in range(len(MICRO_BATCHES)) for name in samples(index)]
         failed = [samples(0)[1], samples(2)[0]]
         for late in (False, True):
@@ -235,7 +235,8 @@ class WriterTest(unittest.TestCase):
         self.assertIn("rank 0 could not append", others[0].message)
 
     def test_ranks_with_other_passes(self) -> None:
-        """Nothing is lost: the rank that lacks rows may still record them."""
+        """If a rank has recorded fewer passes than the others, `write` fails. Nothing is lost: the rank may still
+        record what is missing."""
         run = Run()
 
         def body(collective: Collective, rank: dict[str, int]) -> list[str]:
@@ -291,7 +292,7 @@ class WriterTest(unittest.TestCase):
         self.assertEqual(on_all(body)[0], samples(0)[1:] + samples(0)[:1])
 
     def test_a_rank_without_routers(self) -> None:
-        """The lowest rank that has some appends them; rows that are missing then are named."""
+        """The lowest rank that has routers appends the rows. An error names rows that are missing then."""
 
         def body(collective: Collective, rank: dict[str, int]) -> None:
             writer = RecordWriter(collective, Run() if collective.rank == 1 else None)
@@ -363,7 +364,7 @@ class WriterTest(unittest.TestCase):
         states = run.stat_many(["five", "one"], producer="trainer")
         self.assertEqual([(state.num_tokens, state.committed_rows) for state in states], [(5, 4), (1, 0)])
 
-        # The name is that of an earlier rollout, whose rows stay unless the sample begins again.
+        # An earlier rollout has used the name "five". Its rows stay, unless `write` is called with restart=.
         said = describe(["new", "five"], *of_megatron([np.arange(5)] * 2, None, None, layout))
         arguments |= {"micro_batch": said.layout}
         plan = trainer.Plan(None, **arguments)

@@ -29,7 +29,8 @@ def padded(length: int) -> int:
 
 
 def local_rows(cp: int, tp: int) -> list[tuple[int, int]]:
-    """(sequence, position) per local row: zigzag per document, packed, then the tensor-parallel slice of the whole."""
+    """Returns (sequence, position) for each local row: documents are cut zigzag, the cuts are packed, and tensor
+    parallelism slices the whole."""
     rows = []
     for sequence, length in enumerate(LENGTHS):
         part = padded(length) // (2 * CP)
@@ -154,7 +155,7 @@ class ReplayTest(unittest.TestCase):
             make_plan(0, 0, 0, cp_size="two")
         self.assertEqual(caught.exception.field, "micro_batch.cp_size")
         plan = make_plan(1, 1, 1)
-        self.check(plan, source.fetch(plan), 1, 1, 1)  # Rows that were stored before are still there.
+        self.check(plan, source.fetch(plan), 1, 1, 1)  # The rejected calls have left the stored rows unchanged.
 
     def test_padding_as_a_policy_predicts(self) -> None:
         sequences = [{"sample": f"s{i}", "tokens": length} for i, length in enumerate(LENGTHS)]

@@ -174,7 +174,8 @@ class ReplayedTest(unittest.TestCase):
             self.run_(data_iterator=batches)
 
     def test_a_step_is_told_what_its_micro_batches_tell(self) -> None:
-        """Rectangles, packed streams and lists in one step: tokens and lengths of each sequence, if given."""
+        """The micro-batches of one step are rectangles, packed streams and lists. begin_step gets the tokens and
+        lengths of each sequence, if they are given."""
         packed = types.SimpleNamespace(qkv_format="thd", cu_seqlens_q=np.array([0, 2, 5]), cu_seqlens_q_padded=None)
         told = {
             "a": {"sequences": ["a", "b"], "tokens": np.arange(8).reshape(2, 4), "lengths": [4, 3]},

@@ -94,7 +94,8 @@ class ShardedTest(unittest.TestCase):
             self.steps("strict")[1].begin(self.expected())
 
     def test_killed_after_the_ranks_decided(self) -> None:
-        """The ranks had agreed to replay it: one of them cannot fall back alone."""
+        """A server is killed after the ranks have agreed to replay its samples. The fetch fails, because no rank may
+        fall back alone."""
         source, steps = self.steps("live")
         self.assertEqual(steps.begin(self.expected()).replayed, len(SAMPLES))
         self.kill()

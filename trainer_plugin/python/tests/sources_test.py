@@ -19,8 +19,8 @@ import routing_replay_trainer as trainer
 
 @dataclass
 class Sample:
-    """What an engine delivered of a sample of T tokens: `rows` [T - 1, MoE layers, K], except `unrecorded`; None: never
-    sent."""
+    """What an engine delivered of a sample of T tokens: `rows` [T - 1, MoE layers, K], except those in `unrecorded`;
+    nothing if not `sent`."""
 
     tokens: np.ndarray
     rows: np.ndarray

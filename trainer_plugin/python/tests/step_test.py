@@ -98,7 +98,7 @@ def expected_of(*numbers: int) -> list[trainer.FetchSequence]:
 
 
 def drain(source: StepSource) -> None:
-    """Waits until everything announced has been read: each thread then comes to the meeting."""
+    """Waits until everything announced has been read: only then are both threads free to come to the meeting."""
     meeting = threading.Barrier(3)
     for _ in range(2):
         source._jobs.put(lambda: meeting.wait(30))
@@ -229,7 +229,7 @@ class StepSourceTest(unittest.TestCase):
     def test_close_wakes_who_waits(self) -> None:
         source = self.source(cache_bytes=3000)
         source.begin_step()
-        source.prefetch([(plan_of(some(i)), None) for i in range(6)])  # More than there is room for.
+        source.prefetch([(plan_of(some(i)), None) for i in range(6)])  # More than the cache has room for.
         while not self.rows.reads:
             time.sleep(0.001)
         before = threading.active_count()
@@ -363,7 +363,8 @@ class ServiceTest(unittest.TestCase):
         self.run_.flush()
 
     def test_an_unsealed_sample_is_not_ready(self) -> None:
-        """It has no length yet: it may still grow, so ranks that ask at different times would get different lengths."""
+        """A sample that is not sealed has no length yet: it may still grow, so ranks that ask at different times would
+        get different lengths."""
         self.run_.append("late", rows_of(10, 3)[:4], tokens=np.arange(4))
         self.run_.flush()
         asked = [trainer.FetchSequence(name) for name in ("late", "s0")]
@@ -389,7 +390,8 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual(batch.fallback_sequences, 0)
 
     def test_a_prefix_of_any_length_is_read_by_its_tokens(self) -> None:
-        """The server knows token checks at block boundaries and at the end."""
+        """The server has token checks only at block boundaries and at the end of a sample. It therefore compares the
+        tokens of a prefix only up to its last whole block."""
         self.append("long", 601, 9)
         self.run_.flush()
         service = trainer.ServiceSource(self.run_, wait=False)

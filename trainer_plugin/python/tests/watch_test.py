@@ -36,7 +36,7 @@ class Model:
         self.scores = [self._random.normal(size=(length, len(MOE), EXPERTS)) + popular for length in LENGTHS]
 
     def choices(self, noise: float = 0.0) -> list[np.ndarray]:
-        """Per sample [tokens, MoE layers, K]."""
+        """Returns for each sample the chosen ids [tokens, MoE layers, K]."""
         noisy = [scores + noise * self._random.normal(size=scores.shape) for scores in self.scores]
         return [np.argsort(-scores, axis=2)[..., :TOP_K] for scores in noisy]
 
@@ -153,7 +153,7 @@ class WatchTest(unittest.TestCase):
                     batch = run_step(watch, source, micro_batch(), model.choices(noise))
                 self.assertEqual(watch.alarms, 0)
                 self.assertGreater(batch.replayed_rows, 80)
-        # So many that the share alone would have raised the alarm.
+        # So many rows have no common expert that the share alone would have raised the alarm.
         live, record = (np.concatenate(choices).reshape(-1, TOP_K) for choices in (model.choices(1.0), model.choices()))
         rows, _, disjoint, _ = counts(live, record, np.zeros(len(live), np.uint8))
         self.assertGreater(disjoint, 0.002 * rows)
