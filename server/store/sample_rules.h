@@ -89,7 +89,7 @@ inline constexpr uint64_t kAttempt = uint64_t{0x41545054} << 32;
 // continue by its nonce alone: it must name the new revision.
 inline constexpr uint64_t kEndedAttempt = uint64_t{0x41545045} << 32;
 
-// The attempt of a nonce, if it is an attempt's.
+// The number of the attempt that a nonce names; nothing if the nonce names no attempt.
 constexpr std::optional<uint32_t> AttemptOf(uint64_t nonce) {
   const uint64_t mark = nonce & ~uint64_t{0xffffffff};
   if (mark != kAttempt && mark != kEndedAttempt) return std::nullopt;

@@ -63,7 +63,8 @@ TEST(SampleRulesTest, AttemptsAreInAnOrder) {
   EXPECT_EQ(*step(6), IncarnationStep::kRestart);
   EXPECT_THAT(step(4), Fails(kPrecondition, Reason::kOldRevision));
   EXPECT_EQ(AttemptOf(TruncatedContent(content, 5, ids).restart_nonce), 5);
-  // An incarnation without attempts, or with an unknown nonce, gives way to one that names its revision.
+  // A sample whose nonce names no attempt is restarted by an attempt that states the sample's revision. Without the
+  // revision the append is rejected.
   for (const uint64_t nonce : {uint64_t{0}, uint64_t{77}}) {
     content.restart_nonce = nonce;
     EXPECT_EQ(*step(0, 4), IncarnationStep::kRestart);

@@ -235,9 +235,10 @@ class Store {
 
   // Calls `changed` once, from any thread and without a lock held, after the next change of the sample (append, seal,
   // truncate, release, drop; also its creation). Register first and then call Snapshot, so that no change is missed. In
-  // a store that several servers share it takes a moment until changes by other servers are noticed; `changed` is
-  // called when that begins, too. The watch ends with the returned object: after its destruction `changed` is not
-  // running and will not run. `changed` may call the store, but must not destroy its own watch.
+  // a store that several servers share, a new watch needs a moment until it notices changes by other servers. From then
+  // on it notices all; as it may have missed one before, `changed` may be called without a change. The watch ends with
+  // the returned object: after its destruction `changed` is not running and will not run. `changed` may call the store,
+  // but must not destroy its own watch.
   class Watch {
    public:
     virtual ~Watch() = default;
@@ -262,15 +263,15 @@ class Store {
   struct Totals {
     int64_t runs = 0;
     int64_t samples = 0;
-    int64_t stored_bytes = 0;  // Charged to the budget for committed data …
-    int64_t run_bytes = 0;     // … and for the records of runs.
+    int64_t stored_bytes = 0;  // Charged to the budget for committed data.
+    int64_t run_bytes = 0;     // Charged to the budget for the records of runs.
     // For a store that moves cold samples to a disk.
     struct Spill {
       int64_t budget_bytes = 0;  // Limit of the spill directory.
       int64_t disk_bytes = 0;    // Bytes that the files there take.
-      // Since the store was made:
+      // The counts below begin when the store is made.
       int64_t samples = 0;         // Samples moved.
-      int64_t bytes = 0;           // Memory that this freed.
+      int64_t bytes = 0;           // Memory that these moves freed.
       int64_t loads = 0;           // Blocks read back.
       int64_t lost_blocks = 0;     // Loads that found damaged or missing bytes.
       int64_t write_failures = 0;  // Blocks that stayed in memory because the disk is full or broken.

@@ -31,9 +31,9 @@ struct AppendTokens {
 
 // How an append's tokens compare with the stored ones over the rows that both have.
 struct TokenComparison {
-  std::optional<int64_t> differs_at;     // Rows of the first check that differs.
+  std::optional<int64_t> differs_at;     // The row of the first check that differs.
   std::vector<RowRange> unverified;      // Overlapping rows that no check covers; normal list.
-  std::vector<RowRange> suspect;         // … those of them whose tokens both sides know. Normal list.
+  std::vector<RowRange> suspect;         // Those of `unverified` whose tokens both sides know; normal list.
   std::optional<uint32_t> check_at_end;  // The append's own check where its new rows start.
 };
 
@@ -73,7 +73,8 @@ class TokenChecks {
   int64_t growth_bytes(int64_t end) const {
     return static_cast<int64_t>((end / block_rows_ - rows_ / block_rows_) * sizeof(boundaries_[0]) + sizeof(RowRange));
   }
-  // The window that a check at `rows` closes, or in which it lies at the committed end.
+  // The window to which a check at `rows` belongs: the one that ends there, or the open one if `rows` is the committed
+  // end.
   int64_t WindowOf(int64_t rows) const { return rows == 0 ? 0 : (rows - 1) / block_rows_; }
 
   // Without a start check, the append's chain starts at the first stored check that it reaches, and the rows before

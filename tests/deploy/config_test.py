@@ -212,7 +212,7 @@ class ProbeTest(unittest.TestCase):
         with at_home(template, container, resources) as (command, environment), tempfile.TemporaryDirectory() as work:
             endpoint = Path(work, "endpoint")
             ports = ["--listen", "127.0.0.1:0", "--operations-listen", "127.0.0.1:0", "--health-listen", health]
-            # The drain lasts long enough for two requests on a slow machine.
+            # The drain delay is long enough for two requests on a slow machine.
             own = ["--endpoint-file", str(endpoint), "--drain-delay", "30s"]
             server = subprocess.Popen([*command, *ports, *own], env=environment, stderr=subprocess.DEVNULL)
             self.addCleanup(server.wait)

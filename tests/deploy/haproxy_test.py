@@ -158,7 +158,7 @@ class HaproxyTest(unittest.TestCase):
 
     def test_strangers_stay_outside(self):
         self.await_answer()
-        # Meanwhile it is retried.
+        # rrctl has no certificate here. It retries the rejected connection until its timeout, 3 s, and then fails.
         done = self.rrctl("--timeout", "3", "status", certificate=False)
         self.assertEqual(done.returncode, 3, done.stderr)
 

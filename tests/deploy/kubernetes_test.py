@@ -320,7 +320,7 @@ class SelectorTest(unittest.TestCase):
             for kind in ("PodMonitor", "PrometheusRule"):
                 (resource,) = of_kind(resources, kind)
                 self.assertEqual(resource["metadata"]["labels"]["release"], "kube-prometheus-stack")
-            # The selector of an existing resource cannot be changed.
+            # Nobody can change the selector of an existing StatefulSet, so the new label must not become part of it.
             for template in templates(of_kind(resources, "StatefulSet")):
                 self.assertNotIn("release", template.namesake["spec"]["selector"]["matchLabels"])
 

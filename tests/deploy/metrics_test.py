@@ -175,7 +175,8 @@ class MetricsTest(unittest.TestCase):
         self.assertEqual(wanted - set().union(*map(names, self.exposed)), set())
 
     def test_reads_that_wait_are_told_apart(self):
-        # The alert's quantile is never above the last finite bound: a read waits 10 minutes at most.
+        # Prometheus reports no quantile above a histogram's last finite bound. A read may wait for 10 minutes, so there
+        # must be a bound of 600 s.
         self.assertIn('method="Read",le="600"', self.exposed[0])
 
     def test_promtool_takes_it(self):

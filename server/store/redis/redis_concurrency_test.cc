@@ -70,7 +70,7 @@ TEST_F(RedisFailureTest, ACommitThatIsSentAgainKeepsItsChunks) {
   ASSERT_OK(ack);
   EXPECT_EQ(ack->committed_rows, 64);
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 64));
-  lossy->meanwhile = [] {};  // Nothing happens in between: it is the same commit.
+  lossy->meanwhile = [] {};  // Nothing changes before the same commit is sent again.
   ASSERT_OK(Append(*store, {.rows = {64, 96}}));
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 96));
   EXPECT_EQ(other_->ListRuns()->at(0).committed_rows, 96);

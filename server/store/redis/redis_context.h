@@ -88,6 +88,7 @@ struct RedisManifest {
 
   bool exists() const { return !version.empty(); }
   bool readable() const { return version != kUnreadable; }
+  // True if the sample exists and its records are undamaged.
   bool whole() const { return exists() && content.ok(); }
   int64_t stored_bytes() const { return (*content)->pieces.charged_bytes() + (*content)->metadata_bytes(); }
 };

@@ -239,7 +239,7 @@ TEST_F(RedisFailureTest, ACallWaitsNoLongerThanItsCaller) {
   redis_->Pause();
   {
     const CallDeadline deadline(Clock::Real().Now() + std::chrono::milliseconds(50));
-    for (int i = 0; i < 2; ++i) {  // The second time it has passed before.
+    for (int i = 0; i < 2; ++i) {  // In the second round the deadline has already passed.
       for (const absl::Status& status :
            {Append(*store, {.rows = {40, 41}}), Read(*store).status(), store->OpenRun("run", nullptr, {}).status(),
             Release(*store), store->ListRuns().status(), Load(snapshot.rows[0].block).status()}) {
@@ -312,7 +312,7 @@ TEST_F(RedisFailureTest, WhatASyncedRunAcknowledgesAReplicaHas) {
   EXPECT_OK(append({.rows = {0, 100}}));
   replica->Pause();
   EXPECT_EQ(append({.rows = {100, 120}}).code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(append({.rows = {100, 120}}).code(), absl::StatusCode::kUnavailable);  // However often it is asked.
+  EXPECT_EQ(append({.rows = {100, 120}}).code(), absl::StatusCode::kUnavailable);  // Repeating it does not help.
   replica->Signal(SIGCONT);
   EXPECT_OK(append({.rows = {100, 120}}));
   EXPECT_OK(one_->Truncate("synced", kRollout, "s", 40, 0));
@@ -327,12 +327,12 @@ TEST_F(RedisFailureTest, WhatASyncedRunAcknowledgesAReplicaHas) {
   EXPECT_TRUE(state.sealed());
 }
 
-// The data that a killed server leaves behind expires by itself.
+// Only chunks that a commit references stay. So the chunks that a killed server leaves behind expire by themselves.
 TEST_F(RedisFailureTest, ChunksStayOnceTheyAreCommitted) {
   ASSERT_OK(Append(*one_, {.rows = {0, 100}}));
   EXPECT_EQ(ChunksThatStay(), 4);
   ASSERT_OK(Append(*one_, {.rows = {100, 128}}));
-  EXPECT_EQ(ChunksThatStay(), 4);  // The one that was merged is for old looks.
+  EXPECT_EQ(ChunksThatStay(), 4);  // The merged chunk expires: only old snapshots need it.
   ASSERT_OK(one_->Truncate("run", kRollout, "s", 40, 0));
   EXPECT_EQ(ChunksThatStay(), 2);
   ASSERT_OK(Release(*other_));
@@ -349,7 +349,7 @@ TEST_F(RedisFailureTest, AWatchHearsOfADropElsewhere) {
     while (!told && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return told.load();
   };
-  EXPECT_TRUE(hears([] {}));  // Once for a sample that was not watched before.
+  EXPECT_TRUE(hears([] {}));  // The first watch of a sample fires without a change.
   EXPECT_TRUE(hears([&] { ASSERT_OK(one_->DropRun("run")); }));
 }
 

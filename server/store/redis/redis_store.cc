@@ -472,7 +472,7 @@ absl::StatusOr<ReleaseResult> RedisStore::ReleaseGroups(absl::string_view run, s
   });
 }
 
-// Samples that cannot be removed now are still idle the next time.
+// Errors are ignored: a sample that cannot be removed now is still idle at the next sweep.
 int64_t RedisStore::Sweep(int64_t limit) {
   int64_t removed = 0;
   std::string last;

@@ -64,7 +64,7 @@ class LoadedBytes {
 // Counts since the start. Each count is consistent by itself only.
 struct SpillCounts {
   std::atomic<int64_t> samples{0};  // Number of samples moved to the disk.
-  std::atomic<int64_t> bytes{0};    // Memory that this freed.
+  std::atomic<int64_t> bytes{0};    // Memory that these moves freed.
   // Failures because of a full or broken disk, or a used-up budget: the block stayed in memory.
   std::atomic<int64_t> write_failures{0};
   std::atomic<int64_t> loads{0};        // Blocks read back; every read from the disk counts.

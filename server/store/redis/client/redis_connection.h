@@ -57,11 +57,11 @@ absl::Status WaitForSockets(absl::Span<pollfd> sockets, const RedisWait& wait);
 // failed; DEADLINE_EXCEEDED, CANCELLED.
 absl::StatusOr<int> ConnectInTurn(const addrinfo* first, const RedisWait& wait);
 
-// The TLS settings of an endpoint: trusted authorities and the client's certificate. TLS 1.2 or newer. The server's
-// certificate must be signed by the CA and contain the requested host, as a name or an address: cluster nodes that
-// announce themselves by address need it in their certificates, or cluster-preferred-endpoint-type hostname. From then
-// on this process ignores SIGPIPE, because OpenSSL may write to a closed socket. INVALID_ARGUMENT (kField: ca_file,
-// cert_file, key_file).
+// Makes the TLS settings of an endpoint: trusted authorities and the client's certificate. Requires TLS 1.2 or newer. A
+// server's certificate must be signed by the CA and contain the host to which the client connects, as a name or an
+// address. So if cluster nodes announce their addresses, their certificates must contain these; with
+// cluster-preferred-endpoint-type hostname they announce names instead. After this call the process ignores SIGPIPE,
+// because OpenSSL may write to a closed socket. INVALID_ARGUMENT (kField: ca_file, cert_file, key_file).
 absl::StatusOr<std::shared_ptr<SSL_CTX>> NewRedisTls(const RedisEndpoint& endpoint);
 
 // A connected socket, plain or with TLS. The destructor closes it. Not thread-safe.
@@ -150,7 +150,7 @@ class RedisConnection {
   absl::Status Login(const RedisEndpoint& endpoint, const RedisWait& wait);
   // Adds the exchange's commands to the queue.
   void Push(const RedisExchange& exchange);
-  // Reads and writes what is possible now; false if nothing was.
+  // Reads and writes what is possible now. Returns false if nothing was moved.
   bool Move(RedisExchange& exchange);
   absl::Status Write(RedisExchange& exchange, bool& moved);
   absl::Status Read(RedisExchange& exchange, bool& moved);

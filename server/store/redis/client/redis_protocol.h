@@ -42,10 +42,10 @@ class RedisCommand {
   RedisCommand& AddBorrowed(absl::string_view first, absl::string_view second = "");
 
   size_t size() const { return arguments_.size(); }
-  // The pieces of an argument, one after the other; the second one is mostly empty.
+  // The one or two pieces of an argument. If there is only one, the second is empty.
   using Pieces = std::array<absl::string_view, 2>;
   Pieces pieces(size_t index) const;
-  // For an argument in one piece.
+  // Requires that the argument has only one piece.
   absl::string_view argument(size_t index) const { return pieces(index)[0]; }
   // The first word, for messages; never a key or a value.
   std::string name() const { return arguments_.empty() ? "" : std::string(argument(0)); }

@@ -33,7 +33,7 @@ class Listener {
   }
 
   addrinfo* address() { return &address_; }
-  // From here on connections get no answer: the first ones have filled the queue.
+  // Fills the queue of connections that nobody accepts. After that, new connections get no answer.
   void FallSilent() {
     while (true) {
       const auto fd = ConnectInTurn(&address_, {.deadline = Clock::Real().Now() + milliseconds(100)});
@@ -41,7 +41,7 @@ class Listener {
       queued_.push_back(*fd);
     }
   }
-  // From here on connections are refused.
+  // After this call, new connections are refused.
   void Close() { shutdown(fd_, SHUT_RDWR); }
 
  private:
