@@ -61,7 +61,7 @@ class StoredBlock : public KeptBlock {
       : KeptBlock(rows, codec), cost_(cost), home_(std::move(home)) {}
   ~StoredBlock() override { Uncharge(); }
 
-  // Bytes of the memory budget. Only Spill changes it.
+  // The bytes of the memory budget that this block takes. Only Spill changes the number.
   virtual int64_t cost() const { return cost_; }
   // Takes cost() bytes out of `pool`, which belongs to the home's budget, once pieces refer to the block.
   void Charge(ByteReservation& pool);
@@ -78,9 +78,9 @@ class StoredBlock : public KeptBlock {
 
  protected:
   BlockHome& home() const { return *home_; }
-  // Lowers cost_ and returns the difference, which is no longer charged.
+  // Lowers cost_. The difference is no longer charged, and the caller gets it as a reservation.
   ByteReservation ShrinkTo(int64_t cost);
-  // Returns the charge, which is no longer counted as stored.
+  // Ends the charge: the bytes no longer count as stored, and the caller gets them as a reservation.
   ByteReservation Uncharge();
 
  private:

@@ -131,7 +131,7 @@ class Worker:
         try:
             await run.append(self.name(), ROWS[:5], seal=True)
         finally:
-            await run.close()  # Until it is closed, it keeps a thread and the queue of a cancelled append.
+            await run.close()  # An open run keeps a thread and the queue of a cancelled append.
 
 
 async def play(endpoint: str) -> None:

@@ -90,7 +90,7 @@ class ImageTest(unittest.TestCase):
         return Path(directory.name)
 
     def start(self, *arguments: str) -> tuple[subprocess.Popen, str]:
-        """The running server, and its address."""
+        """Starts the image's server. Returns its process and its address."""
         endpoint = self.scratch() / "endpoint"
         command = [IN_IMAGE, self.root, "--listen", "127.0.0.1:0", "--endpoint-file", endpoint, *arguments]
         server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

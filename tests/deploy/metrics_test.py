@@ -28,7 +28,7 @@ import npy
 from manifests import TOOLS
 
 RRCTL, SERVER = (Path(sys.argv.pop()).resolve() for _ in range(2))
-REDIS = shutil.which("redis-server") or shutil.which("redis-check-rdb")  # One program under two names.
+REDIS = shutil.which("redis-server") or shutil.which("redis-check-rdb")  # Both names are the same program.
 # Suffixes of a histogram's series.
 SUFFIXES = ("_bucket", "_sum", "_count")
 

@@ -20,7 +20,7 @@ RRCTL, SERVER = (Path(sys.argv.pop()).resolve() for _ in range(2))
 
 
 def called(resources: list[dict]) -> set[str]:
-    """The names under which clients that verify certificates, and Prometheus, call the servers."""
+    """Returns the server names that a certificate must have: those by which Prometheus and clients with TLS call."""
     names = set()
     for config in of_kind(resources, "ConfigMap"):
         if "ROUTING_REPLAY_CACERT" in config["data"]:
@@ -72,7 +72,7 @@ class NamesTest(unittest.TestCase):
     def test_another_name_is_not(self):
         done = self.status("routing-replay-0.elsewhere")
         self.assertEqual(done.returncode, 3)
-        self.assertRegex(done.stderr, r"\Arrctl: .*\n\Z", "one line, and nothing of gRPC's beside it")
+        self.assertRegex(done.stderr, r"\Arrctl: .*\n\Z", "rrctl must print one line, and none of gRPC's own messages")
 
 
 if __name__ == "__main__":

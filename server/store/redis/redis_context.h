@@ -98,7 +98,7 @@ class RedisManifestCache {
  public:
   // The manifest as this server read or wrote it last; Redis may have a newer one.
   std::optional<RedisManifest> Find(const std::string& key);
-  // `manifest` must be whole. When the cache grows too large it is cleared: reading manifests again is cheap.
+  // `manifest` must be whole(). When the cache grows too large it is cleared: reading manifests again is cheap.
   void Put(const std::string& key, const RedisManifest& manifest);
   void Clear();
 

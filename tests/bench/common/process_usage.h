@@ -14,9 +14,9 @@ namespace routing_replay::bench {
 // CPU seconds of the processes, including their exited threads.
 double CpuSeconds(absl::Span<const pid_t> pids);
 
-// Restarts the recording of peak resident memory.
+// Resets the recorded peak of resident memory to the present value.
 void ResetPeakMemory(absl::Span<const pid_t> pids);
-// Resident bytes per process: now, and at the peak.
+// Resident bytes of each process: at present (ResidentBytes), and the most since the last reset (PeakBytes).
 std::vector<int64_t> ResidentBytes(absl::Span<const pid_t> pids);
 std::vector<int64_t> PeakBytes(absl::Span<const pid_t> pids);
 

@@ -23,8 +23,8 @@ class Way {
   // Reads everything that was put, as blocks.
   virtual absl::Status Get(const MessageSize& size, int64_t round, absl::Span<uint8_t> out) = 0;
 
-  // PutSmall makes one small append and waits for its acknowledgement, GetSmall reads its rows. With TCP both are an
-  // empty round trip.
+  // PutSmall makes one small append and waits for its acknowledgement. GetSmall reads the rows of that append. The way
+  // over plain TCP makes an empty round trip for each of the two.
   virtual absl::Status PutSmall(int64_t round) { return absl::UnimplementedError("no small appends"); }
   virtual absl::Status GetSmall(int64_t round) { return PutSmall(round); }
 };

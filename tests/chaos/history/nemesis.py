@@ -51,7 +51,7 @@ class Nemesis:
         self._actions = self._possible()
 
     def _possible(self) -> dict[str, tuple[int, Callable[[], None]]]:
-        """The actions by name: relative frequency and function."""
+        """Returns each action by name: how often it comes, relative to the others, and its function."""
         scene = self.scene
         volatile = scene.store in ("memory", "spill")
         actions: dict[str, tuple[int, Callable[[], None]]] = {
@@ -100,7 +100,7 @@ class Nemesis:
 
     @contextlib.contextmanager
     def _losing(self, loss: str | None) -> Iterator[None]:
-        """Logs that an action may lose acknowledged changes, as the store's table permits."""
+        """Logs the span of time in which an action may lose acknowledged changes, as the store's table permits."""
         begin = time.monotonic()
         try:
             yield

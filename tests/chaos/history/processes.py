@@ -130,7 +130,7 @@ class Server:
         self.process.wait(PATIENCE)
 
     def status(self, name: str) -> int:
-        """A line of /proc/PID/status, in bytes; 0 if the process is gone."""
+        """Returns the value of the line `name` of /proc/PID/status in bytes, or 0 if the process is gone."""
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
                 if line.startswith(f"{name}:"):
@@ -157,7 +157,7 @@ class Proxy:
         self.endpoint = f"{self.HOST}:{targets[0].rsplit(':', 1)[1]}"
 
     def cut(self) -> None:
-        """Cuts all connections in the middle of the next data that they forward."""
+        """Cuts every open connection when it next forwards data, in the middle of that data."""
         with self._lock:
             self._cut |= self._open
 
