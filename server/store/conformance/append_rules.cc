@@ -94,7 +94,7 @@ TEST_P(StoreConformance, UnrecordedRowsAreNeverFilledLater) {
   EXPECT_EQ(late.late_rows, 12);
   EXPECT_EQ(late.conflicting_rows, 0);
   EXPECT_EQ(Read("s"), ExpectedRows(geometry(), kPlain, 60, {{10, 20}, {45, 50}}));
-  // Rows that are recorded on one side only do not conflict either.
+  // A row that is recorded on one side and unrecorded on the other is no conflict either.
   ASSERT_OK_AND_ASSIGN(const AppendAck blind, Append({.rows = {0, 60}, .unrecorded = {{0, 60}}}));
   EXPECT_EQ(blind.conflicting_rows, 0);
   EXPECT_EQ(blind.late_rows, 0);

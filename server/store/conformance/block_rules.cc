@@ -53,7 +53,7 @@ class RandomSender {
     spec.rows.end = std::min<int64_t>(kRows, committed + random_() % (random_() % 4 == 0 ? 70 : 6));
     spec.rows.end = std::max(spec.rows.begin, spec.rows.end);
     spec.token_check_start = random_() % 2 == 0;
-    // Each version is a range of rows of its own.
+    // Rows [0, 50) have weight version 0, rows [50, 100) version 1, and so on. No append contains rows of two versions.
     const int64_t window = committed / 50;
     spec.rows.end = std::min(spec.rows.end, std::max((window + 1) * 50, spec.rows.begin));
     spec.weight_version = window;
@@ -132,7 +132,8 @@ TEST_P(StoreConformance, RowByRowAppendsAreReadableAtAnyTime) {
   EXPECT_LE(snapshot.rows.size(), 40u);
 }
 
-// A long sample costs what its rows cost, wherever it is looked at.
+// A sample of a million rows: appends, reads at its beginning, middle and end, and a truncation take a time that fits
+// their number of rows.
 TEST_P(StoreConformance, AMillionRows) {
   constexpr int64_t kMillion = int64_t{1} << 20, kAppend = int64_t{1} << 15, kBlock = 256;
   ReopenRun({.block_rows = kBlock});

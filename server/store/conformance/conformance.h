@@ -35,16 +35,17 @@ struct StoreFactory {
   // True if committed rows are charged to the budget. False for a store that several servers share, whose rows are
   // outside of this process.
   bool rows_in_budget = true;
-  // True if a fork shares its parent's blocks; false if the store copies them.
+  // True if a sample that opens with another sample's rows (a fork) shares that sample's blocks; false if the store
+  // copies them.
   bool forks_share_blocks = true;
   // True for one server. False for several servers that are called in turn: each sees changes of the others soon, but
   // not at once.
   bool one_server = true;
-  // True if a watch reports all changes from its beginning. In a store that several servers share, that takes a moment,
-  // and then the watch is called in case it missed a change.
+  // True if a watch reports every change as soon as it exists. In a store that several servers share, it takes a moment
+  // until changes of other servers are heard. The watch is then called once, in case it missed one before.
   bool watches_hear_at_once = true;
-  // Half-open range of seeds for the random operations. Stores that differ only in how they are reached share one
-  // range.
+  // Seeds [first, second) of the random operations. Stores that differ only in how they are reached divide one range
+  // among them, so that no seed runs twice.
   std::pair<uint32_t, uint32_t> model_seeds = {0, 24};
   // The reason why this store is not available here; empty if it is.
   std::string missing;
@@ -95,8 +96,7 @@ class StoreConformance : public ::testing::TestWithParam<StoreFactory> {
   void HearOthers(const std::string& sample);
   // Waits until the condition holds, with a limit. Does not wait if the store reports changes at once.
   static void Await(const std::function<bool()>& condition);
-  // Bytes of the budget that committed rows and their metadata use. Bytes of the budget in use, without those of the
-  // runs' records.
+  // Bytes of the budget in use, except those of the runs' records: committed rows and their metadata.
   int64_t Used() { return budget_->used() - store_->GetTotals().run_bytes; }
   int64_t Charged(int64_t stored_bytes) const { return GetParam().rows_in_budget ? stored_bytes : 0; }
 

@@ -64,7 +64,8 @@ TEST_P(StoreConformance, ARestartReplacesTheIncarnation) {
   EXPECT_EQ(first.trimmed_rows, 0);
   EXPECT_FALSE(first.sealed);
   EXPECT_EQ(Stat("s").group, 3);
-  // Retries and the remaining appends of the new incarnation still name the old revision.
+  // The writer has not heard of the new revision yet. Its retries and further appends name the old one, and are
+  // accepted because they have the nonce of the restart.
   ASSERT_OK(Append({.from = kSecond, .rows = {0, 10}, .restart_nonce = 77}));
   ASSERT_OK(Append({.from = kSecond, .rows = {10, 40}, .restart_nonce = 77}));
   EXPECT_EQ(Stat("s").revision, 1);

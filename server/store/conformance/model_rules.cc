@@ -256,7 +256,7 @@ class ModelTest {
     EXPECT_EQ(row, state.committed_rows);
   }
 
-  // One block per run of recorded rows inside a window.
+  // Checks that each run of recorded rows inside a window is one block.
   void CheckSealedBlocks(const SampleSnapshot& snapshot) {
     std::vector<RowRange> expected, blocks;
     for (RowRange recorded : Subtract({0, snapshot.state.committed_rows}, snapshot.state.unrecorded)) {

@@ -1,4 +1,4 @@
-// Samples that open as rows [0, n) of another one.
+// A sample may open with a prefix: rows [0, n) of another sample, its parent. It is then a fork of the parent.
 #include "server/store/conformance/conformance.h"
 
 namespace routing_replay::testing {
@@ -11,7 +11,7 @@ constexpr auto kRollout = Producer::kRollout;
 constexpr Trajectory kPlain{};
 constexpr Trajectory kBranch{.tokens = 3, .routes = 3};
 
-// `count` rows of kPlain, then rows of kBranch.
+// Returns the rows [0, rows) of a fork: first `count` rows of kPlain, then those of kBranch.
 Rows Branched(const Geometry& geometry, int64_t count, int64_t rows) {
   Rows expected = ExpectedRows(geometry, kBranch, rows);
   for (int64_t row = 0; row < count; ++row) expected[row] = kPlain.RowAt(geometry, row);
@@ -32,7 +32,8 @@ TEST_P(StoreConformance, AForkSharesThePrefix) {
     EXPECT_EQ(state.weights.size(), n == 0 ? 0u : 1u);
     EXPECT_EQ(Read(child), ExpectedRows(geometry(), kPlain, n, state.unrecorded));
     EXPECT_NE(state.content_id, Stat("parent").content_id);
-    // The check at row n is known if the parent has a check there.
+    // The child knows the token check at row n only if the parent has one there: at the end of a window, or of its
+    // rows.
     EXPECT_EQ(state.token_check.has_value(), n % kWindow == 0 || n == 100) << n;
   }
 }
@@ -71,7 +72,8 @@ TEST_P(StoreConformance, AForkOfAForkAndItsOverlap) {
       Append({.sample = "b", .rows = {80, 90}, .token_check_start = true, .prefix = PrefixReference{"a", 80, 0}}));
   ASSERT_OK(Append({.sample = "c", .rows = {85, 85}, .prefix = PrefixReference{"b", 85, 0}}));
   EXPECT_EQ(Read("c"), ExpectedRows(geometry(), kPlain, 85));
-  // The prefix counts as committed: trimmed, compared, gaps rejected.
+  // The rows of the prefix count as committed. So an append of them is trimmed, its tokens are compared, and an append
+  // that begins behind their end leaves a gap.
   ASSERT_OK_AND_ASSIGN(const AppendAck overlap,
                        Append({.sample = "d", .rows = {0, 90}, .prefix = PrefixReference{"a", 80, 0}}));
   EXPECT_EQ(overlap.trimmed_rows, 80);

@@ -57,7 +57,7 @@ class ReferenceModel {
   ModelAnswer Seal(const std::string& sample, int64_t num_tokens, int64_t revision);
   ModelAnswer Truncate(const std::string& sample, int64_t rows, std::optional<int64_t> revision);
   void Release(const std::string& sample) { samples_.erase(sample); }
-  // Null if there is none.
+  // Returns the sample, or null if it does not exist.
   const ModelSample* Find(const std::string& sample) const;
 
  private:
@@ -70,7 +70,7 @@ class ReferenceModel {
   ModelAnswer CompareRoutes(const AppendSpec& spec, const ModelSample& sample, const std::vector<bool>& verified,
                             ModelAnswer answer) const;
   void Extend(const AppendSpec& spec, ModelSample& sample, std::optional<Tokens> chain);
-  // The row as the append shows it.
+  // Returns the row as the append states it; nothing if the append declares it unrecorded.
   std::optional<RowIds> Shown(const AppendSpec& spec, int64_t row) const;
   void Forget(ModelSample& sample) const;
 

@@ -184,7 +184,7 @@ TEST_P(StoreConformance, SamplesAreLookedUpTogetherAsOneByOne) {
 
 TEST_P(StoreConformance, TwoIdsOfOneHandleAreRejected) {
   Remake(int64_t{1} << 30, [](absl::string_view id) { return id == "x" || id == "y" ? 5 : SampleHandle(id); });
-  // A sample that was rejected when it opened leaves the handle free.
+  // The first append of "y" is rejected, so "y" does not exist and its handle stays free.
   Rejected({.sample = "y", .rows = {5, 10}}, absl::StatusCode::kFailedPrecondition, Reason::kGap);
   Fill("x", 20);
   const ErrorDetail detail =

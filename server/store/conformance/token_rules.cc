@@ -19,7 +19,8 @@ TEST_P(StoreConformance, AnotherTrajectoryUnderTheSameIdIsRejected) {
       if (sealed) {
         ASSERT_OK(store_->Seal("run", Producer::kRollout, "s", 101, 0));
       }
-      // Shorter, as long, longer; from the start and from the middle; with and without a seal.
+      // An append of another trajectory is rejected, whether it has fewer rows than the sample, as many or more, with a
+      // seal or without. Below, the same holds for appends that begin in the middle or at the end.
       for (int64_t end : {10, 32, 40, 100, 120}) {
         EXPECT_EQ(Rejected({.from = kOther, .rows = {0, end}}, kExists, Reason::kOtherTokens).first_differing_block, 0);
         Rejected({.from = kOther, .rows = {0, end}, .seal_num_tokens = end + 1}, kExists, Reason::kOtherTokens);
@@ -46,7 +47,8 @@ TEST_P(StoreConformance, RowsShiftedByOneAreRejected) {
   for (int64_t committed : {50, 64}) {
     ReopenRun({.block_rows = kWindow});
     Fill("s", committed);
-    // Rows from committed + 1 on, sent as rows from `committed` on.
+    // The writer is one row off: it sends the tokens of the rows from committed + 1 on as those of the rows from
+    // `committed` on.
     AppendCommand command = MakeAppend(run_, {.rows = {committed, committed + 20}});
     command.header.token_ids = kPlain.TokenIds({committed + 1, committed + 21});
     command.header.token_check_start = kPlain.TokenCheckAt(committed + 1);
@@ -83,7 +85,7 @@ TEST_P(StoreConformance, WithoutTokensOnlyRoutesAreCompared) {
   ASSERT_OK_AND_ASSIGN(const AppendAck blind, Append({.from = kOther, .rows = {0, 50}, .token_ids = false}));
   EXPECT_EQ(blind.unverified_rows, 50);
   EXPECT_EQ(blind.conflicting_rows, 50);
-  // The store knows nothing of these tokens.
+  // Without tokens from the first writer the store has no token check, so it cannot compare the tokens of the second.
   ASSERT_OK(Append({.sample = "blind", .rows = {0, 50}, .token_ids = false}));
   EXPECT_EQ(Stat("blind").token_check, std::nullopt);
   ASSERT_OK_AND_ASSIGN(const AppendAck knowing, Append({.sample = "blind", .from = kOther, .rows = {0, 50}}));

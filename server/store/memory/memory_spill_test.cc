@@ -34,7 +34,7 @@ class MemorySpillTest : public ::testing::Test {
     store_ = NewMemoryStore({.clock = &clock_, .budget = &budget_, .spill = options});
     run_ = *store_->OpenRun("run", &TestGeometry(), RunOptions{.ttl = std::chrono::hours(1), .block_rows = 256});
   }
-  // Rows [0, rows) and the seal.
+  // Appends rows [0, rows) and seals the sample.
   absl::Status Fill(const std::string& sample, int64_t rows) {
     return store_->Append(MakeAppend(run_, {.sample = sample, .rows = {0, rows}, .seal_num_tokens = rows + 1}))
         .status();

@@ -99,7 +99,8 @@ absl::Status MemoryRun::Adopt(KeptSample kept) {
 
 int64_t MemoryRun::RoomFor(const AppendCommand& command) const {
   const auto cost = [this](int64_t rows, Codec codec) { return context_->home->Cost(*info().geometry, rows, codec); };
-  // Room for merging a window whose old blocks a reader still holds.
+  // The append may merge a window into one new block, while a reader still holds the old blocks. So a whole window is
+  // added to the size of the append's own blocks.
   int64_t bytes = kMetadataRoom + cost(info().options.block_rows, Codec::kRaw);
   for (const Block& block : command.blocks) bytes += cost(block.rows.size(), block.codec);
   return bytes - command.reservation.bytes();

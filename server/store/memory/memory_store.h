@@ -43,7 +43,7 @@ struct SpillOptions {
   double end = 0.5;                           // … samples are spilled until only this share is.
   bool background = true;                     // Spill on a separate thread; if false, Look does the work itself.
   std::chrono::milliseconds pause{1000};      // Time until the next try after a failure.
-  // Called once for consecutive failures. Any thread.
+  // Called by any thread when spilling fails. Failures that follow each other without a success cause only one call.
   std::function<void(const std::string&)> warn = [](const std::string&) {};
 };
 
@@ -57,7 +57,8 @@ struct MemoryStoreOptions {
 
 std::unique_ptr<Store> NewMemoryStore(MemoryStoreOptions options);
 
-// The next content of a sample. Fields that it does not name stay as written before.
+// The next content of a sample. What this struct does not contain, such as the pieces of windows before first_window,
+// stays as it was written before.
 struct SampleChange {
   Producer producer = Producer::kRollout;
   absl::string_view sample;

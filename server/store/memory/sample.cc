@@ -384,7 +384,8 @@ absl::StatusOr<std::shared_ptr<MemorySample>> SampleIndex::FindOrInsert(int64_t 
       }
       if (others.empty()) return Insert(shard, handle, id, producer, last_used);
     }
-    // alive() waits for an append that is opening the other sample. If that append is rejected, the handle is free.
+    // Another sample has this handle. If an append is just opening it, alive() waits for that append, and the handle is
+    // free again if the append is rejected.
     if (AnyAlive(others)) return HandleCollisionError(id, others.front()->id());
     std::this_thread::yield();
   }

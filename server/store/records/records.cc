@@ -68,7 +68,7 @@ void AddRanges(absl::Span<const RowRange> ranges, Numbers& numbers) {
   }
 }
 
-// A list of ranges in [0, rows).
+// Decodes a list of ranges, which must be inside [0, rows).
 template <typename Numbers>
 absl::StatusOr<std::vector<RowRange>> TakeRanges(const Numbers& numbers, int64_t rows) {
   std::vector<RowRange> ranges;

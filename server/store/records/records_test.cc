@@ -18,7 +18,7 @@ using testing::Trajectory;
 
 constexpr int32_t kWindow = 32;
 
-// A content as a sample may come to have it, with blocks that have no bytes.
+// Random contents such as samples may come to have. Their blocks have rows, but no bytes.
 class RandomContent {
  public:
   explicit RandomContent(uint32_t seed) : RandomContent(seed, seed * 7 % 300) {}
@@ -39,7 +39,7 @@ class RandomContent {
     content_.num_tokens.reset();
     Add({content_.rows(), content_.rows() + 1 + Below(40)});
   }
-  // Adds unrecorded rows without tokens.
+  // Adds unrecorded rows without tokens, which leave nothing to write in a window's record.
   void GrowQuietly(int64_t rows) {
     content_.num_tokens.reset();
     const RowRange added{content_.rows(), content_.rows() + rows};
@@ -206,7 +206,7 @@ TEST(SampleRecord, EveryFlippedBitIsSeen) {
   }
 }
 
-// Undamaged records that do not all belong to the same state.
+// Each record is undamaged, but together they do not belong to one state of the sample. DecodeContent must notice that.
 TEST(SampleRecord, RecordsThatDoNotFitTogetherAreSeen) {
   for (uint32_t seed = 0; seed < 100; ++seed) {
     RandomContent random(seed);

@@ -129,7 +129,8 @@ absl::StatusOr<Cluster::Lease> Cluster::Take(const RedisAddress& server, Clock::
   if (connection == nullptr || !connection->CheckIdle()) {
     const Clock::Time in_time = DeadlineAfter(Clock::Real().Now(), options_.connect_timeout);
     auto opened = RedisConnection::Open(server, endpoint_, tls_.get(), WaitUntil(std::min(deadline, in_time)));
-    // A connect timeout is the caller's deadline only if that has passed.
+    // The attempt has its own time limit, `in_time`. If that ends first, the server does not answer (UNAVAILABLE), and
+    // the caller still has time to try another one. DEADLINE_EXCEEDED is kept for the caller's deadline.
     if (absl::IsDeadlineExceeded(opened.status()) && in_time < deadline) {
       return absl::UnavailableError(
           absl::StrCat(server.ToString(), ": no connection within ", options_.connect_timeout.count(), " ms"));
@@ -281,7 +282,8 @@ class Execution {
     return exchange;
   }
   void Evaluate(RedisExchange& exchange, const Batch& batch);
-  // Decides what `reply` means for the request: it is the reply to its last command, or to one that failed.
+  // Decides what `reply` means for the request. It is the reply to the request's last command, or to the one that
+  // failed.
   void Judge(size_t request, RedisReply reply, const RedisAddress& server);
   void Lost(size_t request, const absl::Status& status, bool written) {
     if (IsFinalRedisError(status)) return Finish(request, status);
@@ -357,8 +359,8 @@ void Execution::Judge(size_t request, RedisReply reply, const RedisAddress& serv
   if (error.address.host.empty()) error.address.host = server.host;
   switch (error.kind) {
     case RedisError::Kind::kAsk:
-      // The keys of some of the commands may be at one server and some at the other. Sending all commands to one place
-      // would leave keys at both, and the slot could not move on.
+      // While the slot moves, some of the keys may be at the old server and some at the new one. If all commands went
+      // to one of them, keys of the slot would remain at both, and the move could not end. So the request waits.
       if (!requests_[request].before.empty()) return RetryLater(request, status);
       [[fallthrough]];
     case RedisError::Kind::kMoved:
@@ -378,7 +380,8 @@ void Execution::Pause() {
     const Clock::Duration left = std::max<Clock::Duration>(deadline_ - Clock::Real().Now(), Clock::Duration::zero());
     std::this_thread::sleep_for(std::min(backoff_.Next(), left));
   }
-  // If no server answers, the next round finds out what is still reachable.
+  // After any trouble, asks for the map again. If no server answers, that is no error yet: the next round tries the
+  // servers known so far.
   if (refresh_ && view_->clustered) cluster_.Refresh(view_->generation, deadline_).IgnoreError();
 }
 

@@ -54,11 +54,12 @@ class SlotMap {
   std::array<uint16_t, kRedisSlots> nodes_of_slots_;
 };
 
-// A request must be idempotent, and a second execution must give an equally useful answer: if the connection is lost
-// before the answer, the request is sent again.
+// A request may be sent twice: if the connection is lost before the answer, nobody knows whether it was executed. So it
+// must be idempotent, and the answer of the second execution must be as useful as that of the first.
 struct RedisRequest {
   RedisCommand command;
-  // Decides the server: any key of the command. All keys of one command must have the same hash slot.
+  // Any key of the command. It decides which server gets the request. All keys of the request must have the same hash
+  // slot.
   std::string key;
   // Commands that are sent before `command` over the same connection and executed in this order; keys of the same slot.
   // If one of them fails, its error is the request's result, whatever the later commands did. So the last command must
@@ -81,7 +82,8 @@ struct RedisResult {
 };
 
 struct RedisClusterOptions {
-  // For a connection and its login. A server that does not answer delays the rest of a call for this long.
+  // Time limit for opening a connection and logging in. A server that does not answer delays the rest of a call for
+  // this long.
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(1);
   // A server that sends nothing for this long while a reply is due counts as lost.
   std::chrono::milliseconds response_timeout = std::chrono::seconds(10);

@@ -83,7 +83,7 @@ class Load {
   std::vector<std::thread> threads_;
 };
 
-// The tests share the servers; each finds them empty, and alive.
+// All tests use the same servers. Each test begins with servers that hold no keys and all run.
 class RedisClusterTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
