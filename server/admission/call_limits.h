@@ -60,11 +60,13 @@ class WaitingRoom {
   // `tell` is called with each change of the total, one call at a time, from any thread; it must not wait.
   WaitingRoom(int64_t limit, std::function<void(int64_t bytes)> tell) : limit_(limit), tell_(std::move(tell)) {}
 
-  // If the room is full, waiting calls of the run with the most bytes are evicted: the smallest one that frees enough,
-  // or else several, the largest first; among calls of equal size, the one that has waited longest. That run keeps at
-  // least as many bytes as `run` then has. If that is impossible, returns RESOURCE_EXHAUSTED (kOverBudget, field
-  // waiting-reads, retry_after_ms) and evicts nothing. `leave` is called when this call is evicted: at most once, from
-  // any thread, while the place lives. It must not wait; the call's bytes count as free from then on.
+  // Reserves `bytes` for a waiting call of `run` until the place is destroyed. If the room is full, calls of the run
+  // that holds the most bytes are evicted: the smallest call that frees enough, or else several, the largest first;
+  // among calls of equal size, the one that has waited longest. The evictions must leave that run at least as many
+  // bytes as `run` has with the new call. If that is impossible, nothing is evicted, and the result is
+  // RESOURCE_EXHAUSTED (kOverBudget, field waiting-reads, retry_after_ms). `leave` is called if the new call itself is
+  // evicted later: at most once, from any thread, while the place lives. It must not wait; the call's bytes count as
+  // free from then on.
   absl::StatusOr<std::unique_ptr<Place>> Enter(const std::string& run, int64_t bytes, std::function<void()> leave);
 
  private:
@@ -100,9 +102,9 @@ class RunQuota {
     int64_t streams = 0;  // Streams of each kind that a run may have at the same time; 0: no limit.
   };
   enum class StreamKind { kAppend, kRead };
-  // The bytes stored for a run; NOT_FOUND if it does not exist.
+  // Returns the bytes that the store holds for the run; NOT_FOUND if the run does not exist.
   using Stored = std::function<absl::StatusOr<int64_t>(absl::string_view run)>;
-  // Called for each rejection: "run_bytes" or "run_streams".
+  // Called for each rejection. `quota`: "run_bytes" or "run_streams", the limit that was reached.
   using Rejected = std::function<void(const char* quota)>;
 
   // `clock`, and everything that the functions use, must outlive this object. `stored` is called only if bytes are

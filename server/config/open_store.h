@@ -25,10 +25,10 @@ struct OpenedStore {
   std::string found;  // One line about the data found at the start; empty for a store that starts empty.
 };
 
-// The part of `memory_bytes` that the store uses outside its budget: a cache of data on a disk.
+// Returns how much of `memory_bytes` the store uses as a cache of data on a disk, outside the memory budget.
 int64_t CacheBytes(absl::string_view name, int64_t memory_bytes);
 
-// For a server that starts at the same time as its Redis, or earlier: it waits until Redis can be reached.
+// How OpenStore waits for Redis, if the server is started at the same time as Redis or earlier.
 struct StoreWait {
   // Called every few seconds; returns true to end the wait.
   std::function<bool()> give_up = [] { return false; };

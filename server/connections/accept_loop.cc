@@ -69,9 +69,9 @@ int64_t ToNumber(absl::string_view text) {
   return absl::SimpleAtoi(text, &number) ? number : 0;
 }
 
-// An answer of channelz, in JSON. It is searched without parsing, because under attack every allocation competes with
-// those of the attacker's calls. The only names in it are gRPC's own and addresses of peers, which cannot look like a
-// key.
+// An answer of channelz, gRPC's service that describes its own connections, in JSON. It is searched without parsing,
+// because under attack every allocation competes with those of the attacker's calls. The only names in it are gRPC's
+// own and addresses of peers, which cannot look like a key.
 class Answer {
  public:
   explicit Answer(char* json) : json_(json) {}  // Null: gRPC does not know the requested object.
@@ -98,8 +98,8 @@ class Answer {
   absl::string_view rest_ = json_ == nullptr ? "" : json_.get();
 };
 
-// Time between two rounds of examining connections; an attacker can begin some thousand calls in it. Reading the byte
-// count of a connection takes 1 to 2 us, examining its calls about 20 us.
+// kRound: time between two rounds of examining connections, in which an attacker can begin some thousand calls. Reading
+// the byte count of a connection takes 1 to 2 us, examining its calls about 20 us.
 constexpr std::chrono::milliseconds kRound(20), kDescriptorWait(100);
 constexpr size_t kAskedAtATime = 500, kLooksAtATime = 50;
 // A connection is examined only if it received at least this many bytes since the last time: fewer cannot hold many
@@ -449,7 +449,7 @@ void AcceptLoop::Run() {
 }
 
 void AcceptLoop::Accept(const Listener& listener, int listening_fd) {
-  // A small number, so that a flood of connections does not keep this thread from examining calls.
+  // Accepts only a few connections at a time, so that a flood of them does not keep this thread from examining calls.
   constexpr int kAtATime = 16;
   for (int i = 0; i < kAtATime; ++i) {
     sockaddr_storage address{};

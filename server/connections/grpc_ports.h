@@ -32,9 +32,9 @@ class HealthPort {
       const std::string& address, std::chrono::milliseconds patience = std::chrono::minutes(2));
   ~HealthPort();
 
-  // Notifies Watch calls. Thread-safe.
+  // Sets whether the port reports "ready", and tells open Watch calls. Thread-safe.
   void SetReady(bool ready);
-  // With the chosen port.
+  // The address, with the port that was chosen.
   const std::string& address() const { return address_; }
 
  private:

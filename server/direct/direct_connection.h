@@ -61,7 +61,7 @@ class DirectConnection final : public LoopSocket, public std::enable_shared_from
   void Send(SentMessage message, CallEvent& sent);
   void Finish(const absl::Status& status, CallEvent& ended);
 
-  // `ended` and `sent` are events that have begun, or null.
+  // `ended` and `sent` are reported when the frame is sent. They have begun already (CallEvent::Begin), or are null.
   void End(const absl::Status& status, CallEvent* ended);
   void SendFrame(FrameType type, SentMessage message, CallEvent* sent);
 

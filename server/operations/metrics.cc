@@ -10,7 +10,8 @@
 namespace routing_replay::server {
 namespace {
 
-// {a="x",b="y"}; empty without labels. Values are fixed words, so nothing needs an escape.
+// Returns the labels as text, such as {a="x",b="y"}, or "" if there are none. Values are fixed words, so nothing needs
+// to be escaped.
 std::string LabelText(const std::vector<prometheus::ClientMetric::Label>& labels) {
   if (labels.empty()) return "";
   return absl::StrCat("{",

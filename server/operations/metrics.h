@@ -59,7 +59,7 @@ class Metrics {
   // "control_calls".
   void CountQuotaRejection(const char* quota);
 
-  // Call them when a call of the method has arrived, and when it has ended.
+  // Call BeginCall when a call of the method has arrived, and EndCall when it has ended.
   void BeginCall(absl::string_view method);
   void EndCall(absl::string_view method, absl::StatusCode code, std::chrono::duration<double> took);
   // Calls that have begun and not ended.

@@ -50,7 +50,8 @@
 
 namespace routing_replay::server {
 
-// Starting, then serving as long as the store is healthy, then draining. Thread-safe.
+// Whether the server is ready for clients. It starts, then it is ready as long as the store is healthy, then it drains.
+// Thread-safe.
 class Readiness {
  public:
   static constexpr char kStarting[] = "starting";
@@ -62,8 +63,8 @@ class Readiness {
     absl::Status Verdict() const;
   };
 
-  // `changed` is called with every new verdict, one call at a time, by the thread that caused it; it must not call
-  // this.
+  // `changed` is called with every new verdict, by the thread that caused it, one call at a time. It must not call
+  // functions of this object.
   explicit Readiness(std::function<void(const absl::Status&)> changed = nullptr) : changed_(std::move(changed)) {}
 
   void Change(const std::function<void(State&)>& change);
@@ -129,7 +130,7 @@ class Operations {
 
   // Call it once.
   void Serve(OperatedServer server);
-  // The server is not ready from now on.
+  // From here on /readyz and the health port report that the server is not ready.
   void Drain();
   // Waits for requests in progress; does not use the server afterwards.
   void Stop();

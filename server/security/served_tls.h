@@ -93,7 +93,7 @@ class ClientCertificates {
   const Clock& clock_;
   mutable Mutex mutex_;
   mutable std::shared_ptr<const TlsTexts> texts_ ABSL_GUARDED_BY(mutex_);  // The set that the results belong to.
-  // By certificate: when the first certificate of its chain expires.
+  // The certificates that were found good, each with the time when the first certificate of its chain expires.
   mutable std::map<Hash, std::chrono::system_clock::time_point> good_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -91,7 +91,7 @@ class MemorySample final {
   // Its group, if alive.
   std::optional<int64_t> group() const;
 
-  // When the index examines it next. Used by the index only, under its lock.
+  // When the index must examine this sample next. Used by the index only, under its lock.
   Clock::Time due() const { return due_; }
   void set_due(Clock::Time due) { due_ = due; }
 
@@ -100,13 +100,14 @@ class MemorySample final {
     RowPieces pieces;
     ByteReservation metadata;
 
-    // Destroys it and returns how many bytes went back to the budget.
+    // Destroys these remains and returns how many bytes went back to the budget.
     int64_t Free();
   };
   // Removes an alive sample that was last used at or before `unused_since`. Returns nothing if it was used later or is
   // not alive. Does not call watchers: see Notify. After an error of SampleJournal::Remove the sample stays alive.
   absl::StatusOr<std::optional<Remains>> Remove(Clock::Time unused_since);
-  // In a durable store, writes that it was used. Errors of SampleJournal::NoteUse.
+  // In a durable store, writes that the sample was used, so that it does not expire after a restart. Errors of
+  // SampleJournal::NoteUse.
   absl::Status NoteUse();
   // Removes an alive sample because its run is dropped.
   std::optional<Remains> End();

@@ -27,11 +27,11 @@ class Spiller {
   // Calls its argument for all samples of the store.
   using VisitSamples = std::function<void(const std::function<void(std::shared_ptr<MemorySample>)>&)>;
 
-  // `memory` must outlive it, as must what `visit` uses. Requires a disk.
+  // `memory` must outlive the spiller, and so must everything that `visit` uses. `options` must have a disk.
   Spiller(const SpillOptions& options, ByteBudget& memory, VisitSamples visit);
   ~Spiller();
 
-  // Passed to the homes of blocks that can be spilled.
+  // The spill directory's space. The store passes it to the block homes whose blocks can be spilled.
   const std::shared_ptr<SpillArea>& area() const { return area_; }
 
   // Call it after something was stored. Cheap if there is nothing to spill.

@@ -21,10 +21,10 @@
 
 namespace routing_replay::server {
 
-// DATA_LOSS (kChecksum): "a stored record is damaged: WHAT".
+// Returns a DATA_LOSS error (kChecksum): "a stored record is damaged: WHAT".
 absl::Status DamagedRecord(absl::string_view what);
 
-// The settings in force for a run.
+// Encodes the settings of a run.
 std::string EncodeRun(const RunInfo& run);
 // DATA_LOSS if the record is damaged.
 absl::StatusOr<RunInfo> DecodeRun(absl::string_view record);
@@ -37,21 +37,22 @@ struct BlockRef {
   friend bool operator==(const BlockRef&, const BlockRef&) = default;
 };
 
-// Ignores the pieces.
+// Encodes everything of a sample's content except its pieces, which are in the windows' records.
 std::string EncodeHead(const SampleContent& content);
 
-// Requires window in [0, WindowCount(content.rows(), block_rows)). `pieces`, ascending, are the content's pieces, at
-// least from this window on; the pieces in `content` are ignored. `id_of` returns the number of a block that a piece
-// refers to. Returns "" if there is nothing to write: the window has neither pieces nor a check.
+// Encodes the record of one window, which must be in [0, WindowCount(content.rows(), block_rows)). `pieces`, ascending,
+// are the content's pieces, at least from this window on; the pieces in `content` are ignored. `id_of` returns the
+// number of a block that a piece refers to. Returns "" if there is nothing to write: the window has neither pieces nor
+// a check.
 std::string EncodeWindow(const SampleContent& content, absl::Span<const RowPiece> pieces, int32_t block_rows,
                          int64_t window, const std::function<uint64_t(const StoredBlock&)>& id_of);
 
 // True if the record is a window record that refers to the block.
 bool WindowShows(absl::string_view record, uint64_t block);
 
-// `windows`: all window records, ascending. `block_at` is called once for each piece; null: the block is gone.
-// DATA_LOSS if a record is damaged or if they contradict each other: each row of [0, rows) must be either recorded, by
-// one piece, or unrecorded.
+// Puts a sample's content together. `windows`: all window records, ascending. `block_at` is called once for each piece
+// and returns its block, or null if the block is gone. DATA_LOSS if a record is damaged or if the records contradict
+// each other: each row of [0, rows) must be either recorded, by one piece, or unrecorded.
 absl::StatusOr<SampleContent> DecodeContent(
     absl::string_view head, absl::Span<const std::string> windows, int32_t block_rows,
     const std::function<std::shared_ptr<StoredBlock>(const BlockRef&)>& block_at);

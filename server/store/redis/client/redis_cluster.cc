@@ -78,8 +78,9 @@ class Cluster final : public RedisCluster {
     const MutexLock lock(mutex_);
     return view_;
   }
-  // Asks one server after the other for the map, unless the view is already newer than generation `seen`. One caller
-  // asks, the others wait for it. UNAVAILABLE if no server answers or no slot is served; else as RedisCluster::Connect.
+  // Asks one server after the other for the map, unless the present map is already newer than generation `seen`. If
+  // several callers need a new map, one asks and the others wait for it. UNAVAILABLE if no server answers or no slot is
+  // served; other errors are those of RedisCluster::Connect.
   absl::Status Refresh(int64_t seen, Clock::Time deadline);
 
   // A connection that one caller uses alone. Returned at the end, or closed if it is dead or replies are outstanding.
@@ -97,7 +98,7 @@ class Cluster final : public RedisCluster {
   }
 
  private:
-  // A wait that ends when the cluster is abandoned.
+  // Returns a wait that ends at the deadline, or when the cluster is abandoned.
   RedisWait WaitUntil(Clock::Time deadline) const { return {.deadline = deadline, .interrupt_fd = abandoned_.fd()}; }
   void TakeBack(std::unique_ptr<RedisConnection> connection);
   std::vector<RedisAddress> Candidates();
@@ -110,7 +111,7 @@ class Cluster final : public RedisCluster {
   WakeEvent abandoned_;
   Mutex refreshing_;  // Held by the caller that asks; taken before mutex_.
   mutable Mutex mutex_;
-  // The connection used last is at the end.
+  // The idle connections to each server. The one used last is at the end of its list and is used again first.
   std::map<RedisAddress, std::vector<std::unique_ptr<RedisConnection>>> idle_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const View> view_ ABSL_GUARDED_BY(mutex_) = std::make_shared<const View>();
   size_t first_candidate_ ABSL_GUARDED_BY(mutex_) = 0;
