@@ -1,9 +1,9 @@
 """Run by gdb inside a process: records the first call of each function of a plan until the process gets a SIGUSR2.
 
-The plan is a JSON file named by JOURNEY_PLAN. Its `functions` are [address, name, file]; they belong to `binary`. Only
-threads that serve the call enter the folder `served_in` ("": all threads serve it). gdb creates the file `ready` when
-all breakpoints are set, and at the end writes [thread, name, file], in the order of the first calls, to the file
-`hits`.
+The plan is a JSON file named by JOURNEY_PLAN. Its `functions` are the [address, name, file] of each function of the
+program or library `binary`. A thread serves the call if it enters a source file in the folder `served_in`; if that is
+"", all threads serve it. gdb creates the file `ready` when all breakpoints are set. At the end it writes [thread, name,
+file] of each call to the file `hits`, in the order of the calls.
 """
 
 import json
@@ -28,8 +28,8 @@ def follow(plan):
                 if file.startswith(plan["served_in"]):
                     serving.add(thread)
                 hits.append([thread, name, file])
-                # If another thread (such as the census) calls the function first, keep the breakpoint for the thread of
-                # the call.
+                # A thread that does not serve the call (such as the census) may call the function first. Then the
+                # breakpoint is kept for the thread that serves it.
                 point.enabled = thread not in serving
         elif isinstance(event, gdb.SignalEvent) and event.stop_signal == "SIGUSR2":
             ended.append(event)

@@ -25,19 +25,20 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(sys.argv[1]).resolve()
 SERVER = BUILD / "bin/routing-replay-server"
 LIBRARY = (BUILD / "lib/librouting_replay.so").resolve()
-MOST_ROOMS = {"append": 17, "read": 21}  # The present numbers. They may fall but not rise.
-SERVED_IN = "server/service/"  # A thread that enters this folder serves a call.
+# The numbers of rows that the tables have now. They may become smaller, but not larger.
+MOST_ROOMS = {"append": 17, "read": 21}
+SERVED_IN = "server/service/"  # A thread that enters a source file in this folder serves a call.
 PATIENCE = 60
 
 
 def symbols(file):
-    """[address, kind, name] of each symbol that an object file or a program defines."""
+    """Returns [address, kind, name] of each symbol that an object file or a program defines."""
     out = subprocess.run(["nm", "--defined-only", file], capture_output=True, text=True, check=True).stdout
     return [line.split(" ", 2) for line in out.splitlines()]
 
 
 def sources():
-    """Function name -> source file, for functions that only one file defines."""
+    """Maps the name of each function that only one object file defines to its source file."""
     owners = defaultdict(set)
     for folder in ("proto", "client", "server", "trainer_plugin"):
         for file in (BUILD / folder).rglob("*.cc.o"):
@@ -77,7 +78,7 @@ class Follower:
         wait_for(ready, self._gdb, log)
 
     def end(self):
-        """The functions that were called, as [thread, name, file]."""
+        """Ends the trace. Returns the functions that were called, as [thread, name, file]."""
         os.kill(self._pid, signal.SIGUSR2)
         self._gdb.wait(PATIENCE)
         hits = json.loads(self._hits.read_text())
@@ -95,7 +96,8 @@ def wait_for(file, process, log):
 
 
 def walk(kind):
-    """The functions that one call passes through, as (file, function), for Python, the library and the server."""
+    """Traces one call. Returns the functions that it passes through, as (file, function), each for Python, the library
+    and the server."""
     owners = sources()
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
@@ -126,7 +128,8 @@ def walk(kind):
         finally:
             server.kill()
             server.wait()
-    # The server's other work meanwhile (upkeep, health) runs in threads of its own.
+    # Other work that the server does at the same time, such as health checks, runs in other threads, which are left
+    # out.
     threads = {thread for thread, _, file in served if file.startswith(SERVED_IN)}
     return {
         "Python": [(str(Path(file).relative_to(ROOT)), name) for file, name in python],
@@ -136,18 +139,19 @@ def walk(kind):
 
 
 def page(name):
-    """The part of ARCHITECTURE.md between `<!-- NAME -->` and `<!-- end -->`."""
+    """Returns the part of ARCHITECTURE.md between `<!-- NAME -->` and `<!-- end -->`."""
     text = (ROOT / "ARCHITECTURE.md").read_text()
     return text.split(f"<!-- {name} -->", 1)[1].split("<!-- end -->", 1)[0]
 
 
 def rooms(kind):
-    """(room, file, function) of each row of a journey's table."""
+    """Returns (number, file, function) of each row of a journey's table. The number is the room: the step of the
+    journey."""
     return re.findall(r"^\| (\d+) \| `([^`]+)` \| `([^`]+)` \|", page(f"journey: {kind}"), re.M)
 
 
 def obstacle():
-    """Why this machine cannot run the test, or None."""
+    """Returns why this machine cannot run the test, or None if it can."""
     if shutil.which("gdb") is None:
         return "there is no gdb"
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")

@@ -34,7 +34,7 @@ def check(condition: object, message: str) -> None:
 
 
 def package_of(copy: str) -> str:
-    """The installed Debian package of the library that auditwheel copied to `copy`."""
+    """Returns the name of the installed Debian package whose library auditwheel has copied to the file `copy`."""
     stem = re.sub(r"-[0-9a-f]{6,}\.so", ".so", copy).partition(".so")[0]
     said = subprocess.run(["dpkg", "-S", f"*/{stem}.so.*"], capture_output=True, text=True, check=True).stdout
     return said.partition(":")[0]

@@ -35,7 +35,7 @@ rm -rf "$root/src"
 mkdir -p "$root/src"
 git clone -q . "$root/src/project"
 export root
-# Mounts in a private namespace disappear with it.
+# The mounts are made in a private namespace, so they disappear when COMMAND ends.
 exec unshare -m --propagation private bash -c '
   for each in proc sys dev; do mount --rbind "/$each" "$root/$each"; done
   exec chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive \

@@ -31,8 +31,8 @@ class ClosureTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             for file in files:
                 Path(directory, file.name).symlink_to(file)
-            # Only this folder counts: without it the test fails before the loader's cache or its standard paths are
-            # searched.
+            # The loader may use only the libraries in this folder: if one of them were found elsewhere, such as in a
+            # standard path, the last assertion would fail.
             listed = subprocess.run(
                 [loader, "--inhibit-cache", "--library-path", directory, "--list", SERVER],
                 capture_output=True,
@@ -49,7 +49,7 @@ class ClosureTest(unittest.TestCase):
 
     def test_static_libraries_and_headers_are_found(self):
         names = {package.name for package in closure.compiled_in(BUILD, SERVER)}
-        # A static library, a library of headers only, and the headers of a shared library.
+        # These are packages of a static library, of a library of headers only, and of the headers of a shared library.
         self.assertLessEqual({"libzstd-dev", "libcli11-dev", "libgrpc++-dev"}, names)
 
     def test_what_cannot_be_told_is_rejected(self):

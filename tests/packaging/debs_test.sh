@@ -31,13 +31,13 @@ done
 [[ $(dpkg-deb -f "$debs"/routing-replay-dev_*.deb Depends) == *"routing-replay-client (= $version-1)"* ]] ||
   fail "the development package does not depend on its version of the client"
 
-# Every file that the guide names must be installed.
+# Every file that the guide (OPERATING.md) names must be installed.
 doc=$debs/server/usr/share/doc/routing-replay-server
 named=$(grep -oE '`([a-z_]+/[A-Za-z0-9_./-]+|[A-Za-z]+\.(md|gz))`' "$doc/OPERATING.md" | tr -d '`' | grep -v '^application/')
 [ "$(wc -l <<<"$named")" -gt 8 ] || fail "the guide names nothing"
 for file in $named; do [ -e "$doc/$file" ] || fail "OPERATING.md names $file, which is not installed"; done
 
-# No file is in two packages.
+# No file may be in two packages.
 for name in server client dev; do (cd "$debs/$name" && find . ! -type d); done | sort | uniq -d | grep . &&
   fail "the files above are in two packages"
 for file in server/usr/bin/routing-replay-server server/etc/routing-replay/server.yaml \

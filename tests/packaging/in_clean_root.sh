@@ -28,7 +28,7 @@ case $1 in
     ;;
   dev)
     added "$packages"/routing-replay-{client,dev}_*.deb
-    # Only what a program without gRPC needs.
+    # Installs only the packages that a program without gRPC needs.
     added cmake g++ make
     build_consumer() {
       cmake -S tests/packaging/consumer -B /tmp/consumer --fresh "-DCOMPONENTS=$1" >/tmp/cmake.log || { cat /tmp/cmake.log; fail "cmake"; }
@@ -36,11 +36,11 @@ case $1 in
       ctest --test-dir /tmp/consumer --output-on-failure --no-tests=error
     }
     build_consumer "wire;trainer"
-    # All packages that the development package recommends.
+    # Installs all packages that the development package recommends.
     mapfile -t recommended < <(dpkg-query -W -f '${Recommends}' routing-replay-dev | tr -d ' ' | tr , '\n')
     added "${recommended[@]}"
     build_consumer "wire;trainer;client;trainer_fetch"
-    # A C program that uses the C library.
+    # Builds and runs a C program that uses the C library.
     cat >/tmp/program.c <<'C'
 #include <routing_replay/c_api.h>
 #include <routing_replay/trainer/capi.h>

@@ -8,7 +8,7 @@
 set -euo pipefail
 read -ra components <<<"$1"
 
-# A fixed path, because the compiler's cache keys include the paths of headers.
+# The path is always the same, because the paths of headers are part of the keys of the compiler's cache (ccache).
 work=$BUILD/install-test
 rm -rf "$work"
 mkdir "$work"

@@ -75,7 +75,8 @@ class ReleaseTest(unittest.TestCase):
     @classmethod
     def make(cls, out, packages=None):
         command = (cls.tree / "deploy/release.sh", "--key", cls.key, "--out", out)
-        # The copy gets a repository of its own, even if the test itself does not run in one.
+        # The script must see the copy's own Git repository, so variables such as GIT_DIR, with which a Git hook would
+        # run this test, are removed.
         clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         return run(*command, "--packages", packages or cls.packages, env=clean)
 
@@ -207,7 +208,7 @@ class ReleaseTest(unittest.TestCase):
             (file,) = packages.glob(pattern)
             file.rename(packages / file.name.replace(VERSION, "9.9.9"))
             self.rejected(rf"there must be one \S*{VERSION}\S*, got 0", packages)
-        # Files whose names have this version and whose contents have another.
+        # These files have this version in their names and another version inside.
         version = VERSION.rpartition(".")[0] + ".999"
         with zipfile.ZipFile(next(packages.glob("routing_replay_server*.whl")), "w") as wheel:
             bill = {"packages": [{"SPDXID": "SPDXRef-Package", "versionInfo": version}], "relationships": []}

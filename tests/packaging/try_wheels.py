@@ -24,7 +24,8 @@ ENGINES = ROOT / "tests" / "integration" / "engines"
 CLIENT_TESTS = ROOT / "client" / "python" / "tests"
 PACKAGES = ("routing_replay", "routing_replay_server")
 SKIPPED = 77
-# Runs a command with what an example needs: a server, and engines that answer over HTTP.
+# A program that runs a command and provides what an example needs: a server, and stand-ins for engines that answer over
+# HTTP.
 AROUND = """
 import json, os, subprocess, sys, routing_replay
 sys.path.insert(0, sys.argv[1])
@@ -35,7 +36,7 @@ with routing_replay.local_server(), fake_engines.FakeVllm() as vllm, fake_engine
     os.environ.update(MODEL_CONFIG=file.name, VLLM_URL=vllm.url, SGLANG_URL=sglang.url)
     subprocess.run(sys.argv[2:], check=True)
 """
-# Runs the given code, then forks and runs it again in the child.
+# A program that runs the given code, and then forks and runs it again in the child.
 TWICE = """
 import os, signal, sys
 code = compile(sys.argv[1], "README", "exec")
@@ -49,12 +50,13 @@ if child == 0:
 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 sys.exit(f"the child ended with {status}" if status else 0)
 """
-# Does not name the dependencies of the packages, so that a new one fails here.
+# Importing both packages must load none of these modules: the packages must work without them.
 ALONE = """
 import sys, routing_replay, routing_replay_trainer
 assert not {"grpc", "google.protobuf", "torch"} & set(sys.modules)
 """
-# The kernels are in the wheel and load without a driver, with an error that names what is missing.
+# Checks that the kernels are in the wheel. Without a driver for the GPU, they must load, too, and the error must not
+# name the library of the kernels as what is missing.
 KERNELS = """
 import routing_replay_trainer
 from routing_replay_trainer import _core
@@ -107,7 +109,7 @@ def play(environment: Environment) -> None:
         print(f"block {number} of {len(blocks)}: ran, and again after fork", flush=True)
 
 
-# Runs a test file as a program that can import the modules of its folder.
+# A program that runs a test file, which can import the modules in its own folder.
 RUN_TEST = """
 import os, runpy, sys
 os.environ["ROUTING_REPLAY_SERVER"], file = sys.argv[1:]

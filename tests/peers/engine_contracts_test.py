@@ -1,6 +1,6 @@
-"""The classes and functions of vLLM and SGLang that our adapters rely on, taken from unpacked wheels. The engines are
-not imported, because they need several GB: some modules are imported with empty packages above them, and some
-definitions are compiled from the source."""
+"""Tests our adapters with the classes and functions of vLLM and SGLang that they rely on, taken from unpacked wheels.
+The engines as a whole are not imported, because they need several GB: only some modules are imported, with empty
+packages above them, and some definitions are compiled from the source."""
 
 from __future__ import annotations
 import __future__
@@ -40,7 +40,7 @@ ROUTES = random_routes(np.random.default_rng(29), len(PROMPT + ANSWER) - 1, 3, 6
 
 
 def definitions(file: Path, *path: str) -> dict[str, ast.stmt]:
-    """The source of a module, or of a class in it."""
+    """Returns the parsed functions and classes of a source file, by name, or those of a class in it."""
     body = ast.parse(file.read_text()).body
     for name in path:
         [body] = [node.body for node in body if isinstance(node, ast.ClassDef) and node.name == name]
@@ -49,7 +49,7 @@ def definitions(file: Path, *path: str) -> dict[str, ast.stmt]:
 
 
 def taken(file: Path, names: tuple[str, ...], *path: str, **scope: Any) -> SimpleNamespace:
-    """Compiles these definitions with `scope` as their globals."""
+    """Compiles only these definitions of a source file, with `scope` as their globals, and returns them."""
     found = definitions(file, *path)
     module = ast.Module([found[name] for name in names], [])
     scope |= {"__name__": __name__, "Any": Any, "Optional": Optional}
@@ -59,7 +59,8 @@ def taken(file: Path, names: tuple[str, ...], *path: str, **scope: Any) -> Simpl
 
 
 def with_packages(*names: str, **root: Any) -> Any:
-    """Empty packages of SGLang whose modules are the real ones."""
+    """Returns a patch that puts empty packages in place of SGLang's own. Modules below them are still imported from the
+    wheel, without the code of the packages."""
     modules = {}
     for name in names:
         modules[name] = types.ModuleType(name)

@@ -1,4 +1,4 @@
-// A client whose server does not exist, and the generated messages.
+// Uses the client library with a server that does not exist, and the generated messages.
 #include <string>
 
 #include "expect.h"

@@ -1,4 +1,4 @@
-// One router call on the GPU; without a GPU, the error that says so.
+// Makes one router call on the GPU. On a machine without a GPU, the call must return an error that says so.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>

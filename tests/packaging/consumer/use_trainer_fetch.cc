@@ -1,4 +1,4 @@
-// A trainer rank whose server does not exist.
+// Acts as a trainer rank whose server does not exist.
 #include "expect.h"
 #include "routing_replay/trainer/fetch.h"
 

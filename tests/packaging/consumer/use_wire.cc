@@ -1,4 +1,4 @@
-// Sizes of a geometry, a checksum, and a typed error.
+// Uses the wire library: sizes of a geometry, a checksum, and a typed error.
 #include <vector>
 
 #include "expect.h"
@@ -17,7 +17,7 @@ int main() {
   EXPECT(geometry->plane_bytes(1, 100, codec) == 100 * 4 * 6 / 8);
   EXPECT(geometry->FindOrdinal(3) == 1);
 
-  // The check value of RFC 3720 for these nine bytes.
+  // The expected value is the well-known CRC32C of the text "123456789".
   const std::vector<uint8_t> digits = {'1', '2', '3', '4', '5', '6', '7', '8', '9'};
   EXPECT(Crc32c(digits) == 0xE3069283u);
 

@@ -1,1 +1,1 @@
-"""Shared by the tests that run other projects."""
+"""Code that is shared by the tests that run other projects."""

@@ -1,5 +1,5 @@
-"""Shared by the tests of engines: a server of the service, and answers, which are compared with the engine's rows and
-kept for the comparison with transformers."""
+"""A base class for the tests of engines. It starts a server of the service, compares the stored rows of each answer
+with those of the engine, and keeps them, to compare them with transformers afterwards."""
 
 from __future__ import annotations
 
@@ -46,7 +46,12 @@ class PeerTest(unittest.TestCase):
         start: int = 0,
         pieces: str | list[Piece] = "qwen3",
     ) -> None:
-        """Expects a complete sample with these tokens and, from row `start` on, the engine's rows."""
+        """Checks that the sample is complete and has these tokens and, from row `start` on, the engine's rows `given`.
+        Keeps its rows for the comparison with transformers.
+
+        given: [rows, all layers, K]; None: the rows are not compared with the engine's
+        pieces: see `Kept.add`
+        """
         rows, state = run.read_one(sample), run.stat(sample)
         self.assertEqual((rows.status, rows.num_tokens), ("OK", len(tokens)), rows.message)
         self.assertEqual(state.token_check, rr.token_check(tokens[:-1]))

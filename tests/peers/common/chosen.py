@@ -1,5 +1,5 @@
-"""Compares the experts that an engine returned and the service stored with those that transformers choose in fp32 with
-the same weights.
+"""Compares the experts that an engine has returned and the service has stored with those that the same model chooses in
+the library transformers, in fp32.
 
 An engine's tests keep their answers (`Kept`). Afterwards, in a process without the engine, `python3 -m common.chosen
 KEPT MODELS` (from tests/peers) compares them as sets per token and MoE layer.
@@ -19,8 +19,9 @@ import numpy as np
 
 
 class Piece(NamedTuple):
-    """Rows up to `end` were routed by `model`. It also computed all earlier tokens, unless it `goes_on` with the cache
-    that the previous model left."""
+    """The rows of an answer from the end of the previous piece up to `end`, which `model` has routed. The model has
+    also computed all earlier tokens itself, unless it `goes_on` with the keys and values that the previous model has
+    left in the cache."""
 
     end: int
     model: str
@@ -28,7 +29,7 @@ class Piece(NamedTuple):
 
 
 class Kept:
-    """The answers of one test, in a file FOLDER/NAME.npz."""
+    """Keeps the answers of one test, and writes them to the file FOLDER/NAME.npz."""
 
     def __init__(self, folder: str | Path, name: str) -> None:
         self._path = Path(folder, f"{name}.npz")
@@ -36,8 +37,8 @@ class Kept:
         self._arrays: dict[str, np.ndarray] = {}
 
     def add(self, case: str, tokens: Sequence[int], stored: Any, pieces: str | list[Piece]) -> None:
-        """stored: rows [T - 1, MoE layers, K] from the service, which were equal to the engine's
-        pieces: the model's name, or the rows that each model routed
+        """stored: the rows [T - 1, MoE layers, K] of the service, which the test has found equal to the engine's
+        pieces: the name of the model, or, if several models have routed the rows, the piece of each
         """
         rows = np.asarray(stored)
         assert rows.shape[0] == len(tokens) - 1, f"{case}: {len(tokens)} tokens, {rows.shape[0]} rows"
@@ -62,11 +63,11 @@ class Chooser:
         self.model = AutoModelForCausalLM.from_pretrained(folder, **options).eval()
         self._told: list[Any] = []
         for name, module in self.model.named_modules():
-            if name.endswith(".gate"):  # Returns logits, weights and indices.
+            if name.endswith(".gate"):  # The output of a router is (logits, weights, indices).
                 module.register_forward_hook(lambda _module, _inputs, output: self._told.append(output[2]))
 
     def rows(self, tokens: Sequence[int], cache: Any) -> np.ndarray:
-        """The experts of these tokens, which continue the tokens in the cache: [T, MoE layers, K]."""
+        """Computes these tokens, which follow those in the cache. Returns the experts [tokens, MoE layers, K]."""
         import torch
 
         self._told.clear()
@@ -76,14 +77,14 @@ class Chooser:
 
 
 class Choosers:
-    """The models by name, each loaded once."""
+    """Loads each model once, when it is first needed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._loaded: dict[str, Chooser] = {}
 
     def rows(self, tokens: Sequence[int], pieces: list[Piece]) -> np.ndarray:
-        """The experts of all tokens except the last."""
+        """Returns the experts that these models choose for all tokens except the last: [T - 1, MoE layers, K]."""
         from transformers import DynamicCache
 
         cache, begin, found = None, 0, []
@@ -98,13 +99,14 @@ class Choosers:
 
 
 def equal_sets(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """Per token and layer: whether the experts are the same sets."""
+    """Returns for each token and layer whether both have the same set of experts, in any order."""
     return (np.sort(ours, -1) == np.sort(theirs.astype(np.int64), -1)).all(-1)
 
 
 def compare(kept: Path, models: Path) -> tuple[int, int, int]:
-    """The number of compared sets, of equal ones, and of those that are equal if rows are shifted by one (a few are, by
-    chance). Writes details by case."""
+    """Returns three numbers of sets (the experts of one token in one layer): all; those that are equal; and those that
+    are equal if the stored rows are moved by one row. The last must be few, only by chance, or the comparison would not
+    notice moved rows. Prints the numbers of each case."""
     by_case: dict[str, collections.Counter[str]] = {}
     choosers = Choosers(models)
     for path in sorted(kept.glob("*.npz")):

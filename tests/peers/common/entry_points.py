@@ -1,4 +1,4 @@
-"""Entry points, through which engines find plug-ins, without installing packages."""
+"""Makes entry points, through which engines find plug-ins, without installing the package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from common.support import ROOT
 
 
 def install(folder: str, package: str, points: dict[str, dict[str, str]]) -> None:
-    """Writes a package's entry points {group: {name: value}} in the form of pip, into a folder on the path."""
+    """Writes a package's entry points {group: {name: value}} into a folder on Python's path, as pip does when it
+    installs the package."""
     metadata = Path(folder, f"{package.replace('-', '_')}-0.dist-info")
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0\n")
@@ -26,7 +27,8 @@ def install(folder: str, package: str, points: dict[str, dict[str, str]]) -> Non
 
 @contextlib.contextmanager
 def plugged(run: str) -> Iterator[dict[str, str]]:
-    """The environment of a server that loads this project's plug-in for a run."""
+    """Yields the environment variables for a server of an engine that loads this project's plug-in and records to
+    `run`."""
     project = tomllib.loads((ROOT / "client/python/pyproject.toml").read_text())["project"]
     with tempfile.TemporaryDirectory() as folder:
         install(folder, project["name"], project["entry-points"])

@@ -15,7 +15,7 @@ import transformers
 
 TOKENS = 1000  # Prompts may consist of the words "w3" to "w999".
 
-# On the CPU, engines need heads of size 32 or more.
+# On the CPU, the engines' attention needs heads of size 32 or more.
 _COMMON = {
     "vocab_size": TOKENS,
     "hidden_size": 64,
@@ -36,7 +36,8 @@ _GLM4 = {"moe_intermediate_size": 32, "n_routed_experts": 16, "n_shared_experts"
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3Moe", _QWEN3 | {"norm_topk_prob": True}),
-    "qwen3_later": ("Qwen3Moe", _QWEN3 | {"norm_topk_prob": True}),  # With other norms, as after further training.
+    # Like qwen3, with other weights of its norms, as after further training.
+    "qwen3_later": ("Qwen3Moe", _QWEN3 | {"norm_topk_prob": True}),
     "dense_layers": ("Qwen3Moe", _QWEN3 | {"norm_topk_prob": True, "mlp_only_layers": [0, 2]}),
     "experts_320": ("Qwen3Moe", _QWEN3 | {"num_experts": 320, "num_experts_per_tok": 10, "moe_intermediate_size": 16}),
     "mixtral": ("Mixtral", {"num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 32}),

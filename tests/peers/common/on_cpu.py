@@ -1,5 +1,5 @@
-"""Runs projects that use "cuda" on the CPU: tensors are created there, and waiting for a device does nothing. This
-changes only the environment of a test, not the plugin, which gets a model on the CPU."""
+"""Lets a project that uses "cuda" run on the CPU: its tensors are created there, and waiting for a device does nothing.
+Only the environment of a test is changed, not our plug-in, which gets a model on the CPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import contextlib
 import os
 from typing import Any
 
-os.environ["TORCHDYNAMO_DISABLE"] = "1"  # Runs functions uncompiled that torch.compile would compile for a GPU.
+# torch.compile would compile functions for a GPU; with this, they run uncompiled.
+os.environ["TORCHDYNAMO_DISABLE"] = "1"
 import torch
 from torch.overrides import TorchFunctionMode
 
@@ -39,7 +40,7 @@ class OnCpu(TorchFunctionMode):
 
 
 class Queue:
-    """A stream or an event: on the CPU all work is already done."""
+    """Takes the place of a CUDA stream or event. It never waits, because on the CPU all work is already done."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass

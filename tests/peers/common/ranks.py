@@ -1,4 +1,5 @@
-"""Ranks of one group over gloo, each in a forked process, so that modules are imported only once, before the fork."""
+"""Runs the ranks of one torch.distributed group (gloo). Each rank is a forked process, so that modules are imported
+only once, before the fork."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-LIMIT = 600.0  # Seconds; long enough for busy machines.
+LIMIT = 600.0  # Seconds within which a rank must return; enough for busy machines.
 
 
 def on_ranks(world: int, body: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -28,7 +29,8 @@ def on_ranks(world: int, body: Callable[..., Any], *arguments: Any) -> list[Any]
         for rank, (process, ours) in enumerate(ends):
             said = ("no result", None)
             try:
-                if ours.poll(10.0 if wrong else LIMIT):  # When a rank fails, the other ranks soon fail, too.
+                # When one rank has failed, the others get only 10 s: they soon fail, too.
+                if ours.poll(10.0 if wrong else LIMIT):
                     said = ours.recv()
             except EOFError:
                 said = ("ended without a result", None)
@@ -54,4 +56,4 @@ def _rank(rank: int, world: int, folder: str, end: Any, body: Callable[..., Any]
         said = (traceback.format_exc(), None)
     end.send(said)
     end.close()
-    os._exit(0)  # Threads of gloo may wait for a missing rank.
+    os._exit(0)  # An ordinary exit might hang, because threads of gloo may still wait for a rank that has ended.

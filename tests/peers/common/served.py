@@ -58,7 +58,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(60)
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # Remaining processes of the server.
+        os.killpg(process.pid, signal.SIGKILL)  # Kills the processes of the server that are still there.
     process.wait()
 
 

@@ -1,4 +1,5 @@
-"""Stand-ins for modules that a project imports and a test does not use. They have every attribute."""
+"""Makes stand-ins for modules that a project imports and a test does not use. A stand-in has every attribute that is
+asked for."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ class _Hidden(importlib.abc.MetaPathFinder):
 def install(*names: str, classes: bool = False, keep: str = "", version: str = "") -> None:
     """Replaces these modules and all below them; call it before the project is imported.
 
-    classes: a capitalized name is a class, for projects that derive from it
+    classes: if true, an attribute with a capitalized name is a class, for projects that derive classes from it
     keep: modules with this in their name are not replaced
     version: the modules' __version__
     """
@@ -66,6 +67,6 @@ def install(*names: str, classes: bool = False, keep: str = "", version: str = "
 
 
 def hide(name: str) -> None:
-    """Makes the import of a module, or of one below it, fail as if it did not exist, because a folder on the path has
-    its name."""
+    """Makes the import of a module, or of one below it, fail as if the module did not exist. It does not exist; but a
+    folder on Python's path has its name, and could be imported as a package."""
     sys.meta_path.insert(0, _Hidden(name))

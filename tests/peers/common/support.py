@@ -2,8 +2,8 @@
 
 A test calls `passed` after its last assertion, which adds a row under build/peers/passed. `python3 -m common.support`
 (from tests/peers; at the end of `tests/run.sh --peers`) replaces tests/peers/passed.txt, which is committed, by these
-rows; tests/support/support_table.py generates the table from it. If a row of passed.txt was not shown again, with any
-version, it fails, names the row and writes nothing.
+rows; tests/support/support_table.py generates the table from it. If passed.txt has a row that this time no test has
+shown, with any version, the command fails, names the row and writes nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rows of tests/peers/passed.txt after runs in which a project may be missing."""
+"""Tests which rows tests/peers/passed.txt has after a run, also if the tests of a project were missing in that run."""
 
 from __future__ import annotations
 
