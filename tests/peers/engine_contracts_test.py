@@ -103,14 +103,14 @@ class SglangTest(PeerTest):
         self.scope |= {"get_serving": lambda: SimpleNamespace(enable_cache_report=False)}
 
     def output(self, **meta: Any) -> dict[str, Any]:
-        """Has the same form as the outputs of generate_request."""
+        """Returns an answer in the form that SGLang's generate_request yields."""
         counts = {"prompt_tokens": len(PROMPT), "completion_tokens": len(ANSWER), "cached_tokens": 0}
         meta = {"id": "q", "finish_reason": {"type": "length", "length": 3}, "weight_version": "7", **counts, **meta}
         meta["routed_experts"] = sglang_text(ROUTES)
         return {"text": "…", "output_ids": ANSWER, "prompt_token_ids": PROMPT, "meta_info": meta}
 
     def answers(self, outputs: list[dict[str, Any]], **asked: Any) -> Iterator[dict[str, Any]]:
-        """What the server's OpenAI routes return for these outputs."""
+        """Yields what the server's two OpenAI routes, for chats and for completions, return for these outputs."""
         options = {"model": "m", "return_routed_experts": True, "n": len(outputs), **asked}
         chat = self.protocol.ChatCompletionRequest(messages=[{"role": "user", "content": "?"}], **options)
         folder = SGLANG / "srt/entrypoints/openai"
@@ -183,7 +183,8 @@ class SglangTest(PeerTest):
                 self.assertEqual(sglang.rows(answer, GEOMETRY).missing_rows, missing)
 
     def test_rows_are_read_where_an_answer_has_ended(self) -> None:
-        """Only the last event of a stream has rows, which are those of the last computation."""
+        """SGLang's source reads rows only where a request has finished. So only the last event of a stream has rows,
+        and they are those of the last computation."""
         tree = ast.parse((SGLANG / "srt/managers/scheduler_components/batch_result_processor.py").read_text())
         reads = lambda part: {node for node in ast.walk(part) if is_reading(node)}  # noqa: E731
         ended = [node for node in ast.walk(tree) if isinstance(node, ast.If) and is_end(node)]
@@ -209,7 +210,7 @@ def is_end(node: ast.If) -> bool:
 
 
 class Face:
-    """The parts of a server that are needed to build an answer, without parsers and templates."""
+    """Takes the place of SGLang's server where it builds an answer; it has no parsers and no templates."""
 
     chat_encoding_spec = reasoning_parser = None
 
@@ -267,7 +268,8 @@ def of_each_release(test: Callable[..., None]) -> Callable[..., None]:
 
 class VllmTest(PeerTest):
     def llm(self, vllm: Path) -> Any:
-        """An LLM with vLLM's own methods, from the outermost one to LLMEngine."""
+        """Returns an LLM whose methods are vLLM's own, from those that users call down to the calls of LLMEngine, which
+        `Core` replaces."""
         scope: dict[str, Any] = {"dataclass": dataclasses.dataclass, "np": np}
         self.outputs = taken(vllm / "outputs.py", ("CompletionOutput", "RequestOutput"), **scope)
         scope |= vars(self.outputs) | {"PoolingRequestOutput": type(None), "SamplingParams": SamplingParams}
@@ -367,12 +369,12 @@ class VllmTest(PeerTest):
 
 
 def is_encoding(node: ast.AST) -> bool:
-    """Converts an output's rows for an answer."""
+    """Returns whether this statement encodes the rows of an output for an answer."""
     return isinstance(node, ast.Assign) and "numpy2base64(output.routed_experts)" in ast.unparse(node.value)
 
 
 def called(part: ast.AST) -> set[str]:
-    """The names of the methods that a method calls on its own object."""
+    """Returns the names of the methods that a method calls on its own object (self)."""
     return {
         node.func.attr
         for node in ast.walk(part)

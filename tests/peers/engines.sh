@@ -21,7 +21,7 @@ unpack='import sys, zipfile
 wheel = zipfile.ZipFile(sys.argv[1])
 wheel.extractall(sys.argv[2], [name for name in wheel.namelist() if name.endswith(".py")])'
 
-# unpacked REQUIREMENT: prints the folder with the Python code of its wheel, which it unpacks once.
+# unpacked REQUIREMENT: downloads the wheel of the package once, unpacks its Python code and prints the folder.
 unpacked() {
   local folder=$PWD/build/peers/$1
   if [ ! -e "$folder/complete" ]; then

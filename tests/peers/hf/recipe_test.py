@@ -37,7 +37,8 @@ class Chosen(TorchDispatchMode):
         return out
 
     def check(self, rollout: Rollout, passed: int) -> None:
-        """Expects the recorded experts, in their order, in the pass with this number."""
+        """Checks that the routers chose the recorded experts, in the recorded order, in pass number `passed` over the
+        batch `rollout`."""
         begin = passed * len(rollout.layers)
         for ids, forced in zip(self.ids[begin:], rollout.forced, strict=False):
             for place in rollout.places:
@@ -57,14 +58,14 @@ def batch_of(rollout: Rollout) -> dict[str, Any]:
 
 
 def loss_of(logits: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
-    """The next-token loss."""
+    """Returns the loss of predicting each next token."""
     mask = batch["attention_mask"].bool()
     counted = mask[:, 1:] & mask[:, :-1]
     return F.cross_entropy(logits[:, :-1][counted], batch["input_ids"][:, 1:][counted])
 
 
 def train_by_hand(model: Any, steps: list[list[Rollout]], share: float = 1.0) -> list[torch.Tensor]:
-    """The losses without replay, with the results of `topk` replaced."""
+    """Trains without our replay: replaces the results of torch's `topk` by the recorded choices. Returns the losses."""
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=RATE), []
     for rollouts in steps:
         for rollout in rollouts:
@@ -77,8 +78,8 @@ def train_by_hand(model: Any, steps: list[list[Rollout]], share: float = 1.0) ->
 
 
 def check_train(model: Any, layers: list[int]) -> None:
-    """Routers must use the recorded experts, and after two steps the weights must equal those of the same choice made
-    by hand, to the last bit."""
+    """Routers must use the recorded experts. After two steps, the weights must be equal to the last bit to those of
+    `train_by_hand`, which makes the same choices."""
     peer, live = copy.deepcopy(model), copy.deepcopy(model)
     rollouts = [Rollout(layers, layout, seed) for seed, layout in enumerate(("right", "left"))]
     with rr.Client() as client:
@@ -119,7 +120,7 @@ class TrainTest(unittest.TestCase):
 
 
 def recorded(layout: str, seeds: int) -> tuple[Any, list[Rollout]]:
-    """A model, and rollouts that rank 0 has recorded."""
+    """Returns a model and rollouts. Rank 0 records the rollouts in the service; the other ranks wait for it."""
     model = new_model(hf_models.MODELS["Qwen3Moe"])
     rollouts = [Rollout(moe_layers(model), layout, seed) for seed in range(seeds)]
     if dist.get_rank() == 0:
@@ -152,7 +153,8 @@ def train_on_rank() -> None:
 def pack_on_rank() -> None:
     model, [rollout] = recorded("packed", 1)
     rank, peer = dist.get_rank(), copy.deepcopy(model)
-    pad = torch.zeros(1, 1, dtype=torch.int64)  # Padded to a multiple of two.
+    # The stream is padded to a multiple of two, so that two processes can share it.
+    pad = torch.zeros(1, 1, dtype=torch.int64)
     ids, positions = (torch.cat([rollout.call[name], pad], 1) for name in ("input_ids", "position_ids"))
 
     def cut(stream: torch.Tensor) -> torch.Tensor:
@@ -177,12 +179,12 @@ def pack_on_rank() -> None:
 
 class ProcessesTest(unittest.TestCase):
     def test_train_with_several_processes(self) -> None:
-        """Each rank has its own samples; the metrics cover all ranks."""
+        """Each of two ranks trains on samples of its own. The metrics must cover all ranks."""
         with rr.local_server():
             on_ranks(2, train_on_rank)
 
     def test_packed_forward(self) -> None:
-        """Two processes share each sequence."""
+        """Each of two processes computes one half of each sequence."""
         with rr.local_server():
             on_ranks(2, pack_on_rank)
 

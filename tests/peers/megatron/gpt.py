@@ -58,7 +58,8 @@ RECOMPUTE: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of the groups that divide a layer, a sequence or a model."""
+    """The parallelism of a model: the number of ranks that share a layer (tp), a sequence (cp), the experts (ep) or the
+    model (pp), and the chunks of each rank (vpp)."""
 
     tp: int = 1
     pp: int = 1
@@ -68,8 +69,8 @@ class Layout:
 
     @property
     def etp(self) -> int:
-        """Experts are either distributed over ranks or divided among them, not both, because gloo cannot gather unequal
-        parts."""
+        """The number of ranks that share each expert. Ranks either hold different experts (ep) or a part of every
+        expert, not both, because gloo cannot gather parts of unequal size."""
         return self.tp if self.ep == 1 else 1
 
     def start(self) -> None:
@@ -85,7 +86,8 @@ class Layout:
         tensor_parallel.model_parallel_cuda_manual_seed(5, force_reset_rng=True)
 
     def config(self, **options: Any) -> TransformerConfig:
-        """moe_layer_freq: only the first layer is dense."""
+        """Returns Megatron's configuration for this layout; `options` replace its fields. Only the first layer is
+        dense."""
         layers = 2 * self.pp * self.vpp
         options = {
             "num_layers": layers,
@@ -112,7 +114,8 @@ class Layout:
             "sequence_parallel": self.tp > 1,
             "pipeline_model_parallel_size": self.pp,
             "virtual_pipeline_model_parallel_size": self.vpp if self.vpp > 1 else None,
-            "overlap_p2p_comm": self.vpp > 1,  # Megatron requires this for interleaved schedules of two stages.
+            # Megatron requires this for an interleaved schedule of two pipeline stages.
+            "overlap_p2p_comm": self.vpp > 1,
             "batch_p2p_comm": self.vpp == 1,
             "context_parallel_size": self.cp,
             "expert_model_parallel_size": self.ep,
@@ -123,12 +126,12 @@ class Layout:
             return TransformerConfig(**options)
 
     def model(self, config: TransformerConfig, *, packed: bool = False, **options: Any) -> list[GPTModel]:
-        """The chunks of this rank, with the same weights each time.
+        """Returns the chunks of this rank. Each call gives them the same weights.
 
         options: arguments of GPTModel
         """
         torch.manual_seed(11)
-        if DEVICE == "cuda":  # There Megatron draws weights from generators of its own.
+        if DEVICE == "cuda":  # On a GPU, Megatron draws the weights from its own random generators.
             tensor_parallel.model_parallel_cuda_manual_seed(5, force_reset_rng=True)
         chunks = []
         for stage in range(self.vpp):
@@ -161,8 +164,9 @@ class Layout:
 
 
 def hybrid(config: TransformerConfig, pattern: str) -> Any:
-    """A HybridModel of attention and MoE layers, built from the parts of GPTModel's local specification, because
-    Megatron's own specification and its final norm require Transformer Engine. Megatron-Core before 0.18 has none."""
+    """Returns a HybridModel of attention and MoE layers. It is built from the parts of GPTModel's local specification,
+    because Megatron's own specification of a HybridModel, and its final norm, require Transformer Engine. Megatron-Core
+    has HybridModel only from 0.18 on."""
     from megatron.core.models.hybrid import hybrid_block
     from megatron.core.models.hybrid.hybrid_block import HybridStack, HybridStackSubmodules
     from megatron.core.models.hybrid.hybrid_model import HybridModel
@@ -217,7 +221,7 @@ class Attention(torch.nn.Module):
     def forward(
         self, query: Any, key: Any, value: Any, mask: Any, packed_seq_params: Any = None, **_: Any
     ) -> torch.Tensor:
-        if packed_seq_params is None:  # [s, b, heads, size] or, packed, [t, heads, size].
+        if packed_seq_params is None:  # query, key and value are [s, b, heads, size] or, if packed, [t, heads, size].
             inputs = [x.permute(1, 2, 0, 3) for x in (query, key, value)]
             said = torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=True)
             return said.permute(2, 0, 1, 3).flatten(2)
@@ -232,9 +236,11 @@ class Attention(torch.nn.Module):
 
 @dataclass
 class MicroBatch:
-    """samples, lengths: of the sequences, which are the rows of a micro-batch's rectangle, or documents of a stream
-    cut: sequences are the first `length` tokens of their samples, so that each token has a route
-    tokens: [b, s], or [1, t] for a stream, with zeros where documents are padded to `multiple`
+    """One micro-batch: a rectangle [b, s] of sequences, or a packed stream [1, t] of documents.
+
+    samples, lengths: the sample of each sequence, and the number of its tokens that the sequence has
+    cut: sequences are only the first tokens of their samples, so that the last token of a sequence has a route, too
+    tokens: the token ids; zeros where the documents of a stream are padded to `multiple`
     """
 
     samples: list[str]
@@ -245,16 +251,17 @@ class MicroBatch:
     documents: list[np.ndarray]
 
     def said(self, trainer: Any) -> dict[str, Any]:
-        """The arguments of `micro_batch`, which reads everything else from the model's call."""
+        """Returns the arguments for our `micro_batch`: only the sequences. It reads everything else from the call of
+        the model."""
         if not self.cut:
             return {"sequences": self.samples}
         pairs = zip(self.samples, self.lengths, strict=True)
         return {"sequences": [trainer.megatron.Sequence(s, 0, n, n) for s, n in pairs]}
 
     def on_this_rank(self) -> torch.Tensor:
-        """[b, s] or [1, t]: the tokens that the rank's forward_step passes to the model, cut by Megatron's own
-        function. For streams that is a function of Transformer Engine, so they are cut here: parts r and 2 CP - 1 - r
-        of each document."""
+        """Returns the tokens [b, s] or [1, t] that this rank's forward_step passes to the model: its part of each
+        sequence. Megatron's own function cuts rectangles. For streams it needs Transformer Engine, so they are cut
+        here: rank r gets the parts r and 2 CP - 1 - r of each document."""
         size, rank = mpu.get_context_parallel_world_size(), mpu.get_context_parallel_rank()
         if self.packed is None:
             batch = {"tokens": self.tokens, "cu_seqlens": None}
@@ -266,7 +273,7 @@ class MicroBatch:
         return torch.cat(parts, 1)
 
     def at_routers(self, sequence_parallel: bool) -> torch.Tensor:
-        """[rows], on the CPU: the token of each row of the rank's routers."""
+        """Returns the token id of each row that this rank's routers get: [rows], on the CPU."""
         tokens = self.on_this_rank().transpose(0, 1).contiguous()
         if sequence_parallel:
             tokens = tensor_parallel.scatter_to_sequence_parallel_region(tokens)
@@ -274,7 +281,8 @@ class MicroBatch:
 
 
 class Rollout:
-    """Random choices of the engine for the samples of one step of one replica."""
+    """The samples of one training step of one replica, with the experts that an engine might have chosen for them:
+    random ones."""
 
     def __init__(self, trainer: Any, config: TransformerConfig, *, cut: bool, packed: bool, multiple: int) -> None:
         replica = mpu.get_data_parallel_rank()
@@ -316,19 +324,20 @@ class Rollout:
             self.micro_batches.append(MicroBatch(names, list(lengths), cut, stream, said, documents))
 
     def shifted(self, trainer: Any) -> Any:
-        """The same routes, each one row late, to show that the checks detect this."""
+        """Returns a source with the same routes, but each one row late, to show that the checks detect this."""
         source = trainer.LocalSource(self.geometry)
         for name, tokens in self.samples.items():
             source.add(name, np.roll(self.routes[tokens[:-1]], 1, axis=0).astype(np.int32), tokens=tokens)
         return source
 
 
-# Each rank has rows with a route, so that maps differ.
+# The lengths of the documents of each micro-batch. They are long enough that every rank has rows with a route;
+# otherwise two micro-batches could have equal maps.
 PACKED = ((5, 19, 12), (36,), (13, 3, 27), (14, 24))
 
 
 class Calls:
-    """Records the result of every call of a rank's routers, in forward and recompute, on the CPU."""
+    """Keeps the routing map of every call of this rank's routers, in forward passes and in recompute, on the CPU."""
 
     def __init__(self, chunks: list[GPTModel]) -> None:
         self.maps: dict[int, list[torch.Tensor]] = {}  # By decoder layer.
@@ -337,7 +346,8 @@ class Calls:
             router.register_forward_hook(self._keep)
 
     def _keep(self, router: TopKRouter, _: Any, output: Any) -> None:
-        is_mtp = getattr(router, "is_mtp_layer", False)  # Before 0.18 no router has this attribute.
+        # Routers of Megatron-Core before 0.18 do not have this attribute.
+        is_mtp = getattr(router, "is_mtp_layer", False)
         to = self.mtp if is_mtp else self.maps.setdefault(router.layer_number - 1, [])
         to.append(output[1].detach().to("cpu", copy=True))
 
@@ -348,7 +358,8 @@ def routers(chunks: list[GPTModel]) -> list[TopKRouter]:
 
 
 def dense(rollout: Rollout, tokens: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The routing map [rows, E] of the record, and which rows [rows] have a route."""
+    """Returns the routing map [rows, E] of the engine's choice for these tokens, and a mask [rows] of the tokens that
+    have a route."""
     ids = torch.tensor(rollout.routes[tokens.numpy(), rollout.moe.index(layer)])
     told = torch.zeros(len(tokens), rollout.experts, dtype=torch.bool).scatter_(1, ids, True)
     return told, torch.tensor(rollout.recorded[tokens.numpy()])
@@ -366,7 +377,8 @@ def step(
     """Runs Megatron's schedule over the micro-batches of a rollout and returns the losses.
 
     has_data: whether this rank has a data iterator; without one its model gets no tokens
-    around: returns the context of a micro-batch's forward_step, for its number in the chunk and the chunk
+    around: function of (number of the micro-batch in this chunk, chunk, micro-batch) that returns a context for the
+    call of the model
     wrapped: changes the schedule, as `megatron.replayed` does
     """
     numbers = {id(chunk): 0 for chunk in chunks}
@@ -404,7 +416,8 @@ def step(
 
 
 def told_by_hand(chunks: list[GPTModel], ids: dict[tuple[int, int], torch.Tensor]) -> Any:
-    """A context for `step` that sets the ids [rows, K] of Megatron's own RouterReplay by (layer, micro-batch)."""
+    """Returns an `around` for `step` that sets Megatron's own RouterReplay by hand: to ids[layer, micro-batch], which
+    are [rows, K]."""
 
     @contextlib.contextmanager
     def around(index: int, model: GPTModel, _: Any) -> Iterator[None]:

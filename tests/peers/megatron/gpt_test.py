@@ -27,7 +27,7 @@ DEEPER = {"num_layers": 4, "moe_layer_freq": [0, 1, 1, 1]}
 
 def setUpModule() -> None:
     store = os.path.join(unittest.enterModuleContext(tempfile.TemporaryDirectory()), "store")
-    if gpt.DEVICE == "cuda":  # Sums in a fixed order, as losses and gradients are compared bit by bit.
+    if gpt.DEVICE == "cuda":  # Losses and gradients are compared bit by bit, so sums must be computed in a fixed order.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
     backend = "cpu:gloo,cuda:nccl" if gpt.DEVICE == "cuda" else "gloo"
@@ -42,8 +42,8 @@ def said(batch: gpt.MicroBatch) -> dict[str, Any]:
 
 class GptTest(unittest.TestCase):
     def test_every_call_and_every_gradient(self) -> None:
-        """Two sequences of a micro-batch, each of which is a whole sample, or the first tokens of one. Then last rows
-        are filler, or have a route like all others."""
+        """Each micro-batch has two sequences. If a sequence is a whole sample, its last row has no route and gets
+        filler; if it is only the first tokens of a sample (cut), its last row has a route like all others."""
         rows = 0
         for inject, recompute, scores, cut in itertools.product(
             ("native", "fused"), gpt.RECOMPUTE, ("softmax", "sigmoid", "sqrtsoftplus"), (False, True)
@@ -54,15 +54,15 @@ class GptTest(unittest.TestCase):
         for inject, recompute in itertools.product(("native", "fused"), gpt.RECOMPUTE):
             with self.subTest(inject=inject, recompute=recompute, packed=True):
                 rows += steps.replays(ONE, inject=inject, recompute=recompute, packed=True, **DEEPER)
-        staged = () if gpt.DEVICE == "cuda" else ("native", "fused")  # A GPU has such buffers of its own.
+        staged = () if gpt.DEVICE == "cuda" else ("native", "fused")  # On a GPU, all cases above use staged buffers.
         for inject, recompute in itertools.product(staged, gpt.RECOMPUTE):
             with self.subTest(inject=inject, recompute=recompute, staged=True):
                 rows += steps.replays(ONE, inject=inject, recompute=recompute, staged=True, **DEEPER)
         print(f"{rows} rows and layers as recorded")
 
     def test_losses_of_routers(self) -> None:
-        """Gradients of the router's weights must equal those with Megatron's own replay, and include those of the
-        auxiliary losses."""
+        """The gradients of the router's weights must be equal to those with Megatron's own replay, and must contain the
+        part that comes from the auxiliary losses."""
         for inject, kind in itertools.product(("native", "fused"), ("aux_loss", "seq_aux_loss", "global_aux_loss")):
             with self.subTest(inject=inject, kind=kind):
                 said = {"moe_router_load_balancing_type": kind, "moe_aux_loss_coeff": 0.1, "moe_z_loss_coeff": 0.1}
@@ -77,8 +77,9 @@ class GptTest(unittest.TestCase):
                 self.assertFalse(torch.equal(with_losses[name], without[name]))
 
     def test_capacity(self) -> None:
-        """With room for all tokens nothing changes. With less, experts of replayed rows are dropped, as the warning
-        says, and the rest are those of the record; Megatron's own replay drops the same."""
+        """If the capacity of the experts has room for all tokens, nothing changes. If it has less, some experts of
+        replayed rows are dropped, as the warning says. The others are those of the record. Megatron's own replay drops
+        the same experts."""
         room = gpt.EXPERTS / gpt.TOP_K
         for inject, (factor, pads) in itertools.product(
             ("native", "fused"), ((room, False), (room, True), (0.5, False), (0.5, True))
@@ -100,7 +101,7 @@ class GptTest(unittest.TestCase):
                         told += int(record.sum())
                 if factor < room:
                     self.assertLess(kept, told)
-                elif pads:  # Maps then have more entries than the record: padding up to the capacity.
+                elif pads:  # With padding up to the capacity, maps have all entries of the record, and more.
                     self.assertEqual(kept, told)
                 else:
                     step.as_recorded()
@@ -108,7 +109,7 @@ class GptTest(unittest.TestCase):
                 step.compare({})
 
     def test_rows_that_are_moved_by_one_are_found(self) -> None:
-        """Shows that the checks detect errors."""
+        """If the routes are one row late, the checks of the other tests must fail."""
         for inject in ("native", "fused"):
             step = steps.Step(ONE, inject=inject, recompute="moe", cut=True)
             replay = step.attach(step.rollout.shifted(trainer), watch="off")
@@ -177,7 +178,7 @@ class GptTest(unittest.TestCase):
             replay.detach()
 
     def test_mtp(self) -> None:
-        """Routers of the MTP block route live while the others replay."""
+        """The routers of the MTP block choose by themselves, while the other routers replay."""
         said = {"mtp_num_layers": 1, "mtp_loss_scaling_factor": 0.1}
         for inject, recompute in itertools.product(("native", "fused"), ("none", "full")):
             with self.subTest(inject=inject, recompute=recompute):
@@ -193,7 +194,7 @@ class GptTest(unittest.TestCase):
                 replay.detach()
 
     def test_a_hybrid_model(self) -> None:
-        """The model's pattern determines its layers; the configuration has none."""
+        """Which layers of a HybridModel are MoE layers is stated by the model's pattern, not by its configuration."""
         ONE.start()
         config = ONE.config(num_layers=6, moe_layer_freq=1)
         told = ONE.config(num_layers=6, moe_layer_freq=[0, 1, 0, 1, 0, 1])  # Only for the rollout.
@@ -242,7 +243,8 @@ class GptTest(unittest.TestCase):
         self.assertEqual(held[1][0], 0)
 
     def test_what_megatron_wants_transformer_engine_for(self) -> None:
-        """If this fails, the tests no longer need their own attention and norms."""
+        """Megatron's own attention and norm reject what these tests need. If this test fails, they no longer do, and
+        the tests can use them."""
         ONE.start()
         with self.assertRaisesRegex(AssertionError, "only supported by TEDotProductAttention"):
             DotProductAttention(Layout(cp=2).config(), 1, None, "self")

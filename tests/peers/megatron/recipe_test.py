@@ -17,7 +17,7 @@ from gpt import Layout
 
 
 class ByHand:
-    """The return value of `attach` for the recipe; it sets Megatron's own RouterReplay."""
+    """Takes the place of our replay, which `attach` returns, in the recipe. It sets Megatron's own RouterReplay."""
 
     def __init__(self, chunk: Any, ids: Any) -> None:
         self._chunk, self._around, self._index = chunk, gpt.told_by_hand([chunk], ids), -1
@@ -37,7 +37,7 @@ class ByHand:
 def train(
     step: steps.Step, chunk: Any, replay: Any, recipe: dict[str, Any], *, fails: bool = False
 ) -> tuple[Any, dict[str, float]]:
-    """The functions that a user of the recipe writes."""
+    """Makes one training step with the recipe, and with the functions that a user of the recipe writes."""
     batches = step.rollout.micro_batches
 
     def iterator() -> Any:
@@ -53,7 +53,7 @@ def train(
     def loss_func(logits: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:
         if fails:
             raise RuntimeError("no memory")
-        logits.div_(0.7)  # In place, possibly on a view, as frameworks apply their temperature.
+        logits.div_(0.7)  # Frameworks apply their temperature in this way: in place, possibly on a view.
         return logits.float().square().mean(), {}
 
     return recipe["train_step"](
@@ -81,9 +81,9 @@ def work(layout: Layout, packed: bool, recompute: str) -> int:
             for sample, tokens in rollout.samples.items():
                 rows = rollout.routes[tokens[:-1]].astype("int32")
                 run.put(sample, rows, tokens=tokens[:-1], num_tokens=len(tokens), weight_version=2)
-    replay = recipe["attach"](step.chunks)  # Ranks other than 0 wait here for the run.
+    replay = recipe["attach"](step.chunks)  # On other ranks than 0, this waits until rank 0 has created the run.
     torch.distributed.barrier()
-    if layout.pp == 1:  # With pipeline stages, some ranks would wait for failed ones.
+    if layout.pp == 1:  # With pipeline stages, some ranks would wait for those that have failed.
         with steps.CHECK.assertRaisesRegex(RuntimeError, "no memory"):
             train(step, step.chunks[0], replay, recipe, fails=True)
         step.calls.maps.clear()

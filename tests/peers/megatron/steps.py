@@ -23,7 +23,10 @@ CHECK = unittest.TestCase()
 
 
 class Step:
-    """rows: number of (row, layer) pairs with the recorded experts, over all calls"""
+    """A training step with replay.
+
+    rows: the number of (row, layer) pairs that `as_recorded` has found to have the recorded experts, over all calls
+    """
 
     def __init__(
         self,
@@ -51,13 +54,15 @@ class Step:
         return TorchCollective([mpu.get_tensor_and_context_parallel_group(), mpu.get_pipeline_model_parallel_group()])
 
     def attach(self, source: Any = None, **given: Any) -> Any:
-        """Random routes differ from the model's choice, so alarms are off."""
+        """Attaches our replay to the model. The alarm about overlap is off, because random routes have little in common
+        with the model's own choice."""
         options = {"source": source or self.rollout.source, "missing": "live", "agree": self.ranks()}
         options |= {"alarm_no_overlap": None} | given
         return megatron.attach(self.chunks, inject=self.inject, **options)
 
     def run(self, replay: Any, *, forward_only: bool = False, shared: bool = False) -> None:
-        """shared: pipeline stages between the first and the last have no data iterator"""
+        """Runs the step. shared: only the first and the last pipeline stage have a data iterator, and share what they
+        read"""
         has_data = not shared or mpu.is_pipeline_first_stage() or mpu.is_pipeline_last_stage()
 
         def wrapped(schedule: Any) -> Any:
@@ -68,14 +73,14 @@ class Step:
         self.losses = gpt.step(self.chunks, self.rollout, wrapped=wrapped, **options)
 
     def tokens(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """(micro-batch, tokens of the rows of this rank's routers)"""
+        """Yields for each micro-batch its number and the token id of each row that this rank's routers get."""
         for index, batch in enumerate(self.rollout.micro_batches):
             yield index, batch.at_routers(self.config.sequence_parallel)
 
     def as_recorded(self) -> dict[tuple[int, int], torch.Tensor]:
-        """Checks that every call of every router has chosen the experts of the record for each row with a route, and
-        that each micro-batch was called once, and once more for recompute. Returns the whole map by (layer,
-        micro-batch)."""
+        """Checks that every call of every router has chosen the recorded experts for each row with a route, and that
+        each router was called once for each micro-batch, and once more if the pass is recomputed. Returns the complete
+        routing map by (layer, micro-batch)."""
         maps = {}
         for layer, calls in self.calls.maps.items():
             left = list(calls)
@@ -92,7 +97,8 @@ class Step:
         return maps
 
     def counted(self, replay: Any, *, watched: bool = True) -> dict[str, float]:
-        """The metrics, which must report that everything was replayed and, if watched, that recompute repeated it."""
+        """Checks that the metrics say that all rows were replayed and, if `watched`, that recompute chose the same
+        experts. Returns the metrics."""
         said = {name.partition("/")[2]: value for name, value in replay.metrics().items()}
         mismatch = {name: value for name, value in said.items() if name.startswith("recompute_mismatch")}
         CHECK.assertEqual(len(mismatch), len(self.calls.maps) if watched and self.times == 2 else 0)
@@ -108,7 +114,8 @@ class Step:
         return said
 
     def ids(self, maps: dict[tuple[int, int], torch.Tensor]) -> dict[tuple[int, int], torch.Tensor]:
-        """[rows, K] by (layer, micro-batch): the recorded experts, or those of `maps` for rows without a record."""
+        """Returns the experts [rows, K] by (layer, micro-batch): the recorded ones or, for rows without a record, those
+        of `maps`."""
         ids = {}
         for layer in self.calls.maps:
             for index, tokens in self.tokens():
@@ -121,11 +128,11 @@ class Step:
         return ids
 
     def peer(self, **options: Any) -> list[Any]:
-        """The same model, with the same weights, without recompute."""
+        """Returns the same model with the same weights, but without recompute."""
         return self.layout.model(self.layout.config(**(self.options | options)), packed=self.packed)
 
     def by_hand(self, maps: Any, **options: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
-        """Losses and gradients of `peer` with its RouterReplay set to `ids`."""
+        """Returns the losses and gradients of `peer` when its own RouterReplay is set to the experts of `ids`."""
         peer = self.peer(**options)
         losses = gpt.step(peer, self.rollout, gpt.told_by_hand(peer, self.ids(maps)))
         return losses, gpt.gradients(peer)
@@ -151,7 +158,7 @@ def replays(layout: gpt.Layout, *, staged: bool = False, shared: bool = False, *
     """Makes one training step with replay. Returns how many (row, layer) pairs have the recorded experts.
 
     shared: see `Step.run`
-    staged: with index buffers as on a GPU, on a queue that the CPU simulates
+    staged: uses index buffers as on a GPU, with a queue of the GPU that is simulated on the CPU
     """
     step = Step(layout, **options)
     with contextlib.ExitStack() as stack:
