@@ -1,4 +1,4 @@
-"""The parts of the tests shared with slime (tests/peers/slime) that are different for miles."""
+"""miles is tested with the tests of slime (tests/peers/slime). Here is what is different for miles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NAME = "miles"
 STAND_INS = ("sglang", "sglang_router", "torch_memory_saver", "wandb", "mooncake")
 TIMER = "miles.utils.timer"
 TYPE_OF_HANDLES = "int64"
-OTHERS = ("ref",)  # Models that the actor's modules run before the actor itself.
+OTHERS = ("ref",)  # Models, besides the actor, for which the actor computes log-probabilities before it trains.
 ARGS: dict[str, Any] = {
     "use_dynamic_global_batch_size": False,
     "rollout_num_gpus": 1,
@@ -19,19 +19,19 @@ ARGS: dict[str, Any] = {
 
 
 def setup() -> None:
-    """Called when the stand-ins exist."""
+    """Completes the stand-ins. Is called when they exist, before miles is imported."""
     import sglang_router
 
     sglang_router.__version__ = "0.3.2"
 
 
 def start(args: Any) -> None:
-    """Called when the groups exist; the actor's `init` does this in `initialize.init`."""
+    """Does what the actor's own `init` does in `initialize.init`. Is called when the process groups exist."""
     from megatron.core.transformer.moe import moe_utils
     from miles.backends.megatron_utils import parallel
     from miles.backends.training_utils.parallel import set_parallel_state
 
-    moe_utils.te_general_gemm = None  # Its Megatron does not define this name without Transformer Engine.
+    moe_utils.te_general_gemm = None  # The Megatron of miles does not define this name without Transformer Engine.
 
     parallel.get_args = lambda: args
     set_parallel_state(parallel.create_megatron_parallel_state())
@@ -41,7 +41,7 @@ def replays(own: bool) -> None:
     """Turns miles' own R3 on or off. Call it before routers register with miles."""
     from miles.utils.replay_base import routing_replay_manager
 
-    for name in ("register_to_module", "get_topk_fn"):  # An earlier run may have replaced these.
+    for name in ("register_to_module", "get_topk_fn"):  # An earlier test may have replaced these functions.
         vars(routing_replay_manager).pop(name, None)
     routing_replay_manager.enabled = own
     routing_replay_manager.stage = "fallthrough"
@@ -49,7 +49,10 @@ def replays(own: bool) -> None:
 
 
 def replay_itself(routers: list[Any], given: Any = None) -> None:
-    """miles' own R3, which its Megatron has built into these routers. given: the ids that a router uses instead"""
+    """Changes the ids that miles' own R3 replays. Its Megatron has built R3 into these routers.
+
+    given: function of (router, ids that R3 would replay) that returns the ids to use; None: they stay as they are
+    """
     from miles.utils.replay_base import RoutingReplayManager, routing_replay_manager
 
     if given is None:
@@ -82,7 +85,8 @@ async def generate(args: Any, sample: Any, params: dict[str, Any]) -> Any:
 
 
 async def ended(args: Any, sample: Any, evaluation: bool = False) -> Any:
-    """Ends like a user's generate function, with one answer or several."""
+    """Does what follows each answer in a user's generate function: publishes the sample, if such a function is
+    configured."""
     if args.custom_generate_function_path:
         from routing_replay_trainer.integrations import miles
 
@@ -95,7 +99,7 @@ def split(manager: Any, data: Any) -> list[Any]:
 
 
 async def agent(args: Any, sample: Any, params: dict[str, Any], evaluation: bool = False) -> list[Any]:
-    """A user's generate function whose answer is two samples, copied as in miles' multi_turn."""
+    """A user's generate function that makes two samples of one, as copies, like miles' own multi_turn."""
     from miles.rollout import sglang_rollout
     from routing_replay_trainer.integrations import miles
 

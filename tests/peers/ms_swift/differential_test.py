@@ -16,20 +16,23 @@ from gpt import Layout
 LAYOUTS = {
     "packed": (Layout(), "none", {}),
     "packed, full recompute": (Layout(), "full", {}),
-    # If several rows are in a batch, ms-swift's own R3 mixes up the rows of the samples.
+    # Only one row (sample) per micro-batch: with several, ms-swift's own R3 mixes up the routes of the samples.
     "rectangles of one row, MoE recompute": (Layout(), "moe", {"padding_free": False, "micro_batch_size": 1}),
-    # For rows without a route, ms-swift's own R3 names an expert twice; if experts are divided among ranks, gloo cannot
-    # gather that.
+    # Experts are not divided among ranks (ETP 1): for rows without a route, ms-swift's own R3 names one expert twice,
+    # and gloo could not gather the parts.
     "packed, TP 2, EP 2": (Layout(tp=2, ep=2), "none", {}),
     "packed, PP 2": (Layout(pp=2), "none", {}),
     "rectangles of one row, CP 2": (Layout(cp=2), "none", {"padding_free": False, "micro_batch_size": 1}),
     "packed, CP 2": (Layout(cp=2), "none", {}),
 }
-BOUND = 1e-6  # Rows without a route (last rows, padding) have other experts, which changes the rounding of sums.
+# How much the gradients may differ. Rows without a route (last rows, padding) have other experts than with ms-swift's
+# own R3, which changes the rounding of sums.
+BOUND = 1e-6
 
 
 def step(service: bool, layout: Layout, recompute: str, said: dict[str, Any], moved: int) -> Any:
-    """One rollout, and two steps on it, on one rank. Without the service, ms-swift's own R3 replays."""
+    """Makes one rollout, and two training steps on it, on one rank. With `service` our lines replay, otherwise
+    ms-swift's own R3."""
     if service:
         sides.with_lines()
     server = sides.Server(moved)
@@ -44,7 +47,7 @@ def step(service: bool, layout: Layout, recompute: str, said: dict[str, Any], mo
 
 
 def differing(some: list[Any], others: list[Any]) -> int:
-    """The number of rows of the ranks' routers with different experts."""
+    """Returns how many rows of all ranks' routers have different experts on the two sides."""
     count = 0
     for one, other in zip(some, others, strict=True):
         assert one.maps.keys() == other.maps.keys()
@@ -55,7 +58,7 @@ def differing(some: list[Any], others: list[Any]) -> int:
 
 
 def apart(some: list[Any], others: list[Any]) -> float:
-    """The largest difference of all gradients."""
+    """Returns the largest difference between the gradients of the two sides."""
     pairs = [(one.gradients, other.gradients) for one, other in zip(some, others, strict=True)]
     steps = [step for both in pairs for step in zip(*both, strict=True)]
     assert len(steps) == 2 * len(some) and all(a.keys() == b.keys() for a, b in steps)
@@ -85,7 +88,8 @@ class DifferentialTest(unittest.TestCase):
         print(f"{name}: {told.total()} rows and layers in both, gradients {difference:.1e} apart", flush=True)
         self.assertLessEqual(differing(ours, theirs), without)
         self.assertLessEqual(difference, BOUND)
-        self.assertGreater(differing(moved, theirs), told.total() // 2)  # Shows that the check detects errors.
+        # The check must detect routes that are one row late.
+        self.assertGreater(differing(moved, theirs), told.total() // 2)
         self.assertGreater(apart(moved, theirs), 100 * BOUND)
 
 

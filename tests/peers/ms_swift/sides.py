@@ -22,14 +22,14 @@ LAYERS, EXPERTS, TOP_K, VOCABULARY, SAMPLES = 4, 8, 2, 640, 8
 RUN = "here/grpo-42"
 
 
-import gpt  # noqa: E402  # Megatron-Core finds no Transformer Engine, and does without.
+import gpt  # noqa: E402  # Imported first: Megatron-Core must not see the stand-in for Transformer Engine.
 from megatron.core.extensions import transformer_engine  # noqa: E402
 
 for name, value in [*vars(transformer_engine).items()]:
     if name.startswith("TE") and value is None:
         setattr(transformer_engine, name, type(name, (), {}))
 stand_ins.install("transformer_engine", "transformer_engine_torch", classes=True, version="2.9.0")
-sys.modules["vllm"] = None  # A folder on the path has this name, but it is not vLLM.
+sys.modules["vllm"] = None  # The folder tests/peers/vllm is on Python's path, and would be imported in place of vLLM.
 import torch  # noqa: E402
 from accelerate import PartialState  # noqa: E402
 from swift.infer_engine.protocol import (  # noqa: E402
@@ -46,7 +46,7 @@ from swift.utils import import_external_file  # noqa: E402
 
 
 def args_of(layout: gpt.Layout, **others: Any) -> Namespace:
-    """ms-swift's arguments, before it inspects the machine and the model."""
+    """Returns ms-swift's arguments, without the steps in which it inspects the machine and the model."""
     fields = dataclasses.fields(MegatronRLHFArguments)
     said = {one.name: one.default for one in fields if one.default is not dataclasses.MISSING}
     said |= {one.name: one.default_factory() for one in fields if one.default_factory is not dataclasses.MISSING}
@@ -143,7 +143,8 @@ def template_of(args: Namespace) -> Template:
 
 
 def routes(tokens: list[int]) -> np.ndarray:
-    """[tokens - 1, all layers, K]: the engine's choice, by a simple rule."""
+    """Returns the experts [tokens - 1, all layers, K] that the engine chooses: a fixed choice for each token id and
+    layer."""
     table = np.random.default_rng(1).random((VOCABULARY, LAYERS, EXPERTS)).argsort(axis=2)[..., :TOP_K]
     return table[np.array(tokens[:-1])]
 
@@ -151,7 +152,7 @@ def routes(tokens: list[int]) -> np.ndarray:
 class Server:
     """A stand-in for the VLLMClient of ms-swift's trainer.
 
-    moved: rows are late by this number
+    moved: by how many rows the routes are late
     lost, short: numbers of the answers without routes, and of those without their last row
     """
 
@@ -193,7 +194,7 @@ class Server:
 
 
 class Bridge:
-    """There is no checkpoint with weights."""
+    """Takes the place of the bridge to a checkpoint: there is none to load weights from."""
 
     def load_weights(self, *_: Any, **__: Any) -> None: ...
 
@@ -202,10 +203,11 @@ class Bridge:
 
 
 def trainer_of(layout: gpt.Layout, recompute: str, server: Server, **others: Any) -> Any:
-    """Its `seen` has the choices of the routers of actor and reference, and the gradients of each step."""
+    """Returns ms-swift's trainer. Its attribute `seen` has the choices of the routers of actor and reference, and the
+    gradients of each step."""
     layout.start()
     os.environ["LOCAL_WORLD_SIZE"] = os.environ["WORLD_SIZE"]
-    PartialState._reset_state()  # The state is that of the process which was forked.
+    PartialState._reset_state()  # Forked processes inherit the state of their parent, which does not fit.
     PartialState(cpu=True)
     args = args_of(layout, **others)
 
@@ -273,7 +275,7 @@ def counted(maps: dict[int, list[Any]]) -> Counter[tuple[int, tuple[int, ...]]]:
 
 
 def recorded(tokens: list[list[int]], times: int) -> Counter[tuple[int, tuple[int, ...]]]:
-    """Counts the same over all rows that the engine reported for MoE layers, as often as they were reported."""
+    """Counts (layer, experts) over all rows that the engine reported for MoE layers, each row `times` times."""
     rows: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for one in tokens:
         for row in routes(one):

@@ -14,11 +14,12 @@ from common.ranks import on_ranks
 from gpt import Layout
 
 LAYOUT, ROLES = Layout(tp=2), ("actor", "reference")
-LOST, SHORT = 1, 4  # The answer without routes, and the answer without its last row.
+LOST, SHORT = 1, 4  # The numbers of two answers: for LOST the engine returns no routes, for SHORT all but the last row.
 
 
 def watched(trainer: Any) -> list[dict[str, Any]]:
-    """For each rollout: its batches and the contents of the service before training on them."""
+    """Returns a list that gets an entry for each rollout: what is in its batches, and what is in the service before the
+    trainer trains on them."""
     rollouts, build = [], trainer._build_rollout_buffer
 
     def built(data_iterator: Any) -> Any:
@@ -43,7 +44,7 @@ def watched(trainer: Any) -> list[dict[str, Any]]:
 
 
 def chosen(trainer: Any) -> dict[str, Counter]:
-    """The choices of each model's routers since the last call."""
+    """Counts the choices of each model's routers since the last call, and forgets them."""
     found = {}
     for role in ROLES:
         maps = getattr(trainer.seen, role).maps
@@ -53,8 +54,8 @@ def chosen(trainer: Any) -> dict[str, Counter]:
 
 
 def train() -> Any:
-    """Two rollouts and two steps on each. During the first there is an evaluation with a rollout of its own, started
-    like trainer.evaluate."""
+    """Makes two rollouts, and two training steps on each. Between the two steps of the first there is an evaluation
+    with a rollout of its own, which is started as in trainer.evaluate."""
     sides.with_lines()
     server = sides.Server(lost=(LOST,), short=(SHORT,))
     trainer = sides.trainer_of(LAYOUT, "full", server)
@@ -70,7 +71,7 @@ def train() -> Any:
 
     def step() -> None:
         results.append(trainer.train_step(prompts))
-        trainer.state.iteration += 1  # As its run_train_step does.
+        trainer.state.iteration += 1  # ms-swift's own run_train_step does this, too.
         lags.append(trainer.replay.metrics()["routing_replay/weight_lag_max"])
 
     step()
@@ -84,7 +85,7 @@ def train() -> Any:
     step()
     step()
     found.append(chosen(trainer))
-    assert lags == [0, 1, 0, 1], lags  # Two steps on each rollout.
+    assert lags == [0, 1, 0, 1], lags  # The weights are one version newer in the second step on each rollout.
     assert all(successful for _, _, successful in results)
     assert all(routes is None for routes in carried)
     return rollouts, found, server.answered, server.synced
@@ -100,8 +101,9 @@ class StepTest(unittest.TestCase):
         answered, synced = ranks[-1][2:]
         evaluated = sides.SAMPLES // 2
         self.assertEqual(len(answered), 2 * sides.SAMPLES + evaluated)
-        self.assertEqual(synced, 3)  # The engine got new weights for each of the three.
-        for rollouts, *_ in ranks:  # The same on all ranks of the replica.
+        # The engine got new weights before each of the three rollouts (the second is the evaluation).
+        self.assertEqual(synced, 3)
+        for rollouts, *_ in ranks:  # All ranks of the replica have the same batches.
             self.assertEqual([len(one["handles"]) for one in rollouts], [sides.SAMPLES, evaluated, sides.SAMPLES])
             self.assertEqual([one["routes"] for one in rollouts], [[], [], []])
             self.assertEqual([tokens for one in rollouts for tokens in one["tokens"]], answered)
@@ -124,7 +126,7 @@ class StepTest(unittest.TestCase):
             print(f"rollout {number}: {told.total()} rows and layers as recorded in each pass", flush=True)
 
     def test_rows_in_the_service(self) -> None:
-        """Checks that they are the engine's routes, stored with the tokens of each sample."""
+        """The rows in the service must be the engine's routes, stored with the tokens of each sample."""
         with rr.local_server():
             [(handles, answered)] = on_ranks(1, rectangles)
             run = rr.Client().run(sides.RUN)
@@ -135,8 +137,8 @@ class StepTest(unittest.TestCase):
 
 
 def rectangles() -> Any:
-    """One step on one rank with batches that are not packed. Reference and teacher are the actor without the adapter
-    that it would have."""
+    """Makes one step on one rank with batches that are not packed. As with LoRA, reference and teacher are the actor
+    itself with its adapter off; here it has no adapter."""
     sides.with_lines()
     server = sides.Server()
     said = {"padding_free": False, "_teacher_use_disable_adapter": True}
@@ -145,7 +147,8 @@ def rectangles() -> Any:
     rollouts = watched(trainer)
     trainer.train_step(sides.prompts(2))
     told, maps = sides.recorded(server.answered, times=1), trainer.seen.actor.maps
-    for first, live in ((0, True), (1, True), (2, False)):  # For each micro-batch: reference, teacher and actor.
+    # Each micro-batch passes through the model as reference, as teacher and as actor. Only the actor replays.
+    for first, live in ((0, True), (1, True), (2, False)):
         seen = sides.counted({layer: [one.numpy() for one in calls[first:12:3]] for layer, calls in maps.items()})
         missing = (told - seen).total()
         assert missing > told.total() // 4 if live else missing == 0, (first, missing, told.total())

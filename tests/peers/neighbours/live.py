@@ -1,4 +1,4 @@
-"""A process in which the client and a neighbour that contains gRPC, protobuf or Abseil both work.
+"""Uses our client in one process with a neighbour: another library that contains gRPC, protobuf or Abseil.
 
     live.py NEIGHBOUR first|second local|global
 
@@ -21,7 +21,8 @@ ROWS = np.random.default_rng(7).random((300, 4, 64)).argsort(axis=2)[:, :, :8].a
 
 
 def grpcio() -> Callable[[], None]:
-    """A server and a client of grpcio, whose messages are protobuf's."""
+    """Starts a server and a client of grpcio that exchange messages of protobuf. Returns a function that makes a
+    call."""
     from concurrent.futures import ThreadPoolExecutor
 
     import grpc
@@ -49,7 +50,8 @@ def grpcio() -> Callable[[], None]:
 
 
 def protobuf() -> Callable[[], None]:
-    """Builds, serializes and parses messages, some of a file that is defined at run time."""
+    """Defines a .proto file at run time that has the name of one of ours. Returns a function that serializes and parses
+    messages of this and another file."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, struct_pb2
 
     file = descriptor_pb2.FileDescriptorProto(name="routing_replay/v1/append.proto", package="theirs")
@@ -67,7 +69,7 @@ def protobuf() -> Callable[[], None]:
 
 
 def flight() -> Callable[[], None]:
-    """A server and a client of Arrow Flight, which also contains gRPC."""
+    """Starts a server and a client of Arrow Flight, which also contains gRPC. Returns a function that makes a call."""
     import pyarrow as pa
     import pyarrow.flight
 
@@ -87,7 +89,7 @@ def flight() -> Callable[[], None]:
 
 
 def ray() -> Callable[[], None]:
-    """A task of Ray, whose core worker contains gRPC, protobuf and Abseil."""
+    """Starts Ray, whose core worker contains gRPC, protobuf and Abseil. Returns a function that runs a task."""
     import ray
 
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
@@ -100,7 +102,7 @@ def ray() -> Callable[[], None]:
 
 
 def torch() -> Callable[[], None]:
-    """torch's own libraries, which include a protobuf."""
+    """Loads torch's own libraries, which include a protobuf. Returns a function that uses them."""
     import torch
     import torch.distributed as dist
 
@@ -129,7 +131,7 @@ def ours() -> Callable[[str], None]:
 
 
 def at_once(name: str) -> None:
-    """Runs both at the same time, in threads."""
+    """Uses our client and the neighbour at the same time, in two threads."""
     failed: list[BaseException] = []
 
     def guarded(work: Callable[[], None]) -> None:
@@ -156,7 +158,7 @@ else:
     use_ours("before")
     use_theirs = globals()[neighbour]()
 at_once("both")
-# After a fork only our client is used: grpcio, Flight and Ray do not support it.
+# After the fork only our client is used, because grpcio, Flight and Ray do not support forks.
 child = os.fork()
 if child == 0:
     status = 1

@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 import recipes
-import sides  # noqa: F401  Before NeMo-RL is imported.
+import sides  # noqa: F401  Must be imported before NeMo-RL.
 from nemo_rl.algorithms import grpo
 from nemo_rl.algorithms import utils as algorithms
 from nemo_rl.data import utils as data
@@ -33,11 +33,11 @@ WITHOUT = "configs/recipes/llm/grpo-moonlight-16ba3b-4n8g-megatron.yaml"
 
 
 class Started(Exception):
-    """Raised where the policy's workers would start."""
+    """Is raised where NeMo-RL would start the policy's workers, to end the script there."""
 
 
 class Cluster:
-    """Ray's resources, with GPUs that do not exist here."""
+    """Takes the place of NeMo-RL's cluster, and claims to have GPUs, which this machine need not have."""
 
     _sorted_bundle_indices = None
 
@@ -82,7 +82,7 @@ class CommandTest(unittest.TestCase):
             self.enterContext(mock.patch.object(place, name, value))
 
     def script(self, line: str) -> Path:
-        """NeMo-RL's own script, with the line added after its imports."""
+        """Writes a copy of NeMo-RL's own script, with the README's line after its imports. Returns its path."""
         source = (EXAMPLES / "run_grpo.py").read_text()
         last = [node for node in ast.parse(source).body if isinstance(node, (ast.Import, ast.ImportFrom))][-1]
         lines = source.splitlines()
@@ -115,7 +115,7 @@ class CommandTest(unittest.TestCase):
         self.assertNotIn("enable_return_routed_experts", next(iter(self.started.values()))[0]["vllm_kwargs"])
 
     def test_an_override_that_no_configuration_has(self) -> None:
-        """Shows that the check detects errors: NeMo-RL rejects an unknown setting."""
+        """NeMo-RL must reject an unknown setting. So if it accepts the README's override, the setting exists."""
         with self.assertRaises(configs.OverridesError):
             self.start(WITH_ROUTER_REPLAY, "policy.router_replays.enabled=true")
 

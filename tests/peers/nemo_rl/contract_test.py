@@ -1,4 +1,4 @@
-"""The effect of the driver's import on the workers that NeMo-RL starts."""
+"""Tests which workers NeMo-RL starts after the import of our `driver`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pickle
 import unittest
 from pathlib import Path
 
-import sides  # noqa: F401  Before NeMo-RL is imported.
+import sides  # noqa: F401  Must be imported before NeMo-RL.
 from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY, get_actor_python_env
 from nemo_rl.distributed.worker_groups import RayWorkerBuilder
 from nemo_rl.models.generation import vllm
@@ -17,8 +17,8 @@ from routing_replay_trainer.integrations.nemo_rl import driver, policy
 
 class ContractTest(unittest.TestCase):
     def test_workers_are_ours(self) -> None:
-        """They run in the environment of NeMo-RL's own workers; Ray finds them by name, and imports our module with
-        them."""
+        """Our workers run in the Python environment of NeMo-RL's own workers. Ray finds them by name, and imports our
+        module with them."""
         for theirs, ours in driver.WORKERS.items():
             self.assertEqual(RayWorkerBuilder(theirs, {}).ray_actor_class_fqn, ours)
             self.assertEqual(get_actor_python_env(ours), ACTOR_ENVIRONMENT_REGISTRY[theirs])

@@ -19,8 +19,8 @@ from gpt import Layout
 def step(
     layout: Layout, packed: bool, recompute: str, service: bool, *, moved: int = 0, filler: Any = None
 ) -> tuple[sides.Passes, list[dict[str, torch.Tensor]], list[list[int]], Counter[str]]:
-    """For one rollout and its step: the choices of this rank's routers, the gradients, the engine's answers, and the
-    counts of `sides.fill`."""
+    """Makes one rollout and a training step on it. Returns the choices of this rank's routers, the gradients, the
+    engine's answers, and the counts of `sides.fill`."""
     layout.start()
     sides.install(service)
     config = sides.config_of(layout, packed)
@@ -41,20 +41,27 @@ def step(
 
 
 def largest(ours: Any, theirs: Any) -> float:
-    """The largest of all differences of gradients."""
+    """Returns the largest difference between the two sides' gradients."""
     assert len(ours) == len(theirs) == 2
     return max((a[name] - b[name]).abs().max().item() for a, b in zip(ours, theirs, strict=True) for name in a)
 
 
 def body(layout: Layout, packed: bool, recompute: str) -> Any:
-    """For all ranks together, by pass: rows in the record; those that ours and NeMo-RL's lack; rows that differ between
-    both, and between NeMo-RL's and ours with shifted rows; rows without a route. The difference of gradients, as they
-    are and with the same filler. For this rank: rows for which NeMo-RL has a route, and those of them that differ."""
+    """Makes the same step with NeMo-RL's own R3, with ours, with ours and routes that are one row late, and with
+    NeMo-RL's and the filler of ours. Returns:
+
+    1. by pass, for all ranks together: the number of recorded rows; how many of them are missing in ours and in
+    NeMo-RL's; how many rows differ between NeMo-RL's and ours; how many between NeMo-RL's and ours with late routes;
+    the number of all rows of NeMo-RL's
+    2. the largest difference of gradients between NeMo-RL's and ours
+    3. the same if NeMo-RL's has the filler of ours
+    4. the counts of `sides.fill` for this rank
+    """
     theirs, theirs_gradients, answers, _ = step(layout, packed, recompute, False)
     ours, gradients, _, _ = step(layout, packed, recompute, True)
     moved, _, _, _ = step(layout, packed, recompute, True, moved=1)
-    # Rows without a route (last rows, padding, the environment's tokens) have other filler, which changes the rounding
-    # of sums.
+    # NeMo-RL and we fill rows without a route (last rows, padding, the environment's tokens) with different experts,
+    # which changes the rounding of sums. So this step gives NeMo-RL our filler.
     _, filled, _, with_route = step(layout, packed, recompute, False, filler=ours)
 
     def differing(one: sides.Passes, name: str) -> int:
@@ -98,7 +105,8 @@ class DifferentialTest(unittest.TestCase):
                                 continue
                             self.assertEqual(missing, (0, 0), name)
                             self.assertLessEqual(different, every - rows, name)
-                            self.assertGreater(shifted, rows // 2, name)  # Shows that the check detects errors.
+                            # The check must detect routes that are one row late.
+                            self.assertGreater(shifted, rows // 2, name)
                         self.assertEqual(alike, 0.0)
                         self.assertLess(apart, 1e-6)
                     rows = sum(found[name][0] for name in ("log-probabilities", "training"))

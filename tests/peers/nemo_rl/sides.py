@@ -1,5 +1,5 @@
-"""NeMo-RL's own rollout and policy on the CPU: its multi-turn rollout around its vLLM worker, whose engine answers like
-vLLM, and its `Policy` and its Megatron worker around a GPTModel."""
+"""Runs NeMo-RL's own rollout and policy on the CPU. The rollout uses NeMo-RL's vLLM worker, with a stand-in for the
+engine. The `Policy` uses NeMo-RL's Megatron worker, with a small GPTModel."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from megatron.core.transformer.moe.router_replay import RouterReplayAction
 
 LAYERS, MAXIMUM, PAD = 4, 96, 0
 MOE = range(1, LAYERS)
-NO_ROUTE = list(range(gpt.TOP_K))  # The ids with which NeMo-RL fills last rows and padding.
+NO_ROUTE = list(range(gpt.TOP_K))  # The ids with which NeMo-RL fills last rows and padding: 0, 1, …, K - 1.
 
-importlib.import_module("megatron.training.utils")  # Which asks for the version of a Transformer Engine that is there.
+# Imported before the stand-ins, because it would ask the stand-in for Transformer Engine for its version.
+importlib.import_module("megatron.training.utils")
 stand_ins.install(
     *("absl", "datasets", "fastapi", "matplotlib", "megatron.bridge", "mlflow", "prometheus_client", "pynvml"),
     *("soundfile", "swanlab", "tensordict", "torch.utils.tensorboard", "torchdata", "transformer_engine", "uvicorn"),
     *("aiohttp", "pandas", "scipy", "wandb", "zmq"),
 )
-for version in (1, 2):  # These exist only in a newer Megatron-Core, and are used for isinstance.
+for version in (1, 2):  # NeMo-RL uses these two classes in isinstance; they exist only in a newer Megatron-Core.
     setattr(mcore_fsdp_adapter, f"FullyShardedDataParallelV{version}", type("Sharded", (), {}))
 
 from nemo_rl.algorithms import grpo  # noqa: E402
@@ -46,7 +47,8 @@ from nemo_rl.models.policy.lm_policy import Policy  # noqa: E402
 from nemo_rl.models.policy.workers import megatron_policy_worker as policy_worker  # noqa: E402
 
 for name in ("logical_and_across_model_parallel_group", "reduce_max_stat_across_model_parallel_group"):
-    setattr(policy_worker, name, lambda value, mp_group: value)  # There is one rank, so its value is the result.
+    # The groups of these reductions have one rank, so its value is the result.
+    setattr(policy_worker, name, lambda value, mp_group: value)
 
 SCHEDULE = nemo_train.get_forward_backward_func
 
@@ -70,7 +72,7 @@ def checkpoint(folder: Path) -> None:
 
 
 def install(service: bool) -> None:
-    """Restores NeMo-RL's functions that the import of our modules has replaced."""
+    """Sets the functions of NeMo-RL that our modules replace: to ours if `service`, otherwise back to NeMo-RL's own."""
     nemo_train.get_forward_backward_func = SCHEDULE
     for module, name, ours in (
         (vllm_worker, "pad_and_align_routed_expert_indices", of_rollout),
@@ -80,17 +82,17 @@ def install(service: bool) -> None:
 
 
 def routes(tokens: list[int]) -> np.ndarray:
-    """[tokens - 1, all layers, K]: the choice of an engine by its own rule; never NO_ROUTE."""
+    """Returns the experts [tokens - 1, all layers, K] that the engine chooses: a fixed choice for each token id and
+    layer, which is never NO_ROUTE."""
     table = np.random.default_rng(1).random((gpt.VOCABULARY, LAYERS, gpt.EXPERTS)).argsort(axis=2)
     chosen = table[np.array(tokens[:-1]), :, : gpt.TOP_K]
     return np.where((chosen == NO_ROUTE).all(2, keepdims=True), chosen[:, :, ::-1], chosen)
 
 
 class Engine:
-    """Stands in for vLLM's LLM: its answers to a prompt. The answer to a prompt that begins with token 9 has too few
-    rows.
+    """Takes the place of vLLM's LLM. The answer to a prompt that begins with token 9 has two rows too few.
 
-    moved: each row is late by this number
+    moved: by how many rows the routes are late
     """
 
     def __init__(self, moved: int = 0) -> None:
@@ -129,7 +131,7 @@ class Words:
 
 
 class Environment:
-    """An environment that appends a word to each answer. An answer with `again` gets another turn."""
+    """An environment that appends three words to each answer. A sample whose info has `again` gets another turn."""
 
     def __init__(self) -> None:
         self.step = types.SimpleNamespace(remote=self._step)
@@ -153,7 +155,7 @@ def _get(futures: Any) -> Any:
 
 
 def generation(moved: int = 0) -> Any:
-    """NeMo-RL's vLLM worker, whose __init__ would start vLLM on a GPU."""
+    """Returns NeMo-RL's vLLM worker. It is made without its __init__, which would start vLLM on a GPU."""
     worker = object.__new__(vllm_worker.VllmGenerationWorkerImpl)
     worker.llm, worker.SamplingParams = Engine(moved), types.SimpleNamespace
     worker.routed_experts_dtype = torch.int8
@@ -171,7 +173,7 @@ def generation(moved: int = 0) -> Any:
 
 
 def engines(worker: Any) -> Any:
-    """The driver's side of the worker."""
+    """Returns the object through which NeMo-RL's driver calls this worker."""
     made = object.__new__(vllm_generation.VllmGeneration)
     made.cfg, made.worker_group = worker.cfg, Workers(worker)
     made.sharding_annotations = types.SimpleNamespace(get_axis_size=lambda name: 1)
@@ -179,7 +181,7 @@ def engines(worker: Any) -> Any:
 
 
 def config_of(layout: gpt.Layout, packed: bool) -> dict[str, Any]:
-    """The part of NeMo-RL's policy configuration that is read."""
+    """Returns the part of NeMo-RL's policy configuration that its code reads in these tests."""
     multiple = 4 * layout.cp * layout.tp
     packing = {"enabled": packed, "algorithm": "first_fit_decreasing", "logprob_mb_tokens": 64, "train_mb_tokens": 48}
     return {
@@ -205,9 +207,10 @@ def config_of(layout: gpt.Layout, packed: bool) -> dict[str, Any]:
 
 
 def rollout(config: dict[str, Any], moved: int = 0, bad: bool = False) -> tuple[Any, list[list[int]]]:
-    """NeMo-RL's batch of a step, and the engine's last answer for each sample. Answer 1 has two turns.
+    """Returns NeMo-RL's batch for one step, and the tokens of the engine's last answer for each of the 8 samples.
+    Sample 1 has two turns.
 
-    bad: rows of answer 2 are missing, and sample 3 has no answer
+    bad: sample 2 lacks rows, and sample 3 has no answer
     """
     worker = generation(moved)
     logs = []
@@ -241,7 +244,7 @@ def rollout(config: dict[str, Any], moved: int = 0, bad: bool = False) -> tuple[
 
 
 class Workers:
-    """Of a replica: the one on this rank."""
+    """Takes the place of NeMo-RL's worker group: it has only the worker on this rank."""
 
     def __init__(self, worker: Any) -> None:
         self.worker = worker
@@ -258,8 +261,8 @@ class Workers:
 
 
 def policy_of(config: dict[str, Any], layout: gpt.Layout, recompute: str = "none") -> Any:
-    """NeMo-RL's Policy and Megatron worker, whose __init__ requires GPUs and a checkpoint. `seen` has the gradients of
-    each step."""
+    """Returns NeMo-RL's Policy with its Megatron worker. Both are made without their __init__, which require GPUs and a
+    checkpoint. The worker's attribute `gradients` has the gradients of each step."""
     packed = config["sequence_packing"]["enabled"]
     settings = layout.config(
         num_layers=LAYERS,
@@ -305,19 +308,21 @@ def policy_of(config: dict[str, Any], layout: gpt.Layout, recompute: str = "none
     return policy
 
 
-Passes = dict[str, dict[int, list[torch.Tensor]]]  # What routers chose, by layer.
+Passes = dict[str, dict[int, list[torch.Tensor]]]  # By name of the pass and by layer: the routing maps of all calls.
 
 
 def fill(module: Any, passes: Passes) -> Counter[str]:
-    """For rows without a route in NeMo-RL's own R3, uses the choices of these passes; for all others, its record.
-    Counts the others, and those of them for which these passes chose other experts."""
+    """Makes NeMo-RL's own R3 use the choices of `passes` for rows without a route; for rows with a route it still uses
+    its record. Returns the number of rows with a route ("routed"), and of those for which `passes` have other experts
+    than the record ("different")."""
     found: Counter[str] = Counter()
     for router in gpt.routers([module]):
         other = iter([one for maps in passes.values() for one in maps[router.layer_number - 1]])
         replay, kept = router.router_replay, list[torch.Tensor]()
 
         def has_route(rows: int, replay: Any = replay, kept: Any = kept) -> torch.Tensor:
-            if replay.router_replay_action == RouterReplayAction.REPLAY_BACKWARD:  # As in the forward pass.
+            # The same rows have a route as in the forward pass.
+            if replay.router_replay_action == RouterReplayAction.REPLAY_BACKWARD:
                 return kept[-len(replay.replay_backward_list)]
             if replay.router_replay_action != RouterReplayAction.REPLAY_FORWARD:
                 return torch.zeros(rows, dtype=torch.bool)
@@ -346,7 +351,7 @@ def fill(module: Any, passes: Passes) -> Counter[str]:
 
 
 def passes(policy: Any, data: Any) -> Passes:
-    """The passes of a step, called as in `grpo_train`."""
+    """Makes the passes of a step, as NeMo-RL's `grpo_train` does. Returns what the routers chose in each."""
     worker = policy.worker_group.worker
     calls = gpt.Calls([worker.model.module])
     said: Passes = {}
@@ -369,7 +374,7 @@ def passes(policy: Any, data: Any) -> Passes:
 
 
 def recorded(answers: list[list[int]], times: int = 1) -> Counter[tuple[int, tuple[int, ...]]]:
-    """Counts (layer, experts) of all rows that the engine reported for MoE layers of this stage."""
+    """Counts (layer, experts) over all rows that the engine reported for MoE layers, each row `times` times."""
     rows: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for one in answers:
         for row in routes(one):
@@ -379,7 +384,7 @@ def recorded(answers: list[list[int]], times: int = 1) -> Counter[tuple[int, tup
 
 
 def counted(maps: dict[int, list[torch.Tensor]]) -> Counter[tuple[int, tuple[int, ...]]]:
-    """Counts the same over all rows of all calls of routers."""
+    """Counts (layer, experts) over all rows of all calls of routers."""
     rows: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for layer, calls in maps.items():
         for chosen in calls:

@@ -16,14 +16,15 @@ import sides
 from common.ranks import on_ranks
 from gpt import Layout
 from routing_replay_trainer.integrations import _shared
-from routing_replay_trainer.integrations.nemo_rl import driver  # noqa: F401  Releases what was trained on.
+from routing_replay_trainer.integrations.nemo_rl import driver  # noqa: F401  Makes NeMo-RL release trained samples.
 
 BAD, UNANSWERED, TWO_TURNS, LOST = 2, 3, 1, 5
 CHECK = unittest.TestCase()
 
 
 def check_batch(data: Any, answers: list[list[int]]) -> list[int]:
-    """Checks that handles replace routes: at each token that the engine has processed, and at none after it."""
+    """Checks that the batch has handles in place of routes: each token that the engine has processed has the handle of
+    its sample, and later tokens have 0. Returns the handle of each sample."""
     column = data["routed_experts"]
     CHECK.assertEqual((tuple(column.shape), str(column.dtype)), ((*data["input_ids"].shape, 1, 1), "torch.int64"))
     columns = column[:, :, 0, 0].tolist()
@@ -40,10 +41,12 @@ def check_batch(data: Any, answers: list[list[int]]) -> list[int]:
 
 
 def check_lost(run: Any) -> None:
-    """The trainer counts a sample whose rows are lost as a fallback."""
+    """A sample whose rows could not be appended must still get a handle, for which the service has no rows, so that the
+    trainer counts it as a fallback."""
     request = sides.Engine().answer([20, 10, 11])
     away = mock.patch.object(rr.Run, "append", side_effect=rr.errors.UnavailableError("away"))
-    soon = mock.patch.object(_shared, "_not_before", 0.0)  # The next attempt is not made a minute later.
+    # Without this, the next attempt would be made only after a minute.
+    soon = mock.patch.object(_shared, "_not_before", 0.0)
     with soon, away as append, CHECK.assertLogs("routing_replay_trainer", "ERROR"):
         handles = [sides.of_rollout._put(request, 0) for _ in range(2)]
         append.assert_called_once()
@@ -70,7 +73,9 @@ def body() -> Any:
             CHECK.assertEqual((stored.status, stored.num_tokens), ("OK", len(answers[index])))
             np.testing.assert_array_equal(stored.rows, sides.routes(answers[index])[:, 1:])
         before = {one.handle for one in run.list()} - set(handles)
-        CHECK.assertEqual(len(before), 2)  # Turns that are part of another one, and turns without a result.
+        # The service also has the first turn of sample 1, which is a part of its second turn, and a turn that is in no
+        # batch.
+        CHECK.assertEqual(len(before), 2)
         sides.rollout(config)  # A validation.
         run.release([handles[LOST]])
         good.remove(LOST)
@@ -93,13 +98,13 @@ def body() -> Any:
 
 
 def check_shadow(layout: Layout, config: Any) -> None:
-    """Routers choose live, and their choice is compared with the record."""
+    """In shadow mode, routers choose by themselves, and metrics compare their choice with the record."""
     os.environ["ROUTING_REPLAY_MODE"] = "shadow"
     data, answers = sides.rollout(config)
     said = sides.passes(sides.policy_of(config, layout, "none"), data)
     told, metrics = sides.recorded(answers), sides.of_trainer.replay.metrics()
     CHECK.assertGreater((told - sides.counted(said["training"])).total(), told.total() // 4)
-    for layer in sides.MOE:  # For every row of the record.
+    for layer in sides.MOE:  # These counts cover every row of the record.
         CHECK.assertGreater(
             metrics[f"routing_replay/live_mismatch/layer_{layer:02}"], told.total() // sides.LAYERS // 2
         )
