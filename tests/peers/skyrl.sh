@@ -15,8 +15,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build=
 peer_options --build "$@"
 
-# alone PYTHON: installs SkyRL without its dependencies. They include Flash Attention, and vLLM, which needs another
-# version of torch.
+# alone PYTHON: installs SkyRL without its dependencies, because they include Flash Attention, and vLLM, which needs
+# another version of torch.
 alone() { "$1" -m pip install --quiet --disable-pip-version-check --no-deps skyrl==0.4.0 skyrl-gym==0.4.0; }
 
 environment() {

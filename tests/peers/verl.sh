@@ -18,7 +18,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build='' wheels='' share=''
 peer_options '--build --wheels --share' "$@"
 
-# on_torch PYTHON: installs packages without their dependencies, which would include another torch.
+# on_torch PYTHON: installs these packages without their dependencies, because they would bring another torch.
 on_torch() {
   "$1" -m pip install --quiet --disable-pip-version-check --no-deps \
     verl==0.9.1 TransferQueue==0.1.11 tensordict==0.10.0 pyvers orjson accelerate peft torchdata

@@ -1,4 +1,5 @@
-"""sglang.Engine with a hierarchical cache, which restores keys and values of tokens, but not their rows."""
+"""Tests sglang.Engine with a hierarchical cache, which restores the keys and values of tokens from host memory, but not
+their rows."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ class CacheTest(EngineTest):
     def test_tokens_from_host_memory(self) -> None:
         prompt, geometry = self.ids(300), self.run_.geometry
         first = self.ask(prompt)
-        for _ in range(4):  # These evict the first prompt's tokens from the device.
+        # Each of these answers takes memory of the device, until the tokens of the first prompt are only in host
+        # memory.
+        for _ in range(4):
             self.ask(self.ids(700))
         attached = self.open_run("attached")
         with attach.sglang(self.engine, attached, replace=False) as attachment:

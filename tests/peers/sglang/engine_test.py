@@ -1,4 +1,5 @@
-"""sglang.Engine: through adapters, trajectories and an attachment."""
+"""Tests that the rows of sglang.Engine's answers are stored: through the adapter, through trajectories and through an
+attachment."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from routing_replay.engines import sglang as adapter
 
 class OfflineTest(EngineTest):
     def generate(self, case: str, *ids: list[int], **params: Any) -> list[Any]:
-        """Through the adapter; each answer is compared."""
+        """Makes answers to these prompts, appends their rows through the adapter, and compares what is stored. Returns
+        the answers."""
         replies = self.ask(list(ids), **params)
         names = {}
         for number, reply in enumerate(replies):
@@ -109,7 +111,7 @@ class OfflineTest(EngineTest):
         self.generate("detached", prompt)
 
     def test_memory_that_is_short(self) -> None:
-        """Requests are preempted, and computed again."""
+        """With too little memory for all requests, SGLang preempts some of them and computes them again later."""
         run = self.open_run("short")
         prompts = [self.ids(60) for _ in range(8)]
         with attach.sglang(self.engine, run, replace=False) as attachment:

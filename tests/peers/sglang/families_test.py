@@ -1,7 +1,8 @@
-"""Models that the other tests do not have: families, a dense layer, ids that need 16 bits.
+"""Tests models that the other tests do not have: other families, one with a dense layer, and one whose ids need 16
+bits.
 
-SGLang builds experts in all layers of a Qwen3 model whose configuration names some dense ones (mlp_only_layers), so the
-dense layer is GLM-4's.
+The dense layer is tested with GLM-4. Qwen3 cannot be used: SGLang builds experts in all its layers, even in those that
+the configuration says are dense (mlp_only_layers).
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import os
 import unittest
 
-os.environ["TRITON_INTERPRET"] = "1"  # The kernel of Qwen2's shared expert exists only in Triton.
+# Qwen2's shared expert has a kernel only in Triton, which interprets it on the CPU.
+os.environ["TRITON_INTERPRET"] = "1"
 
 from peer import EngineTest, given_rows
 from routing_replay.engines import attach
@@ -18,7 +20,7 @@ from routing_replay.engines import sglang as adapter
 
 class Family:
     def test_answers(self) -> None:
-        """Through the adapter and an attachment."""
+        """Stores the rows of each answer twice, through the adapter and through an attachment. Both must be right."""
         prompts, run = [self.ids(count) for count in (30, 100)], self.run_
         with attach.sglang(self.engine, run, replace=False) as attachment:
             replies = self.ask(prompts, n=2, max_new_tokens=20, temperature=1.0)

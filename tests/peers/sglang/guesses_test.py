@@ -1,5 +1,5 @@
-"""sglang.Engine with n-gram speculative decoding. With one draft per token, rows are right. With several drafts per
-token, SGLang returns wrong rows, so `attach` refuses such an engine."""
+"""Tests sglang.Engine with n-gram speculative decoding, which guesses (drafts) the next tokens. With one draft per
+token, rows are right. With several drafts per token, SGLang returns wrong rows, so `attach` refuses such an engine."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import os
 import unittest
 from typing import Any, ClassVar
 
-os.environ["TRITON_INTERPRET"] = "1"  # For the plug-in.
+os.environ["TRITON_INTERPRET"] = "1"  # Is needed by the kernels of kernels.py.
 
 from common.chosen import equal_sets
 from peer import EngineTest, given_rows
 from routing_replay.engines import attach
 
-# The attention backend must support several drafts per token (a tree).
+# These settings have the attention backend "triton", because the backend must support several drafts per token (a
+# tree).
 GUESSES = {"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 4, "attention_backend": "triton"}
 
 
@@ -43,13 +44,16 @@ class SeveralGuessesTest(EngineTest):
         self.assertFalse(attachment.attached)
         self.assertIn("several drafts", logs.output[0])
         wrong = 0
-        for _ in range(20):  # Not every try gives wrong rows: drafts depend on which requests share a batch.
+        # A try may give no wrong rows, because drafts depend on which requests share a batch. So there are up to 20
+        # tries.
+        for _ in range(20):
             wrong = wrong or self.wrong_sets()
         self.assertGreater(wrong, 0, "SGLang's rows are right now with several drafts: attach must accept such engines")
         self.assertEqual(self.run_.list(), [])
 
     def wrong_sets(self) -> int:
-        """Counts rows of some answers whose experts differ from those of the same tokens sent as a prompt."""
+        """Makes some answers, and then sends their tokens as prompts, for which SGLang's rows are right. Returns how
+        many sets of experts differ."""
         prompts = [[token for _ in range(8) for token in (10, 11, *self.ids(2))] for _ in range(4)]
         guessed = self.ask(prompts, max_new_tokens=60)
         self.engine.flush_cache()

@@ -1,5 +1,5 @@
-"""SGLang's server: its routes that return routed experts, through the adapter and the plug-in, and the README's rollout
-worker."""
+"""Tests SGLang's server: stores the rows from each of its HTTP routes that return routed experts, through the adapter
+and through the plug-in, and runs the README's rollout worker."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from routing_replay import http
 from routing_replay.engines import sglang
 
 MESSAGES = [{"role": "user", "content": "w10 w20 w30 w40"}]
-CHAT = [10, 20, 30, 40]  # The tokens of the chat.
+CHAT = [10, 20, 30, 40]  # The tokens of MESSAGES.
 
 
 class HttpTest(PeerTest):
-    """The server has the plug-in. The last test creates its run; before, answers keep their rows."""
+    """The server of these tests has the plug-in. The plug-in leaves the rows in the answers until its run exists, which
+    the last test (in alphabetical order) creates."""
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -42,11 +43,15 @@ class HttpTest(PeerTest):
 
     def openai(self, route: str, **body: Any) -> bytes:
         body = {"model": "m", "max_tokens": 12, "temperature": 0, "ignore_eos": True} | body
-        asked = {"return_routed_experts": True, "return_token_ids": not body.get("stream")}  # Of streams not in chats.
+        # Chats reject the second with streams.
+        asked = {"return_routed_experts": True, "return_token_ids": not body.get("stream")}
         return post(f"{self.url}/v1/{route}", asked | body)
 
     def check_text(self, case: str, text: bytes, prompt: list[int], place: int | None = None, **options: Any) -> None:
-        """Reads both as json.loads and as routing_replay.http do; `place` in a batch of /generate."""
+        """Reads the answer in two ways, with json.loads and with routing_replay.http, and stores and compares its rows.
+
+        place: the index of the answer, if `text` is the list of a batch of /generate
+        """
         for kind, reply in (("json", json.loads(text)), ("http", http.routed_experts(text))):
             reply = reply if place is None else reply[place]
             sample = f"{case}/{place}/{kind}".replace(" ", "-")
@@ -109,7 +114,7 @@ class HttpTest(PeerTest):
         self.assertEqual(recorded.tokens.tolist(), CHAT + choice["response_token_ids"])
 
     def test_the_readmes_rollout_worker(self) -> None:
-        """The part of the worker that calls SGLang."""
+        """Runs the part of the README's rollout worker that calls SGLang."""
         blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "client/README.md").read_text(), re.S | re.M)
         [block] = [block for block in blocks if 'os.environ["SGLANG_URL"]' in block]
         begin, rest = block.split("\n# vLLM, ")
@@ -122,12 +127,14 @@ class HttpTest(PeerTest):
         self.assertEqual([span.version for span in run.stat("step1/agent-3").weights], [17])
 
     def test_when_the_run_is_made(self) -> None:
-        """Each of the server's routes, before and after the run exists."""
+        """Asks each of the server's routes before and after the plug-in's run exists. The sampled tokens must be the
+        same. Afterwards, the rows must be in the service, and the answer must have a reference to them."""
         prompt = self.ids(20)
         asked = {"completions": {"prompt": prompt}, "chat/completions": {"messages": MESSAGES}}
 
         def answers() -> list[tuple[list[int], list[int], dict[str, Any]]]:
-            """Tokens of the prompt and of the answer, and what has the rows."""
+            """Returns for each route the tokens of the prompt, those of the answer, and the part of the reply that has
+            the rows."""
             told = [
                 (prompt, json.loads(text))
                 for text in (self.generate(prompt), self.events(self.generate(prompt, True))[-1])
@@ -160,7 +167,8 @@ class HttpTest(PeerTest):
         self.assertEqual(len({state.sample for state in run.list()}), len(after) + 1)
 
     def sealed(self, run: rr.Run, sample: str) -> Any:
-        """The plug-in appends rows while the answer is still being generated."""
+        """Waits until the sample is sealed, because the plug-in may still be appending rows when the answer has
+        arrived. Returns its state."""
         run.read_one(sample, wait=True)
         return run.stat(sample)
 

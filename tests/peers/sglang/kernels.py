@@ -1,8 +1,8 @@
 """A plug-in of SGLang for these tests, loaded by its processes. It replaces code that SGLang's packages have only for
 GPUs.
 
-Speculation: SGLang's own Triton kernels for Intel's GPUs, which Triton interprets (TRITON_INTERPRET=1). The
-hierarchical cache: a copy by indices.
+For speculation it uses SGLang's own Triton kernels for Intel's GPUs, which Triton interprets on the CPU
+(TRITON_INTERPRET=1). For the hierarchical cache it uses a simple copy by indices.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Shared by the tests of SGLang: an engine, prompts, and its rows, read as SGLang's documentation says."""
+"""A base class for the tests of SGLang. It starts an engine, sends prompts, and reads the rows of replies as SGLang's
+documentation says."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from sglang.srt.state_capturer.routed_experts import extract_routed_experts_from
 
 
 def settings(model: str = "qwen3", **others: Any) -> dict[str, Any]:
-    """Prompts longer than chunked_prefill_size are computed in chunks; answers of 1024 tokens in all fit at the same
-    time."""
+    """Returns SGLang's settings for these tests. The sizes are small, so that prompts of more than 64 tokens are
+    computed in chunks, and only requests with 1024 tokens in all fit into memory at the same time."""
     return {
         "model_path": str(MODELS / model),
         "device": "cpu",
@@ -39,7 +40,7 @@ def settings(model: str = "qwen3", **others: Any) -> dict[str, Any]:
 
 
 def given_rows(meta: dict[str, Any], geometry: Any) -> np.ndarray:
-    """[rows, layers, K]"""
+    """Returns the rows in the meta_info of a reply: [rows, layers, K]."""
     flat = extract_routed_experts_from_meta_info({"meta_info": meta})
     return flat.reshape(-1, geometry.num_layers, geometry.max_top_k)
 
@@ -47,7 +48,7 @@ def given_rows(meta: dict[str, Any], geometry: Any) -> np.ndarray:
 class EngineTest(PeerTest):
     MODEL = "qwen3"
     OTHERS: ClassVar[dict[str, Any]] = {}
-    KERNELS = False  # Whether it needs the kernels of kernels.py.
+    KERNELS = False  # Whether the engine needs the kernels of kernels.py.
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -57,7 +58,8 @@ class EngineTest(PeerTest):
             install(folder, "peer-kernels", {PLUGINS: {"kernels": "kernels:plug_in"}})
             sys.path.append(folder)
         cls.engine = sglang.Engine(**settings(cls.MODEL, **cls.OTHERS))
-        # The engine kills all child processes of this process when it ends, so stored rows are read before.
+        # When the engine ends, it kills all child processes of this process, among them our server. So tests must read
+        # stored rows before that.
         cls.addClassCleanup(cls.engine.shutdown)
         cls.run_ = cls.open_run(cls.__name__, cls.MODEL)
 
@@ -69,7 +71,7 @@ class EngineTest(PeerTest):
     def check_reply(
         self, case: str, run: Any, sample: str, prompt: list[int], reply: dict[str, Any], **options: Any
     ) -> None:
-        """Like `check`, for a reply that contains its rows."""
+        """Does the same as `check`, for a reply that contains the engine's rows."""
         given = given_rows(reply["meta_info"], run.geometry)
         pieces = options.pop("pieces", self.MODEL)
         self.check(case, run, sample, prompt + list(reply["output_ids"]), given, pieces=pieces, **options)

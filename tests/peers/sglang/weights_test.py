@@ -1,4 +1,5 @@
-"""sglang.Engine that gets new weights in the middle of answers, in each of its three ways."""
+"""Tests sglang.Engine when it gets new weights in the middle of answers, in each of its three modes: in_place, retract
+and abort."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class WeightsTest(EngineTest):
         self.assertTrue(done, message)
 
     def across_an_update(self, mode: str, *prompts: list[int]) -> list[Any]:
-        """The ends of answers to these prompts, which get new weights when each of them has ten tokens."""
+        """Streams answers to these prompts, and gives the engine new weights when each answer has ten tokens. Returns
+        the last event of each stream."""
         begun = [asyncio.Event() for _ in prompts]
 
         async def stream(number: int) -> Any:
@@ -37,9 +39,9 @@ class WeightsTest(EngineTest):
             asked = {"sampling_params": params, "return_routed_experts": True, "stream": True}
             last = None
             async for output in await self.engine.async_generate(input_ids=prompts[number], **asked):
-                # Rows come with an answer's end (BatchResultProcessor._maybe_collect_routed_experts), and are read from
-                # where the cache then has its tokens. So rows of a stream cannot be recorded before they are computed
-                # again.
+                # SGLang reads the rows only when the answer ends (BatchResultProcessor._maybe_collect_routed_experts),
+                # for all of its tokens. So the rows of a stream cannot be recorded early, before the new weights
+                # compute them again.
                 self.assertTrue(last is None or "routed_experts" not in last["meta_info"])
                 last = output
                 if output["meta_info"]["completion_tokens"] >= 10:
@@ -58,7 +60,8 @@ class WeightsTest(EngineTest):
         return self.engine.loop.run_until_complete(play())
 
     def test_in_place(self) -> None:
-        """The computed part of the context stays in the cache, and the rest is computed with the new weights."""
+        """In the mode in_place, what the old weights have computed stays in the cache, and the new weights compute the
+        rest. So each row must have the version of the weights that routed it."""
         run, prompts = self.open_run("in-place"), [self.ids(21), self.ids(40)]
         with attach.sglang(self.engine, run, replace=False) as attachment:
             replies = self.across_an_update("in_place", *prompts)
@@ -72,8 +75,8 @@ class WeightsTest(EngineTest):
             self.check_reply("in place", run, sample, prompt, reply, pieces=pieces)
 
     def test_answers_that_are_computed_again(self) -> None:
-        """SGLang returns the experts of the new weights for all tokens, even for those that were sampled with older
-        weights. None of these rows may be recorded."""
+        """In the mode retract, SGLang returns the experts of the new weights for all tokens, even for those that were
+        sampled with older weights. The rows of the older tokens must not be recorded."""
         run, prompts = self.open_run("retracted"), [self.ids(21), self.ids(40)]
         with attach.sglang(self.engine, run, replace=False) as attachment:
             replies = self.across_an_update("retract", *prompts)
@@ -87,8 +90,8 @@ class WeightsTest(EngineTest):
             self.kept.add("given of a retracted", prompt + reply["output_ids"], given, "qwen3_later")
 
     def test_an_answer_in_parts_keeps_its_rows(self) -> None:
-        """Two requests under the name of one sample: the rows of the first must be those with which its tokens were
-        sampled, whatever the engine computes again for the second."""
+        """A sample is made by two requests. The rows of the first request must stay those with which its tokens were
+        sampled, even if the engine computes them again, with new weights, for the second request."""
         run, prompt = self.open_run("in-parts"), self.ids(30)
         options = {"sample": lambda output, index: "agent", "replace": False, "seal": False}
         with attach.sglang(self.engine, run, **options) as attachment:

@@ -24,7 +24,7 @@ from skyrl.backends.skyrl_train.workers.megatron.megatron_worker import Megatron
 from skyrl.train.trainer import RayPPOTrainer  # noqa: E402
 from transformers import AutoConfig  # noqa: E402
 
-SAMPLES, FIRST = 13, 100  # Token ids below FIRST are padding.
+SAMPLES, FIRST = 13, 100  # Token ids below FIRST are not used by samples, so they can only be padding.
 FULL = ["trainer.gradient_checkpointing=true"]
 MOE = [*FULL, *(f"trainer.policy.megatron_config.transformer_config_kwargs.{said}" for said in (
     "recompute_granularity=selective", "recompute_modules=[moe]", "recompute_method=null", "recompute_num_layers=null")
@@ -67,13 +67,15 @@ class Rollout:
         tokens = np.split(FIRST + random.permutation(500)[: lengths.sum()], np.cumsum(lengths)[:-1])
         table = random.random((FIRST + 500, sides.LAYERS, sides.EXPERTS)).argsort(axis=2)[..., : sides.TOP_K]
         self.tokens = [one.tolist() for one in tokens]
-        self.own = [place % 3 != 1 for place in range(SAMPLES)]  # Whether the engine sampled the last token.
+        # False: the last token is not from the engine, so the token before it has no row.
+        self.own = [place % 3 != 1 for place in range(SAMPLES)]
         self.fed = [one[: -2 + own] for one, own in zip(self.tokens, self.own, strict=True)]
         self.routes = [table[one].astype(np.uint8) for one in self.fed]
         self.experts = {token: [*map(tuple, np.sort(table[token]).tolist())] for one in self.fed for token in one}
 
     def output(self, moved: int) -> dict[str, Any]:
-        """The samples as SkyRL's generators return them. moved: by how many rows the routes are late"""
+        """Returns the samples in the form in which SkyRL's generators return them. moved: by how many rows the routes
+        are late"""
         cuts = [2 + place % 3 for place in range(SAMPLES)]
         responses = [one[cut:] for cut, one in zip(cuts, self.tokens, strict=True)]
         return {
@@ -86,7 +88,7 @@ class Rollout:
 
 
 def batch(config: Any, rollout: Rollout, kind: Any, service: bool, moved: int) -> Any:
-    """The training batch that SkyRL's trainer makes of a rollout."""
+    """Returns the training batch that SkyRL's trainer makes of the rollout."""
     trainer = object.__new__(kind)
     trainer.cfg, trainer.all_metrics, trainer.global_step = config, {}, 1
     trainer.tokenizer = types.SimpleNamespace(pad_token_id=0)
@@ -96,7 +98,7 @@ def batch(config: Any, rollout: Rollout, kind: Any, service: bool, moved: int) -
     made = trainer.convert_to_training_input(rollout.output(moved), [f"prompt{i}" for i in range(SAMPLES)])
     carried = made["rollout_expert_indices"].values
     assert carried.numel() == len(made) if service else carried.shape[1:] == (sides.LAYERS, sides.TOP_K)
-    if service:  # Only one handle per sample.
+    if service:  # With the service, the batch has only one handle per sample.
         assert carried.dtype == torch.int64 and made.get("router_padding_mask") is None
     made["action_log_probs"] = torch.full_like(made["loss_mask"], -math.log(sides.gpt.VOCABULARY))
     made["base_action_log_probs"] = made["action_log_probs"].clone()
@@ -148,12 +150,12 @@ def step(config: Any, rollout: Rollout, service: bool, moved: int = 0) -> dict[s
 
 
 def summed(ranks: list[Any]) -> list[list[int]]:
-    """Per pass, the number of right and of wrong rows."""
+    """Returns for each of the two passes the number of right and of wrong rows, over all ranks."""
     return [[sum(one["passes"][place][kind] for one in ranks) for kind in (0, 1)] for place in (0, 1)]
 
 
 def apart(ours: list[Any], theirs: list[Any]) -> float:
-    """The largest difference between two gradients, divided by the largest gradient."""
+    """Returns the largest difference between the gradients of the two sides, divided by the largest gradient."""
     both = [(one["gradients"], other["gradients"]) for one, other in zip(ours, theirs, strict=True)]
     largest = max(abs(value).max() for one, _ in both for value in one.values())
     return max(float(abs(one[name] - other[name]).max()) for one, other in both for name in one) / largest
@@ -164,7 +166,7 @@ class DifferentialTest(unittest.TestCase):
         self.folder = self.enterContext(tempfile.TemporaryDirectory())
         sides.checkpoint(Path(self.folder, "model"))
         self.enterContext(rr.local_server())
-        import routing_replay_trainer.integrations.skyrl  # noqa: F401  Once, for all ranks.
+        import routing_replay_trainer.integrations.skyrl  # noqa: F401  Imported once, before ranks fork.
 
     def test_beside_skyrls_own(self) -> None:
         rollout, compared = Rollout(), 0
@@ -174,7 +176,9 @@ class DifferentialTest(unittest.TestCase):
                 config = self.configuration(*said)
                 times = 1, 1 + config.trainer.gradient_checkpointing
                 whole = [[sets * each, 0] for each in times]
-                padded = "DP" in name  # One more sample, which has the first one's tokens and no route.
+                # SkyRL adds a sample so that two ranks get equally many: it has the tokens of the first sample, and no
+                # route.
+                padded = "DP" in name
                 theirs = on_ranks(world, step, config, rollout, False)
                 ours = on_ranks(world, step, config, rollout, True)
                 found, difference = summed(ours), apart(ours, theirs)
@@ -187,9 +191,12 @@ class DifferentialTest(unittest.TestCase):
                 if own_is_right:
                     self.assertEqual(summed(theirs)[0][0] >= sets, True)
                     self.assertEqual(padded or summed(theirs) == whole, True)
-                    # Rows without a route have other experts, which changes the rounding of sums.
+                    # The gradients are not equal: rows without a route have other experts on the two sides, which
+                    # changes the rounding of sums.
                     self.assertLess(difference, 1e-6)
-                else:  # Its rows are in sample order; the model's are in position order.
+                # SkyRL's own R3 is wrong here: it passes rows sample by sample, but the model's rows are position by
+                # position.
+                else:
                     self.assertGreater(summed(theirs)[0][1], sets // 2)
                 compared += 1
         self.assertEqual(compared, len(LAYOUTS))

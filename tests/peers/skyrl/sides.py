@@ -1,4 +1,4 @@
-"""SkyRL's own workers on the CPU: its policy worker around a GPTModel, and the batches that its trainer makes."""
+"""Runs SkyRL's own workers on the CPU, with a small GPTModel, and makes the batches that its trainer would make."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 import gpt
-import megatron.core.dist_checkpointing  # noqa: F401  Before its own stand-in for nvidia_resiliency_ext is there.
+import megatron.core.dist_checkpointing  # noqa: F401  Before our stand-in for nvidia_resiliency_ext.
 import torch
 from common import models as small
 from common import stand_ins
@@ -33,7 +33,7 @@ class Kept:
     """The tokens that the model got, and the results of its routers, since the last call of `rows`."""
 
     def __init__(self, model: Any) -> None:
-        self.fed: list[torch.Tensor] = []  # [samples, tokens] of each forward pass; only on the first stage.
+        self.fed: list[torch.Tensor] = []  # Token ids [samples, tokens] of each pass; empty on later stages.
         self._calls: list[tuple[int, bool, torch.Tensor]] = []
         if model.pre_process:
             model.embedding.register_forward_pre_hook(self._feed, with_kwargs=True)
@@ -64,8 +64,8 @@ class Kept:
 
 
 class Provider:
-    """The configuration that megatron.bridge makes from a checkpoint. SkyRL sets options on it; the model is built from
-    them, except for those of Transformer Engine."""
+    """Takes the place of the model configuration that megatron.bridge makes from a checkpoint. SkyRL sets options on
+    it. The model is built with these options, except for those of Transformer Engine."""
 
     built: Provider | None = None
 
@@ -97,9 +97,9 @@ class Provider:
 
 @functools.cache
 def setup() -> None:
-    """Called in each process before SkyRL is imported."""
+    """Prepares a process for SkyRL. Must be called before SkyRL is imported."""
     stand_ins.install(*STAND_INS, keep="qwen_vl")
-    stand_ins.hide("vllm")  # A folder on the path has this name, but it is not vLLM.
+    stand_ins.hide("vllm")  # The folder tests/peers/vllm is on Python's path, but is not vLLM.
     import megatron.bridge
     from megatron.bridge.peft import utils
 
@@ -111,14 +111,15 @@ def setup() -> None:
 
 
 def checkpoint(folder: Path) -> None:
-    """The part of a model that SkyRL and the integration read: its configuration and tokenizer."""
+    """Writes the part of a checkpoint that SkyRL and our integration read: the model's configuration and its
+    tokenizer."""
     said = {"num_experts": EXPERTS, "num_experts_per_tok": TOP_K, "mlp_only_layers": [0], "num_hidden_layers": LAYERS}
     Qwen3MoeConfig(**said).save_pretrained(folder)
     small._tokenizer().save_pretrained(folder)
 
 
 def configuration(model: Path, *said: str) -> Any:
-    """Made like the integration's `main` makes it."""
+    """Returns SkyRL's configuration, which is made as in our integration's `main`."""
     from routing_replay_trainer.integrations import skyrl
     from skyrl.train.config import SkyRLTrainConfig
 
@@ -146,7 +147,8 @@ def options(model: Path) -> list[str]:
 
 
 def reduced(config: Any) -> Any:
-    """SkyRL's configuration of a trainer, with reductions of gradients that gloo supports."""
+    """Changes SkyRL's configuration of a trainer so that gradients are reduced in a way that gloo supports. Returns
+    it."""
     megatron = config.policy.megatron_config
     as_gloo = {"use_distributed_optimizer": False, "average_in_collective": False}
     megatron.ddp_config = vars(megatron.ddp_config) | as_gloo
@@ -154,7 +156,8 @@ def reduced(config: Any) -> Any:
 
 
 def worker(kind: Any, config: Any, rank: int, world: int) -> Any:
-    """Made as Ray makes it, but in this process, which is one of torch.distributed's."""
+    """Returns a worker of SkyRL in this process, which is a rank of torch.distributed. SkyRL itself makes it as an
+    actor of Ray."""
     where = {"rank": rank, "local_rank": rank, "world_size": world, "master_addr": "127.0.0.1", "master_port": 1}
     made = kind(cfg=reduced(config.trainer), sequence_parallel_size=1, **where)
     made.init_worker_process_group()

@@ -35,11 +35,11 @@ from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput  # n
 
 PROMPTS, ANSWERS, STEPS = 10, 4, 2
 TABLE = np.random.default_rng(1).random((sides.gpt.VOCABULARY, sides.LAYERS, sides.EXPERTS)).argsort(axis=2)
-TABLE = TABLE[..., : sides.TOP_K]  # The experts that the engine chooses for a token.
+TABLE = TABLE[..., : sides.TOP_K]  # The experts [token, layer, K] that the engine chooses for each token.
 
 
 class Words(BaseTextEnv):
-    """Every third answer has a second turn."""
+    """An environment in which every third answer gets a second turn."""
 
     count = 0
 
@@ -55,7 +55,8 @@ class Words(BaseTextEnv):
 
 
 class Engine:
-    """Answers of an inference client, which continue where the last turn ended."""
+    """Takes the place of SkyRL's inference client. Its answers have only the rows that the earlier turns do not
+    have."""
 
     def __init__(self) -> None:
         self.random = np.random.default_rng(3)
@@ -76,7 +77,7 @@ class Engine:
 
 
 class Local:
-    """Replaces Ray's actors by objects in this process."""
+    """Takes the place of a class of Ray actors: makes objects in this process instead."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
@@ -97,7 +98,7 @@ class Actor:
 
 
 class Seen:
-    """Keeps the inputs of each pass, and the choices of the routers."""
+    """A part of a worker class that keeps, for each pass, the column of handles and the choices of the routers."""
 
     def init_model(self, *said: Any, **options: Any) -> None:
         super().init_model(*said, **options)
@@ -120,7 +121,8 @@ class Seen:
 
 
 def trainer(integration: Any) -> Any:
-    """The integration's trainer, without syncing weights to engines; it keeps the results of each step."""
+    """Returns a class derived from our integration's trainer that sends no weights to engines, and keeps the results of
+    each step."""
 
     class Trainer(integration.Trainer):
         steps: ClassVar[list[dict[str, Any]]] = []
@@ -175,7 +177,9 @@ class StepTest(unittest.TestCase):
 
         class Reference(Seen, megatron_worker.MegatronRefWorkerBase):
             def init_worker_process_group(self) -> None:
-                mpu.destroy_model_parallel()  # Destroys the groups of the policy, which has no model yet.
+                # The policy has made its process groups in this process, but no model yet, so they can be destroyed and
+                # made again.
+                mpu.destroy_model_parallel()
                 super().init_worker_process_group()
 
         said = [
@@ -257,16 +261,18 @@ class StepTest(unittest.TestCase):
             wanted = Counter({row: count * times for row, count in told.items()})
             self.assertEqual((wanted - seen).total(), 0, name)
             whole = Counter({row: count * times for row, count in self.told(tokens).items()})
-            self.assertGreater((whole - seen).total(), 0)  # Samples whose routes were lost route live.
+            # The routers chose by themselves for the sample whose routes were lost.
+            self.assertGreater((whole - seen).total(), 0)
             moved = Counter({row: count * times for row, count in self.told(tokens, late=1).items()})
-            self.assertGreater((moved - seen).total(), moved.total() // 2)  # Shows that the check detects errors.
-            self.assertTrue(any(token == 0 for _, token, _ in seen))  # Samples that SkyRL has added as padding.
+            self.assertGreater((moved - seen).total(), moved.total() // 2)  # The check must detect late routes.
+            self.assertTrue(any(token == 0 for _, token, _ in seen))  # SkyRL has added samples as padding.
             print(f"{name}: {wanted.total()} rows and layers as recorded")
         [(_, _, seen)] = step["ref"]
         self.assertGreater((told - seen).total(), told.total() // 4)  # It routes live.
 
     def told(self, samples: list[list[int]], late: int = 0) -> Counter[Any]:
-        """(layer, token, its experts) of the rows that the engine returned. late: by this number of rows"""
+        """Counts (layer, token, its experts) over the rows that the engine returned. late: by how many rows the experts
+        are late"""
         chosen = np.sort(TABLE).tolist()
         return Counter(
             (layer, token, tuple(chosen[one[place - late]][layer]))

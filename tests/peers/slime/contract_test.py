@@ -1,5 +1,5 @@
-"""The README's lines through the framework's own parse_args, which includes SGLang's options: how the framework, its
-engines, its Megatron and our code interpret them."""
+"""Parses the README's lines with the framework's own parse_args, which includes SGLang's options. Tests what the
+framework, its engines, its Megatron and our code make of them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def changed(before: Namespace, after: Namespace) -> dict[str, Any]:
 
 class ContractTest(unittest.TestCase):
     def test_its_parser(self) -> None:
-        """The parsed README lines must equal the arguments that the tests of rollout and trainer use."""
+        """What parse_args makes of the README's lines must be equal to the arguments with which the other tests run
+        rollout and trainer."""
         self.assertEqual(len(LINES), 3)
         made = changed(parsed([]), parsed(LINES))
         self.assertEqual(made, changed(sides.args_of(), sides.with_lines(sides.args_of())))
@@ -74,7 +75,8 @@ class ContractTest(unittest.TestCase):
                 self.assertEqual(said.get("enable_return_routed_experts"), reports)
 
     def test_its_trainer(self) -> None:
-        """The framework's own replay is off, and its Megatron builds routers with RouterReplay."""
+        """With the README's lines, the framework's own replay is off, and its Megatron builds routers with
+        RouterReplay."""
         args = parsed(LINES)
         sides.part("utils.misc").load_function(args.custom_megatron_init_path)(args)
         self.assertFalse(args.use_routing_replay or args.use_rollout_routing_replay)

@@ -31,12 +31,14 @@ ROLES: dict[str, dict[str, Any]] = {
     "actor": {},
     "critic": {"advantage_estimator": "ppo", "use_critic": True, "value_clip": 0.2, "num_critic_only_steps": 1},
 }
-Change = Callable[[np.ndarray], np.ndarray]  # Of rows [T - 1, layers, K].
+Change = Callable[[np.ndarray], np.ndarray]  # A function that changes the rows [T - 1, layers, K] of an answer.
 
 
 def rollout(args: Any, change: Change | None) -> list[Any]:
-    """Samples as the framework's generate leaves them; one contains a tool's answer. change: changes the engine's
-    report"""
+    """Returns samples as the framework's own generate leaves them. One of them contains the answer of a tool.
+
+    change: changes the rows that the engine reports
+    """
 
     async def post(url: str, payload: dict[str, Any], headers: Any = None) -> dict[str, Any]:
         engine = types.SimpleNamespace(asked=[], answered=[], version=1, silent=())
@@ -61,7 +63,8 @@ def rollout(args: Any, change: Change | None) -> list[Any]:
                     sides.own.add_of_tool(args, sample, [7, 8])
             samples.append(await sides.own.ended(args, sample))
         if args.custom_megatron_init_path:
-            judged = Sample(index=0, prompt="2 3 4", tokens=[2, 3, 4])  # Evaluation numbers its samples from 0, too.
+            # The samples of an evaluation are numbered from 0, too.
+            judged = Sample(index=0, prompt="2 3 4", tokens=[2, 3, 4])
             judged = await sides.own.generate(args, judged, {"max_new_tokens": 32})
             judged = await sides.own.ended(args, judged, evaluation=True)
             assert judged.rollout_routed_experts is None and not judged.metadata
@@ -96,9 +99,10 @@ def step(
     role: str = "actor",
     spoil: Callable[[Any], None] = lambda actor: None,
 ) -> tuple[Any, list[Any]]:
-    """Training on one rollout: what the actor has seen, and the samples.
+    """Trains on one rollout. Returns what the actor has seen (gradients and choices of routers), and the tokens of the
+    samples.
 
-    by: "itself", "us" or "nobody"
+    by: who replays: "itself" (the framework's own R3), "us" (our lines) or "nobody"
     spoil: applied to the actor before it trains
     """
     flags = {"use_rollout_routing_replay": True, "use_routing_replay": True} if by == "itself" else {}
@@ -127,14 +131,14 @@ def step(
 
 
 def largest(ours: Any, theirs: Any) -> float:
-    """The largest of all differences of gradients."""
+    """Returns the largest difference between the two sides' gradients."""
     assert len(ours.gradients) == len(theirs.gradients) == 2
     steps = zip(ours.gradients, theirs.gradients, strict=True)
     return max((a[name] - b[name]).abs().max().item() for a, b in steps for name in a)
 
 
 def differing(one: Any, other: Any) -> dict[int, list[torch.Tensor]]:
-    """By layer and call: the rows with different experts."""
+    """Returns for each layer and call which rows have different experts on the two sides."""
     return {
         layer: [(a != b).any(1) for a, b in zip(one.calls.maps[layer], maps, strict=True)]
         for layer, maps in other.calls.maps.items()
@@ -142,12 +146,13 @@ def differing(one: Any, other: Any) -> dict[int, list[torch.Tensor]]:
 
 
 def body(layout: Layout, recompute: str) -> dict[str, Any]:
-    """Counts are of all ranks together, in rows of a layer's call."""
+    """Makes the same step with the framework's own R3 and with ours, and compares them. Counts rows over all layers,
+    calls and ranks."""
     theirs, tokens = step(layout, recompute, "itself")
     ours, _ = step(layout, recompute, "us")
     moved, _ = step(layout, recompute, "us", change=lambda rows: np.roll(rows, 1, axis=0))
-    # A row has a route if other routes change the choice of the framework's own R3 there. The last row of a sample and
-    # padding have none.
+    # This finds out which rows have a route: those for which the framework's own R3 chooses other experts if the engine
+    # reports other ones. The last row of a sample and padding have none.
     others, _ = step(layout, recompute, "itself", change=lambda rows: (rows + 1) % sides.EXPERTS)
     routed = differing(others, theirs)
     filled, _ = step(layout, recompute, "itself", filler=(ours.calls, routed))
@@ -176,8 +181,8 @@ def body(layout: Layout, recompute: str) -> dict[str, Any]:
 
 
 def critic(recompute: str) -> tuple[int, int]:
-    """The number of rows of our critic that differ from those of a critic without replay, and the number of all
-    rows."""
+    """Trains a critic with our lines, and one without any replay. Returns how many of their rows have different
+    experts, and the number of all rows."""
     (ours, _), (nobodys, _) = (step(Layout(), recompute, by, role="critic") for by in ("us", "nobody"))
     rows = [row for calls in differing(ours, nobodys).values() for call in calls for row in call.tolist()]
     return sum(rows), len(rows)
@@ -207,7 +212,7 @@ class DifferentialTest(unittest.TestCase):
                     for one in said:
                         self.assertEqual(one["missing"], (0, 0))
                         self.assertEqual((one["routed"], one["different"]), (one["told"], 0))
-                        self.assertGreater(one["shifted"], one["told"] // 2)  # Shows that the check detects errors.
+                        self.assertGreater(one["shifted"], one["told"] // 2)  # The check must detect late routes.
                         self.assertEqual(one["filled"], 0.0)
                         self.assertLess(one["as they are"], 1e-6)
                     apart, filled = (max(one[name] for one in said) for name in ("as they are", "filled"))

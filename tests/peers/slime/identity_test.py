@@ -1,5 +1,6 @@
-"""Samples that share an index, made by the framework's own functions: siblings of an agent, evaluation, which numbers
-from 0, and answers that are started again. Each must have the rows that the engine returned for it."""
+"""Tests samples that have the same index, made by the framework's own functions: siblings of an agent, samples of an
+evaluation, which are numbered from 0, too, and answers that are started again. Each must have the rows that the engine
+returned for it."""
 
 from __future__ import annotations
 
@@ -35,11 +36,12 @@ class IdentityTest(unittest.TestCase):
         integration = sides.integration()
         self.enterContext(mock.patch.object(integration.rollout, "_opening", _shared.Opening()))
         self.args = sides.with_lines(sides.args_of(custom_rm_path="sides.reward", partial_rollout=True))
-        self.answers: list[tuple[list[int], str, int]] = []  # (new tokens, finish reason, weight version)
+        # The next answers: (new tokens, finish reason, weight version).
+        self.answers: list[tuple[list[int], str, int]] = []
 
     def run_all(self, *samples: Any) -> list[Any]:
-        """Applies the function that the framework calls after each request of the rollout, for one answer after the
-        other."""
+        """Makes an answer for each of these samples, one after the other, with the framework's own function for one
+        sample of a rollout. Returns the samples with their answers."""
 
         async def post(url: str, payload: dict[str, Any], headers: Any = None) -> dict[str, Any]:
             new, finish, version = self.answers.pop(0)
@@ -70,7 +72,8 @@ class IdentityTest(unittest.TestCase):
             yield
 
     def stored(self, one: Any) -> np.ndarray:
-        """[T - 1, MoE layers, K]: the routes of these tokens."""
+        """Returns the rows [T - 1, MoE layers, K] that the service has for this sample, and checks that they belong to
+        its tokens."""
         (handle,) = one.rollout_routed_experts.tolist()
         run = rr.Client().run("here/grpo-42")
         rows = run.read_one(handle)
@@ -80,7 +83,8 @@ class IdentityTest(unittest.TestCase):
         return rows.rows
 
     def check(self, one: Any, *versions: tuple[int, int]) -> None:
-        """versions: weight versions, each up to a row"""
+        """Checks the stored rows of a sample. versions: pairs (end, version): the rows up to `end` are from the engine
+        with this version of the weights"""
         begin = 0
         for end, version in versions:
             given = sides.routes(one.tokens, version)[begin:end, 1:]

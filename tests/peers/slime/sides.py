@@ -1,5 +1,5 @@
-"""The rollout and trainer of slime or miles on the CPU: its arguments, an engine that answers like SGLang, and its
-actor around a GPTModel."""
+"""Runs the rollout and the trainer of slime or miles on the CPU: with its arguments, an engine that answers like
+SGLang, and its own actor with a small GPTModel."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ LAYERS, EXPERTS, TOP_K, VOCABULARY, PROMPT = 4, 8, 2, 640, 3
 
 
 def setup() -> None:
-    """Called in each process before the framework is imported: replaces modules that it imports and these tests do not
-    use."""
+    """Puts stand-ins in place of modules that the framework imports and these tests do not use. Must be called in each
+    process before the framework is imported."""
     stand_ins.install(*own.STAND_INS)
     own.setup()
 
@@ -37,7 +37,7 @@ def part(name: str) -> Any:
 
 
 class Args(Namespace):
-    """The framework's arguments; those that are not given are None."""
+    """The framework's arguments. An argument that was not given is None."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -71,7 +71,7 @@ def args_of(**others: Any) -> Args:
         "lambd": 1.0,
         "n_samples_per_prompt": 1,
         "rollout_batch_size": 6,
-        "global_batch_size": 3,  # Two steps for each rollout.
+        "global_batch_size": 3,  # Half of a rollout: two training steps on each rollout.
         "micro_batch_size": 1,
         "use_dynamic_batch_size": True,
         "max_tokens_per_gpu": 40,
@@ -113,7 +113,8 @@ def integration() -> Any:
 
 
 def with_lines(args: Args) -> Args:
-    """The options of the README, and no others."""
+    """Sets the options in the README's lines, and no others, as the framework's parse_args would. Returns the
+    arguments."""
     import recipes
 
     for line in recipes.lines(own.NAME):
@@ -121,26 +122,27 @@ def with_lines(args: Args) -> Args:
         name = option[2:].replace("-", "_")
         known = getattr(args, name)
         setattr(args, name, [*known, *value] if isinstance(known, list) else value[0] if value else True)
-    args.use_routing_replay = args.use_rollout_routing_replay  # As its parse_args does.
+    args.use_routing_replay = args.use_rollout_routing_replay  # The framework's parse_args does this, too.
     return args
 
 
 def routes(tokens: list[int], version: int) -> np.ndarray:
-    """[tokens - 1, all layers, K]: the choice of an engine with these weights, by its own rule."""
+    """Returns the experts [tokens - 1, all layers, K] that an engine with this version of the weights chooses: a fixed
+    choice for each token id and layer."""
     table = np.random.default_rng(version).random((VOCABULARY, LAYERS, EXPERTS)).argsort(axis=2)[..., :TOP_K]
     return table[np.array(tokens[:-1])]
 
 
 async def reward(args: Any, sample: Any) -> Any:
-    """Of a sample, or of a list of them."""
+    """Returns the reward of a sample, or a list of rewards for a list of samples."""
     if isinstance(sample, list):
         return [await reward(args, one) for one in sample]
     return float(sample.index % 2)
 
 
 class Engine:
-    """SGLang's HTTP answers. A prompt that begins with token 1 waits for the next abort, and then has half of its
-    answer.
+    """Answers over HTTP like SGLang. The answer to a prompt that begins with token 1 waits until the framework aborts
+    the requests, and is then only a part of the whole answer.
 
     answered: (tokens, version of the weights) of all answers
     silent: first tokens of prompts whose routes are not reported
@@ -201,7 +203,7 @@ class Engine:
 
 
 def packed(rows: np.ndarray) -> str:
-    """In SGLang's form."""
+    """Returns the rows in the form in which SGLang sends them: base64 of int32."""
     return base64.b64encode(rows.astype(np.int32).tobytes()).decode()
 
 
@@ -251,7 +253,7 @@ def prepare(
     part("backends.megatron_utils.model").get_args = lambda: args
     timer = importlib.import_module(own.TIMER).Timer()
     own.start(args)
-    if args.custom_megatron_init_path:  # As its `initialize.init` does, before a model is built.
+    if args.custom_megatron_init_path:  # The framework's `initialize.init` does this, too, before a model is built.
         part("utils.misc").load_function(args.custom_megatron_init_path)(args)
     config = layout.config(
         num_layers=args.num_layers,
@@ -268,7 +270,7 @@ def prepare(
     if args.use_routing_replay:
         own.replay_itself(gpt.routers([module]), filler and filling(*filler))
     model = [DistributedDataParallel(config, DistributedDataParallelConfig(), module)]
-    model[0].role = role  # As `initialize_model_and_optimizer` does.
+    model[0].role = role  # The framework's `initialize_model_and_optimizer` does this, too.
     optimizer = get_megatron_optimizer(OptimizerConfig(optimizer="sgd", lr=1e-3, clip_grad=0.0), model)
     seen = types.SimpleNamespace(calls=calls, gradients=[])
     step = optimizer.step
@@ -294,7 +296,8 @@ def prepare(
 
 
 def recorded(tokens: list[list[int]], times: int) -> Counter[tuple[int, tuple[int, ...]]]:
-    """Counts (layer, experts) of all rows that an engine of version 1 reported for MoE layers."""
+    """Counts (layer, experts) over all rows that an engine with version 1 of the weights reported for MoE layers, each
+    row `times` times."""
     rows: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for one in tokens:
         for row in routes(one, 1):
@@ -304,7 +307,7 @@ def recorded(tokens: list[list[int]], times: int) -> Counter[tuple[int, tuple[in
 
 
 def counted(calls: Any) -> Counter[tuple[int, tuple[int, ...]]]:
-    """Counts the same over all rows of all calls of routers."""
+    """Counts (layer, experts) over all rows of all calls of routers."""
     rows: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for layer, maps in calls.maps.items():
         for chosen in maps:

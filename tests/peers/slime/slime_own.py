@@ -1,4 +1,4 @@
-"""The parts of the tests shared with miles that are different for slime."""
+"""The tests in this folder also test miles. Here is what is different for slime."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ NAME = "slime"
 STAND_INS = ("sglang", "sglang_router", "torch_memory_saver", "wandb", "slime.backends.sglang_utils.sglang_engine")
 TIMER = "slime.observability.timer"
 TYPE_OF_HANDLES = "torch.int64"
-OTHERS = ("ref", "teacher")  # Models that the actor's modules run before the actor itself.
+OTHERS = ("ref", "teacher")  # Models, besides the actor, for which the actor computes log-probabilities first.
 ARGS: dict[str, Any] = {}
 
 
 def setup() -> None:
-    """Called when the stand-ins exist."""
+    """Makes slime use the CPU. Is called when the stand-ins exist."""
     import torch
     from slime.utils import accelerator
     from slime.utils.accelerator.cuda import CUDAAccelerator
@@ -33,14 +33,14 @@ def setup() -> None:
 
 
 def start(args: Any) -> None:
-    """Called when the groups exist."""
+    """Completes the preparation of an actor. Is called when the process groups exist."""
     from megatron.core.transformer.moe import moe_utils
 
-    moe_utils.te_general_gemm = None  # Its Megatron does not define this name without Transformer Engine.
+    moe_utils.te_general_gemm = None  # slime's Megatron does not define this name without Transformer Engine.
 
 
 def replays(own: bool) -> None:
-    """Whether slime's own R3 is on, before routers register with it."""
+    """Turns slime's own R3 on or off. Call it before routers register with it."""
     from slime.utils.routing_replay import RoutingReplay
 
     os.environ["ENABLE_ROUTING_REPLAY"] = "1" if own else "0"
@@ -48,8 +48,10 @@ def replays(own: bool) -> None:
 
 
 def replay_itself(routers: list[Any], given: Any = None) -> None:
-    """slime's own R3, which its patch of Megatron has built into these routers. given: the ids that a router uses
-    instead"""
+    """Changes the ids that slime's own R3 replays. Its patch of Megatron has built R3 into these routers.
+
+    given: function of (router, ids that R3 would replay) that returns the ids to use; None: they stay as they are
+    """
     from slime.utils import routing_replay
 
     assert len(routing_replay.RoutingReplay.all_routing_replays) == len(routers)
@@ -82,7 +84,7 @@ async def generate(args: Any, sample: Any, params: dict[str, Any]) -> Any:
 
 
 async def ended(args: Any, sample: Any, evaluation: bool = False) -> Any:
-    """As after each call of a generate function, with one answer or several."""
+    """Calls slime's hooks for finished samples, as slime does after each call of a generate function."""
     from slime.rollout.sample_hooks import apply_rollout_sample_hooks
 
     return await apply_rollout_sample_hooks(args, sample, evaluation=evaluation)
@@ -93,7 +95,8 @@ def split(manager: Any, data: Any) -> list[Any]:
 
 
 async def agent(args: Any, sample: Any, params: dict[str, Any]) -> list[Any]:
-    """A generate function of an agent that has called its engine twice, for two branches of its trajectory."""
+    """The generate function of an agent that calls the engine twice, for two branches of its trajectory. Returns a
+    sample for each branch."""
     from slime.agent.trajectory import TrajectoryManager, TurnRecord
     from slime.rollout import sglang_rollout
 
@@ -116,7 +119,7 @@ async def agent(args: Any, sample: Any, params: dict[str, Any]) -> list[Any]:
 
 
 def begin_again(sample: Any) -> None:
-    """Acts like a generate function that samples the prompt again."""
+    """Resets the sample, as a generate function does that samples the prompt again."""
     sample.tokens, sample.response, sample.response_length = [], "", 0
     sample.rollout_log_probs = sample.loss_mask = sample.rollout_routed_experts = sample.reward = None
     sample.weight_versions, sample.status = [], sample.Status.PENDING

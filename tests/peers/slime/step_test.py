@@ -33,8 +33,8 @@ class StepTest(unittest.TestCase):
 
     def args(self, **others: Any) -> sides.Args:
         prompts = self.folder / "prompts.jsonl"
-        # The fourth of the first rollout's seven answers, and the third of the second's six new ones, wait for an
-        # abort; the second ones have no routes.
+        # The first rollout has seven answers (0 to 6), the second has six new ones (7 to 12). Answers 3 and 9 wait
+        # until they are aborted. Answers 1 and 8 have no routes.
         firsts = [1 if index in (3, 9) else 2 + index for index in range(16)]
         self.engine.silent = {firsts[1], firsts[8]}
         prompts.write_text(
@@ -71,8 +71,8 @@ class StepTest(unittest.TestCase):
         )
 
     def routes(self, tokens: list[int]) -> np.ndarray:
-        """The engine's choice for each token when the token, or the one that it follows, was computed for the first
-        time."""
+        """Returns the experts that the engine chose for each row of these tokens when it computed the row for the first
+        time. An answer that was aborted and continued has rows of two weight versions."""
         rows = np.zeros((0, sides.LAYERS, sides.TOP_K), np.int64)
         for answer, version in self.engine.answered:
             if answer == tokens[: len(answer)] and len(answer) - 1 > len(rows):
@@ -83,7 +83,8 @@ class StepTest(unittest.TestCase):
         self.play(self.args(), ["", "step 0", "step 1"])
 
     def test_one_step_without_log_probabilities(self) -> None:
-        """Log-probabilities come with the answers, so the trainer gets a rollout only when its training begins."""
+        """With use_rollout_logprobs, the log-probabilities come with the answers. The actor then makes no pass for
+        them, and our code first sees a rollout when its training begins."""
         self.play(self.args(use_rollout_logprobs=True, global_batch_size=6), ["step 0"])
 
     def play(self, args: sides.Args, passes: list[str]) -> None:
@@ -121,7 +122,8 @@ class StepTest(unittest.TestCase):
                 parts += not np.array_equal(rows, newer)
                 for row in rows:
                     told.update((layer + 1, tuple(sorted(ids.tolist()))) for layer, ids in enumerate(row))
-            self.assertEqual(parts, rollout)  # The continued answer keeps the rows of the older weights.
+            # Only the second rollout has a continued answer, which keeps rows of the older weights.
+            self.assertEqual(parts, rollout)
             ray.get([one.train.remote(rollout, [box]) for one in trainers])
             self.assertEqual([ray.get(one.hooked.remote()) for one in trainers], [passes] * RANKS)
             self.check_passes([ray.get(one.look.remote()) for one in trainers], told, "" in passes)

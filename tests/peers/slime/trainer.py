@@ -1,4 +1,4 @@
-"""The framework's rollout manager and Megatron actor, as Ray runs them in these tests."""
+"""Variants of the framework's rollout manager and of its Megatron actor, which Ray runs in these tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import gpt  # noqa: E402
 rollouts, actors = sides.part("ray.rollout"), sides.part("backends.megatron_utils.actor")
 
 
-hooked: list[str] = []  # Passes before which the user's hooks were called.
+hooked: list[str] = []  # The names of the passes before which the user's hooks were called.
 
 
 def before_log_prob(args: sides.Args, model: object, store_prefix: str) -> None:
@@ -22,7 +22,8 @@ def before_train_step(args: sides.Args, rollout_id: int, step_id: int, *_: objec
 
 
 class Manager(rollouts.RolloutManager.__ray_metadata__.modified_class):
-    """A rollout manager that starts no engines: the arguments contain an engine's address."""
+    """A rollout manager that starts no engines. The arguments contain the address of the engine that the test has
+    started."""
 
     def __init__(self, args: sides.Args) -> None:
         rollouts.start_rollout_servers = lambda *_: ({}, [])

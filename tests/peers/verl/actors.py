@@ -1,7 +1,7 @@
-"""verl's own actor and critic on the CPU: its workers, its engines and Megatron-Core's routers around a small model.
+"""Runs verl's own actor and critic on the CPU: its workers, its engines and Megatron-Core's routers, in a small model.
 
-Replaced are the parts that require a checkpoint and Transformer Engine (the model and its configuration), the
-optimizer, and "cuda", which means the CPU (common/on_cpu.py).
+Three things are replaced: what requires a checkpoint and Transformer Engine (the model and its configuration), the
+optimizer, and "cuda", which means the CPU here (common/on_cpu.py).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ CHANGED = "a small model instead of a checkpoint's, no optimizer, CPU instead of
 
 
 def flags() -> list[str]:
-    """The options of the README, and no others."""
+    """Returns the options in the README's lines."""
     return recipes.lines("verl")
 
 
 def configuration(model: Path, *overrides: str) -> DictConfig:
-    """verl's own configuration, as its command line composes it."""
+    """Returns verl's configuration, composed as by its own command line."""
     said = [
         f"actor_rollout_ref.model.path={model}",
         "actor_rollout_ref.rollout.name=vllm",
@@ -54,7 +54,7 @@ def configuration(model: Path, *overrides: str) -> DictConfig:
 
 
 class Adapter:
-    """The part of Megatron-Bridge's LoRA class that verl uses."""
+    """Takes the place of Megatron-Bridge's LoRA class. It has only the part that verl uses."""
 
     @staticmethod
     @contextlib.contextmanager
@@ -67,9 +67,11 @@ class Adapter:
 
 
 class Actor(nn.Module):
-    """Megatron-Core's routers with an embedding and a head; keeps the token ids of its inputs.
+    """A small model: an embedding, layers with Megatron-Core's routers, and a head. It keeps the token ids that it
+    gets.
 
-    outputs: of the head. adapted: it has an adapter, with which its routers choose differently
+    outputs: the size of the head's output
+    adapted: whether the model has an adapter, with which its routers choose differently
     """
 
     def __init__(self, config: Any, outputs: int, adapted: bool) -> None:
@@ -117,7 +119,7 @@ class Optimizer:
 
 
 def worker(config: DictConfig, role: str = "actor") -> engine_workers.ActorRolloutRefWorker:
-    """verl's worker with initialized engines, in this process, which is one of torch.distributed's."""
+    """Returns verl's worker with initialized engines in this process, which is a rank of torch.distributed."""
     install()
     made = engine_workers.ActorRolloutRefWorker(config.actor_rollout_ref, role=role)
     made.init_model()
@@ -125,7 +127,7 @@ def worker(config: DictConfig, role: str = "actor") -> engine_workers.ActorRollo
 
 
 def critic(config: DictConfig) -> engine_workers.TrainingWorker:
-    """verl's worker of a critic, made as by its trainer, in this process."""
+    """Returns verl's worker of a critic in this process, made as verl's trainer makes it."""
     install()
     said = omega_conf_to_dataclass(config.critic)
     said.engine.infer_max_token_len_per_gpu = said.engine.max_token_len_per_gpu = said.ppo_infer_max_token_len_per_gpu
@@ -146,7 +148,8 @@ def critic(config: DictConfig) -> engine_workers.TrainingWorker:
 def install() -> None:
     """Prepares a process of torch.distributed for verl's workers: engines with a small model instead of a checkpoint's,
     on the CPU."""
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # No rendezvous: the process group exists already.
+    # Any address will do: the process group exists already.
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     on_cpu.install()
     models.set_up(mock.Mock())
 

@@ -59,7 +59,7 @@ class ContractTest(unittest.TestCase):
             integration._describe({"input_ids": None})
 
     def worker(self, experiment: str) -> Any:
-        """verl's worker, without an engine."""
+        """Returns our worker of agent loops, which is derived from verl's, without an engine."""
         named = ["trainer.project_name=here", f"trainer.experiment_name={experiment}"]
         worker = type("Worker", (integration.Worker,), {"_opening": integration._shared.Opening()})
         worker = object.__new__(worker)
@@ -90,7 +90,8 @@ class ContractTest(unittest.TestCase):
             asyncio.run(all_three())
 
     def test_dispatches_that_end_at_once(self) -> None:
-        """One of the answers is stored as a whole; the others are still used."""
+        """The same prompt was dispatched several times, and the answers end at the same time. The rows of one of them
+        must be stored as a whole. The other answers get the same handle."""
         worker = self.worker("at-once")
 
         async def both() -> None:
@@ -103,7 +104,8 @@ class ContractTest(unittest.TestCase):
             asyncio.run(both())
 
     def test_a_service_that_is_away(self) -> None:
-        """Answers continue without the service, and wait for it together: 30 s in all, not for each answer."""
+        """Without the service, answers still return, with handle 0. They wait for the service at the same time, so that
+        the wait is 30 s in all, and not for each answer."""
         worker, puts = self.worker("away"), 3
 
         async def together() -> list[tuple[int, np.ndarray]]:

@@ -26,13 +26,16 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from verl.workers.utils.padding import response_from_nested
 
-SAMPLES = 22  # Enough that one sample is less than the 5 % of a step that may fall back.
-UNRECORDED, LOST = 3, 7  # Places of two lost trajectories: the engine gave no rows; the service lost the sample.
+SAMPLES = 22  # So many that one lost sample is less than 5 % of a step, which is the share that may fall back.
+# The places of two lost trajectories: for UNRECORDED the engine gave no rows, for LOST the service lost the sample.
+UNRECORDED, LOST = 3, 7
 RUN = "grpo-42"
 ADAPTED = ["actor_rollout_ref.model.lora.rank=4"]
 FULL = [f"++actor_rollout_ref.actor.megatron.override_transformer_config.{x}" for x in (
     "recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=1")]  # fmt: skip
-LAYOUTS = {  # Ranks of context parallelism, most tokens of a micro-batch on each rank, and further options.
+# For each layout: the number of ranks of context parallelism, the limit of tokens that a micro-batch may have on each
+# rank, and further options.
+LAYOUTS = {
     "one rank": (1, 200, []),
     "one rank, full recompute": (1, 64, FULL),
     "two ranks of context parallelism": (2, 32, []),
@@ -59,7 +62,8 @@ class Rollout:
         }
 
     def batch(self, carried: str) -> Any:
-        """Returns a batch in the form of TransferQueue. carried: its column with the routes, or with their handles"""
+        """Returns a batch in the form of TransferQueue. carried: the column that it gets: "routed_experts" (routes) or
+        "routing_handle" (handles)"""
         fields = []
         for i, (handle, ids, rows) in enumerate(zip(self.handles, self.tokens, self.routes, strict=True)):
             tokens = torch.tensor(ids)
@@ -100,7 +104,8 @@ def step(config: Any, rollout: Rollout, carried: str) -> dict[str, Any]:
         batch = rollout.batch(carried)
         tu.assign_non_tensor(batch, calculate_entropy=True, compute_loss=False, **options)
         said = worker.compute_log_prob(batch)
-        if said is not None:  # The last row of a sample predicts nothing.
+        # Keeps only the log-probabilities of the response: the last row of a sample predicts nothing.
+        if said is not None:
             said = response_from_nested(said["log_probs"], batch["response_mask"]).values().numpy()
         log_probs.append(said)
         passes.append(seen(model))
@@ -140,7 +145,7 @@ def seen(model: Any) -> list[tuple[int, int, np.ndarray]]:
     """Returns (layer, token, its experts) of each row that the routers have seen since the last call."""
     rows = []
     for number, layer in enumerate(model.decoder.layers):
-        again = len(layer.seen) // len(model.fed)  # Twice if the pass is recomputed.
+        again = len(layer.seen) // len(model.fed)  # 2 if the pass is recomputed.
         for place, (_, chosen) in enumerate(layer.seen):
             experts = torch.nonzero(chosen)[:, 1].reshape(-1, rollouts.TOP_K).numpy()
             tokens = model.fed[place // again].tolist()
@@ -208,7 +213,8 @@ class DifferentialTest(unittest.TestCase):
                 theirs = self.run_(world, tokens, said + own, rollout, "routed_experts")
                 self.append(rollout)
                 ours = self.run_(world, tokens, said + actors.flags(), rollout, "routing_handle")
-                expected = sets * (3 if said else 2)  # Recomputed in the backward pass, or in the reference's pass.
+                # Layouts with options have one more pass: recompute, or the reference.
+                expected = sets * (3 if said else 2)
                 self.assertEqual(self.others(rollout.rows, theirs), (expected, 0))
                 self.assertEqual(self.others(rollout.rows, ours), (expected, 0))
                 np.testing.assert_array_equal(ours[0]["log_probs"], theirs[0]["log_probs"])
@@ -232,7 +238,7 @@ class DifferentialTest(unittest.TestCase):
 
     def test_lost_trajectories_route_live(self) -> None:
         rollout = Rollout()
-        rollout.handles[UNRECORDED] = 0  # As at the end of an agent loop for which the engine returned no rows.
+        rollout.handles[UNRECORDED] = 0  # An agent loop for which the engine returned no rows ends with handle 0.
         self.append(rollout)
         with routing_replay.Client() as client:
             client.run(RUN).release([rollout.handles[LOST]])
