@@ -194,9 +194,9 @@ class DifferentialTest(unittest.TestCase):
                     # The gradients are not equal: rows without a route have other experts on the two sides, which
                     # changes the rounding of sums.
                     self.assertLess(difference, 1e-6)
-                # SkyRL's own R3 is wrong here: it passes rows sample by sample, but the model's rows are position by
-                # position.
                 else:
+                    # SkyRL's own R3 is wrong here: it passes rows sample by sample, but the model's rows are position
+                    # by position.
                     self.assertGreater(summed(theirs)[0][1], sets // 2)
                 compared += 1
         self.assertEqual(compared, len(LAYOUTS))
