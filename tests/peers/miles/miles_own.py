@@ -78,7 +78,7 @@ def add_of_tool(args: Any, sample: Any, tokens: list[int]) -> None:
 
 
 async def generate(args: Any, sample: Any, params: dict[str, Any]) -> Any:
-    """Publishes one answer."""
+    """Makes one answer with miles' own generate function. Its rows are not published yet (see `ended`)."""
     from miles.rollout import sglang_rollout
 
     return await sglang_rollout.generate(args, sample, params)
