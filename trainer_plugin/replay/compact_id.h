@@ -51,15 +51,15 @@ RR_HOST_DEVICE inline void ClearUnit(uint8_t* to) {
 #endif
 }
 
-// Copies lane `lane`'s part of `units` adjacent units.
+// Copies the part of one lane: every `lanes`-th of `units` adjacent units of kBytes, beginning with number `lane`.
 template <int32_t kBytes>
 RR_HOST_DEVICE inline void CopyUnits(int32_t lane, int32_t lanes, uint8_t* to, const uint8_t* from, int32_t units) {
   RR_NO_UNROLL
   for (int32_t i = lane; i < units; i += lanes) CopyUnit<kBytes>(to + i * kBytes, from + i * kBytes);
 }
 
-// Splits a range into the bytes before the first multiple of kBytes, whole units, and the bytes after the last unit.
-// Both addresses must be equal modulo kBytes.
+// Copies whole units of kBytes, and byte by byte what comes before the first multiple of kBytes and after the last
+// unit. Both addresses must be equal modulo kBytes.
 template <int32_t kBytes>
 RR_HOST_DEVICE inline void CopyAlike(int32_t lane, int32_t lanes, uint8_t* to, const uint8_t* from, int32_t bytes) {
   const int32_t past = static_cast<int32_t>(reinterpret_cast<uintptr_t>(to) % kBytes);

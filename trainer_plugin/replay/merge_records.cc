@@ -82,7 +82,8 @@ class Merger {
   std::vector<MergedSequence> Take() { return std::move(merged_); }
 
  private:
-  // Cached, because most layers are in the same records as their neighbours.
+  // Returns how to merge these records. The answer is cached, because most layers are in the same records as their
+  // neighbours.
   absl::StatusOr<absl::Span<const SequenceMerge>> MergeOf(const std::vector<int32_t>& records) {
     const auto found = merges_.find(records);
     if (found != merges_.end()) return absl::MakeConstSpan(found->second);
@@ -145,7 +146,7 @@ class Merger {
   const MicroBatchLayout& layout_;
   const absl::Span<const RankRecord> records_;
   const MergeOptions& options_;
-  // Merges by the set of records that have a layer.
+  // For each set of records that have a layer: how to merge these records.
   std::map<std::vector<int32_t>, std::vector<SequenceMerge>> merges_;
   std::vector<MergedSequence> merged_;
 };

@@ -29,7 +29,7 @@ Geometry Mixed() {
                             .top_k = {2, 8, 4, 6, 3, 6}});
 }
 
-// The routers of a model replica; the reference determines the rows of each one.
+// The ranks of a model replica and what they record. The slow reference says which rows each rank has.
 class Replica {
  public:
   Replica(const Geometry& geometry, const MicroBatchLayout& layout, uint64_t seed)
@@ -49,7 +49,7 @@ class Replica {
       }
     }
   }
-  // The same for one layer; `write` makes the ids of the local rows.
+  // Every (cp, tp) rank records one layer; `write` makes the ids of its local rows.
   template <typename Write>
   void Record(const std::vector<int32_t>& ordinals, Write write) {
     for (const auto& [cp_rank, tp_rank] : Places()) {
@@ -107,7 +107,7 @@ class Replica {
   Rank& AddRank(const std::vector<int32_t>& ordinals, int32_t cp_rank, int32_t tp_rank) {
     RowMap map = *BuildRowMap(layout_, {.cp_rank = cp_rank, .tp_rank = tp_rank});
     const auto layout = BufferLayout::Create(geometry_, {.ordinals = ordinals, .rows = map.rows});
-    // Pad rows contain whatever the routers chose there.
+    // Not zeros, because in a real record, pad rows contain whatever the routers chose there.
     std::vector<uint8_t> indices(layout->bytes(), 0xEE);
     ranks_.push_back({*layout, std::move(map), std::move(indices)});
     return ranks_.back();

@@ -190,7 +190,7 @@ absl::StatusOr<std::vector<RowRange>> FindDelivered(const RealignInput& input, c
   return delivered;
 }
 
-// Returns the rows that the runs show together, as a normal list.
+// Returns the rows that at least one of the runs shows, as a normal list.
 std::vector<RowRange> FindNeeded(const SequenceWork& sequence) {
   std::vector<RowRange> needed;
   for (const ShownRows::Run& run : sequence.runs) {
@@ -246,7 +246,8 @@ void FillLastRows(const RealignInput& input, RowPlan& plan) {
   }
 }
 
-// `others`: the local rows that are not replayed, ascending.
+// Puts the rows that take filler ids into `plan.fills`, pads first, and numbers them. `others`: the local rows that are
+// not replayed, ascending.
 void AddFills(const std::vector<int64_t>& others, RowPlan& plan) {
   plan.fills.reserve(others.size());
   const auto add = [&](RowState kind) {

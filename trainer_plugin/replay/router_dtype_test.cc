@@ -79,7 +79,7 @@ struct Call {
   }
 };
 
-// `tolerance` is relative to the largest value of the row.
+// Compares probabilities and gradients with the reference. `tolerance` is relative to the largest value of the row.
 template <typename D>
 void ExpectAsReference(Rounding rounding, double tolerance) {
   uint32_t seed = 1;
@@ -135,7 +135,8 @@ TEST(RouterDtypeTest, RoundingIsTheSameForFloat) {
   }
 }
 
-// Two sigmoids whose sum is as small as the added 1e-20: torch adds the double, not the nearest float.
+// The sum of two sigmoids is as small as the 1e-20 that Megatron adds to it. torch adds the double 1e-20, not the
+// nearest float.
 TEST(RouterDtypeTest, SmallDoublesKeepTheirDigits) {
   const RouterConfig config{
       .score_function = ScoreFunction::kSigmoid, .num_experts = 2, .top_k = 2, .rounding = Rounding::kEachStep};

@@ -196,7 +196,7 @@ struct CompareTensors {
   const uint8_t* live;
 };
 
-// The comparison of one row.
+// The result of comparing one row.
 struct RowComparison {
   int32_t rows = 0;  // 0 if the row is not compared.
   int32_t different_rows = 0;

@@ -46,13 +46,14 @@ void WithArithmetic(Rounding rounding, Body&& body) {
 //   ForEachSlot(k, body)   body(i, slot) for each of the lane's slots below k; i is the place in the lane's arrays
 //   VisitSlots(v, begin, end, body)  body(v of the slot, slot) for slots [begin, end) in order, each on every lane
 //   SumSlots(v, begin, end)  Σ v over slots [begin, end), one after the other in slot order
-//   SumLanes(n)            Σ of what each lane gives
-//   MaxSlots(v, k)         NaN is passed over
-//   MaxExperts(n, term), SumExperts(n, term)   over term(e) of all experts e < n
-//   WriteRow(...)          a row over the experts, all zero or what `fill` says, but for the chosen ones
+//   SumLanes(n)            Σ n over all lanes
+//   MaxSlots(v, k)         the largest v of the slots below k, without NaN
+//   MaxExperts(n, term), SumExperts(n, term)   the largest term(e), or Σ term(e), of all experts e < n
+//   WriteRow(...)          writes a row over all experts: the values of the chosen ones, and zero or fill(e) elsewhere
 //
-// Every lane must call all of them, and all lanes get the same result. Sums have the same order for any lanes, so that
-// both give the same bits: slots in slot order; experts in 32 strided sums, which a tree then adds up.
+// Every lane must call these functions, and all lanes get the same result. Sums have the same order for one lane and
+// for a warp, so that both give the same bits: slots in slot order; experts in 32 strided sums, which a tree then adds
+// up.
 
 // The largest number of ids in a row (the wire's kMaxTopK): the size of per-row scratch memory.
 inline constexpr int32_t kMaxSlots = 64;
@@ -124,9 +125,9 @@ struct OneLane {
 
 // The arithmetic of one router row over its K gathered logits, shared by the CPU code and the CUDA kernels.
 //
-// Written for any `Lanes`, whose summation orders make two runs of the same code give the same bits. Formulas:
-// router.h. Where a quotient is differentiated, the order of operations is autograd's, (a / A) / A and not a / A²: A²
-// underflows where A does not.
+// It is written for any `Lanes`, whose sums have a fixed order, so that two runs of the same code give the same bits.
+// router.h has the formulas. Where a quotient is differentiated, the order of operations is autograd's: (a / A) / A and
+// not a / A², because A² may underflow where A does not.
 
 // Megatron adds this to avoid division by zero.
 inline constexpr double kSumEpsilon = 1e-20;
@@ -159,7 +160,7 @@ struct SoftmaxNormalizer {
   float sum = 0.0f;
 };
 
-// Over the K gathered logits: runs of 32 slots are summed first, then the runs.
+// Softmax over the K gathered logits: runs of 32 slots are summed first, then the runs.
 template <typename Lanes>
 RR_HOST_DEVICE inline SoftmaxNormalizer SlotNormalizer(const Lanes& lanes, const float* x, int32_t k) {
   constexpr int32_t kRun = 32;
@@ -204,7 +205,8 @@ RR_HOST_DEVICE inline void PostSoftmaxBackward(const Lanes& lanes, const float* 
   lanes.ForEachSlot(k, [&](int32_t i, int32_t) { dx[i] *= static_cast<float>(Math::Round(g[i] * scale)) - dot; });
 }
 
-// Sigmoid and sqrtsoftplus, renormalised over the row where K > 1. The scores a of x, and what divides them.
+// Sigmoid and sqrtsoftplus, renormalised over the row if K > 1. Computes the scores `a` of x, and returns what divides
+// them: their sum, or 1 if K is 1.
 template <typename Math, typename Lanes, typename Real = typename Math::Real>
 RR_HOST_DEVICE inline Real ScoresAndDivisor(const Lanes& lanes, ScoreFunction function, const float* x, int32_t k,
                                             Real* a) {
@@ -274,7 +276,8 @@ struct TopList {
   }
 };
 
-// The scores by which Megatron ranks: logits (softmax post), their softmax (pre), or score plus expert bias.
+// The scores by which Megatron ranks: the logits (softmax after the choice), their softmax (softmax before the choice),
+// or sigmoid or sqrtsoftplus plus expert bias.
 template <typename Math, typename T>
 struct SelectionScores {
   const RouterConfig& config;

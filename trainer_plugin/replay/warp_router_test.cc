@@ -62,7 +62,7 @@ Results<D> OnWarp(const Inputs<D>& in) {
   });
 }
 
-// If several slots have the same id, the first slot counts, not the last.
+// Like OneLane, but if several slots have the same id, the first slot counts, not the last.
 struct FirstSlotStays : OneLane {
   template <typename T, typename Fill>
   void WriteRow(T* out, int32_t n, Fill&& fill, const uint16_t* ids, const T* values, int32_t k) const {
@@ -100,8 +100,8 @@ TEST(WarpRouter, DoubleRowsAreTheCpus) { ExpectSameForAllConfigs<double>(); }
 TEST(WarpRouter, Bf16RowsAreTheCpus) { ExpectSameForAllConfigs<Bf16>(); }
 TEST(WarpRouter, Fp16RowsAreTheCpus) { ExpectSameForAllConfigs<Fp16>(); }
 
-// Damaged and clamped records have such rows: every lane of the warp writes the same value, so the order does not
-// matter.
+// Damaged and clamped records have rows with an id twice. Both slots of this id have the same value, so it does not
+// matter which lane writes last.
 TEST(WarpRouter, RowsWithAnIdTwiceAreTheSameWhicheverSlotStays) {
   std::mt19937 random(3);
   ForEachConfig([&](const RouterConfig& config, int64_t all_rows) {
@@ -122,7 +122,8 @@ TEST(WarpRouter, RowsWithAnIdTwiceAreTheSameWhicheverSlotStays) {
   });
 }
 
-// The largest number of experts: rows of many tiles, the last one incomplete, and scores that fit in no tile.
+// With the largest number of experts, a row has many tiles, the last one incomplete, and its scores do not fit into one
+// tile.
 TEST(WarpRouter, RowsOfTheMostExpertsAreTheCpus) {
   std::mt19937 random(2);
   for (int32_t groups : {1, 15}) {

@@ -133,7 +133,7 @@ class WarpLanes {
     return max;
   }
 
-  // Up to the next multiple of kTileAlignment, which the tile holds.
+  // Clears the first `bytes` bytes of the tile, rounded up to a multiple of kTileAlignment. The tile is large enough.
   RR_HOST_DEVICE void ClearTile(int32_t bytes) const {
     RR_NO_UNROLL
     for (int32_t at = warp_.lane() * kTileAlignment; at < bytes; at += kWarpSize * kTileAlignment) {
@@ -198,7 +198,7 @@ struct TiledScores {
   RR_HOST_DEVICE float operator()(int32_t expert) const { return tile != nullptr ? tile[expert] : scores(expert); }
 };
 
-// The sum of the best K / group_topk scores of a group, in their order.
+// The sum of the K / group_topk best scores of a group, added up from the best one on.
 template <typename Warp, typename Scores>
 RR_HOST_DEVICE inline float GroupScore(const WarpLanes<Warp>& lanes, const RouterConfig& config, const Scores& scores,
                                        int32_t group) {

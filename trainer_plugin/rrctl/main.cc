@@ -67,10 +67,10 @@ void AddPlan(Application& application) {
 }
 
 struct DiagnoseOptions {
-  std::string run;  // The producer whose rows the trainer replayed.
+  std::string run;
   // A .npy or safetensors file with what the routers replayed: [local rows, the rank's MoE layers, K].
   std::string ids;
-  Producer producer = Producer::kRollout;
+  Producer producer = Producer::kRollout;  // The producer whose rows the trainer replayed.
 };
 
 absl::StatusOr<RouteIds> IdsOfFile(const std::string& path) {
@@ -139,7 +139,7 @@ void AddDiagnose(Application& application) {
   CLI::App* diagnose = application.Add(
       "diagnose",
       "find the known mistake that explains the routes that a rank replayed\n"
-      "The description of a plan is on standard input, what the rank's routers replayed is in a file.",
+      "It reads the description of a plan from standard input, and what the rank's routers replayed from a file.",
       [options](Session& session) {
         const std::string description = StandardInput();
         return session.Ask([&](Client& client) { return DiagnoseReplayedIds(client, *options, description); },

@@ -1,5 +1,4 @@
-// Realigns a staged block on the CPU. With it, tests of the code that does this on a GPU run without one
-// (host_queue.py).
+// Realigns a staged block on the CPU. Tests use it in place of the kernel of a GPU (host_queue.py).
 #include <cstdint>
 
 #include "routing_replay/trainer/realign.h"

@@ -30,7 +30,7 @@ absl::Status NoDriver(cudaError_t error) {
                                         VersionText(runtime), ": ", cudaGetErrorString(error)));
 }
 
-// Makes `device` the current one in its scope.
+// Returns an error if the kernels do not run on `device`, which must be the current one.
 absl::Status CheckCode(int32_t device) {
   cudaError_t error = cudaSuccess;
   for (const auto load : {LoadRealign, LoadRouterForward, LoadRouterBackward, LoadCompare}) {
@@ -109,7 +109,8 @@ absl::Status Launched(absl::string_view call, cudaError_t error) {
 absl::Status LaunchRealign(const CudaRealign& call, CudaStream stream) {
   constexpr absl::string_view kCall = "realign";
   if (call.units < 0) return Reject(kCall, "units", "is negative");
-  // A rank without layers has no index buffer; a rank without recorded rows has nothing staged.
+  // `indices` and `staging` may be null: a rank without layers has no index buffer, and a rank without recorded rows
+  // has nothing staged.
   if (auto s = CheckThere(kCall, {{"packed_plan", call.packed_plan}, {"states", call.states}}); !s.ok()) return s;
   if (reinterpret_cast<uintptr_t>(call.packed_plan) % kPackedPlanAlignment != 0) {
     return Reject(kCall, "packed_plan", absl::StrCat("must be aligned to ", kPackedPlanAlignment));

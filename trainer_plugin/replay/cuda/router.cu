@@ -40,7 +40,7 @@ void WithRowTypes(Dtype dtype, Rounding rounding, Body&& body) {
   }
 }
 
-// Calls `body` with each of them.
+// Calls `body` with the types for every dtype and rounding.
 template <typename Body>
 void ForEachRowTypes(Body&& body) {
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16, Dtype::kFloat16}) {

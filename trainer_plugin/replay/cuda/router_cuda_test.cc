@@ -28,7 +28,7 @@ Results<D> RunOnDevice(const Inputs<D>& in) {
   return out;
 }
 
-// The relative error of a float that the device's exp, log1p and order of sums may cause.
+// The largest relative error of a float that may come from the device's exp and log1p, and from its order of sums.
 constexpr double kFloatError = 64 * 0x1p-24;
 
 // The distance of neighbouring values of D at x; calculations are in float, also for double.
@@ -40,7 +40,8 @@ double Ulp(double x) {
   return std::ldexp(1.0, std::max(exponent, std::is_same_v<D, Fp16> ? -13 : -125) - digits);
 }
 
-// If the float differs a little, the rounded value may differ by one unit, or by more if each step is rounded.
+// By how many units of the dtype a value may differ. If the float differs a little, the rounded value may differ by one
+// unit, or by more if each step is rounded.
 double Units(const RouterConfig& config) { return config.rounding == Rounding::kEachStep ? 4 : 1; }
 
 template <typename D>
@@ -50,8 +51,8 @@ double Largest(const std::vector<D>& values, size_t begin, size_t end) {
   return largest;
 }
 
-// Compares row by row, relative to the row's largest value. `inputs`, times `scale`: the values from which a row was
-// computed, which may be larger, since gradients cancel.
+// Compares row by row. The allowed error is relative to the row's largest value, or to `inputs` times `scale`, the
+// values from which the row was computed: these may be larger, because gradients cancel.
 template <typename D>
 void ExpectNear(const char* what, const RouterConfig& config, const std::vector<D>& device, const std::vector<D>& cpu,
                 const std::vector<D>& inputs, double scale, int64_t rows) {
@@ -132,7 +133,7 @@ TEST(RouterCuda, DoubleIsAsOnTheCpu) { ExpectAsOnCpuForAllConfigs<double>(); }
 TEST(RouterCuda, Bf16IsAsOnTheCpu) { ExpectAsOnCpuForAllConfigs<Bf16>(); }
 TEST(RouterCuda, Fp16IsAsOnTheCpu) { ExpectAsOnCpuForAllConfigs<Fp16>(); }
 
-// Many blocks, the last one not full.
+// The rows fill many blocks; the last block is not full.
 TEST(RouterCuda, ManyRowsAreAsOnTheCpu) {
   std::mt19937 random(2);
   const RouterConfig config{.score_function = ScoreFunction::kSigmoid, .num_experts = 256, .top_k = 8};
