@@ -81,7 +81,8 @@ class AgreedTest(unittest.TestCase):
             self.steps("strict").begin(asked)
 
     def test_what_only_compares_binds_nothing(self) -> None:
-        """A sample with other tokens than recorded falls back, and is counted."""
+        """In a replay that only compares, decisions do not bind: a sample that turns out to have another length or
+        other tokens falls back in the fetch, and is counted."""
         self.source.begin_step()
         steps = Steps(self.source, missing="live", max_fallback_fraction=1.0, binds=False)
         self.assertEqual(steps.begin([trainer.FetchSequence(name) for name in ("s0", "s1")]).replayed, 2)
@@ -412,7 +413,7 @@ class StepsTest(unittest.TestCase):
 
 
 class ReplicaTest(unittest.TestCase):
-    """Sixteen ranks with a source each."""
+    """Sixteen ranks, each with its own source, begin steps together."""
 
     def step(self, missing: Any, change: Any, copies: Any = (), **options: Any) -> list[Any]:
         def one(collective: Any) -> Any:

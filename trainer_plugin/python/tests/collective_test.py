@@ -48,7 +48,7 @@ def agree(collective: Collective, seen: list[SampleReport] | None, *arguments: A
 
 
 def on_all(size: int, body: Callable[[Collective], Any]) -> list[Any]:
-    """The results or exceptions of `body` on each rank of a LocalGroup."""
+    """Runs `body` on each rank of a LocalGroup, and returns what it returned or raised on each."""
     group, results = LocalGroup(size), [None] * size
 
     def run(rank: int) -> None:
@@ -75,10 +75,10 @@ def plain(result: Any) -> Any:
 
 
 class AgreementTest(unittest.TestCase):
-    """With 16 ranks."""
+    """Sixteen ranks agree on a step."""
 
     def agree(self, change: Callable[[int, list[SampleReport]], Any] = lambda rank, seen: None, **options: Any) -> Any:
-        """The decision of all ranks."""
+        """Returns the decision of all ranks, or the error that all have raised. change: changes what a rank sees"""
 
         def body(collective: Collective) -> StepDecision:
             seen = states()
@@ -230,7 +230,7 @@ class LocalGroupTest(unittest.TestCase):
 
 
 def random_states(rng: random.Random, ranks: int) -> list[list[SampleReport]]:
-    """By rank."""
+    """Returns for each rank what its source reports about each sample."""
     names = [f"s{i}" if rng.random() < 0.8 else i for i in range(rng.randrange(6))]
     seen = []
     for _ in range(ranks):

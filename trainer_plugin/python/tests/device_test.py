@@ -38,7 +38,8 @@ LENGTHS = {"a": 9, "b": 40, "c": 2}
 
 
 class BuffersTest(unittest.TestCase):
-    """On the CPU with a stand-in for the GPU's queue; on a GPU, if there is one, with a real queue."""
+    """Tests index buffers on the CPU, with a stand-in for the GPU's queue. If there is a GPU, a subclass tests them
+    there, with a real queue."""
 
     def queue(self) -> Any:
         return HostQueue()

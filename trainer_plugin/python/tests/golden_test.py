@@ -22,7 +22,7 @@ SKIPPED = 77  # CTest's status for a skipped test.
 
 
 def cases(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(name, case) of all files that match."""
+    """Yields the name and the content of each case in all files that match."""
     files = sorted(DATA.glob(path + ".json.zst"))
     if not files:
         raise FileNotFoundError(path)
@@ -33,7 +33,7 @@ def cases(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def to_bfloat16(values: np.ndarray) -> np.ndarray:
-    """The bits of values that are bfloat16 already."""
+    """Returns the 16 bits of each value. The values must be exact in bfloat16."""
     return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
 
 

@@ -618,7 +618,7 @@ def decoder_of(model: Any) -> Any:
 
 
 def block_of(layer: Any) -> Any:
-    """Also supports Mixtral's layers of transformers 4."""
+    """Returns the block of a layer that holds its experts. In Mixtral of transformers 4 it has another name."""
     return layer.block_sparse_moe if hasattr(layer, "block_sparse_moe") else layer.mlp
 
 

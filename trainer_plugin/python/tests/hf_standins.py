@@ -26,7 +26,7 @@ class Experts(nn.Module):
 
 
 class Qwen3MoeSparseMoeBlock(nn.Module):
-    """4.x: the block chooses."""
+    """In transformers 4.x, the block chooses the experts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Qwen3MoeSparseMoeBlock(nn.Module):
 
 
 class MixtralTopKRouter(nn.Module):
-    """5.x: the router chooses."""
+    """In transformers 5.x, the router chooses the experts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class MixtralSparseMoeBlock(nn.Module):
 
 
 class Glm4MoeTopkRouter(nn.Module):
-    """4.x: a method of the router chooses, without gradients and by biased scores within groups."""
+    """In transformers 4.x, a method of the router chooses, without gradients and by biased scores within groups."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class DeepseekV3TopkRouter(nn.Module):
 
 
 class DeepseekV3MoE(nn.Module):
-    """5.0: a method of the block chooses."""
+    """In transformers 5.0, a method of the block chooses the experts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class Output(NamedTuple):
 
 
 class Model(nn.Module):
-    """Layer 0 is dense."""
+    """A decoder whose layer 0 is dense; each other layer has a block of the given class."""
 
     def __init__(self, block: type[nn.Module], layers: int = 3) -> None:
         super().__init__()

@@ -153,7 +153,7 @@ class NoKernelsTest(NoKernels, Cases):
 
     @over("right", "packed")
     def test_inference_first(self, model: Any, rollout: Rollout) -> None:
-        """Later passes write to memory that a pass under inference_mode has allocated."""
+        """A first pass under inference_mode allocates buffers to which later passes write, outside of it."""
         peer = copy.deepcopy(model)
         expected = self.by_hand(peer, rollout)
         with self.attached(model, rollout) as replay:

@@ -43,7 +43,8 @@ def chunks_in_flight(replay: Any) -> int:
 
 class FaultsTest(MegatronCase):
     def test_a_copy_of_an_attached_model_is_attached(self) -> None:
-        """The copy has the hooks and bound methods of the original."""
+        """A copy of an attached model has the hooks and bound methods of the original, and can be attached all the
+        same."""
         for inject in ("native", "fused"):
             with self.subTest(inject):
                 config = self.config()
@@ -440,7 +441,7 @@ class FetchingTest(unittest.TestCase):
 
 
 class StagedFaultsTest(Staged, FaultsTest):
-    """The same."""
+    """Runs the tests of FaultsTest with index buffers as on a GPU."""
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ class NoKernelsTest(NoKernels, MegatronTest):
         self.assertEqual(used[recorded].tolist(), ids[recorded].sort(1).values.tolist())
 
     def test_inference_first(self) -> None:
-        """Later passes write to memory that a pass under inference_mode has allocated."""
+        """A first pass under inference_mode allocates buffers to which later passes write, outside of it."""
         config = self.config()
         chunks = self.chunks(config)
         peers = copy.deepcopy(chunks)

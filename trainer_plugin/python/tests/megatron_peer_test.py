@@ -392,7 +392,7 @@ class MegatronTest(MegatronCase):
 
 
 class StagedMegatronTest(Staged, MegatronTest):
-    """The same."""
+    """Runs the tests of MegatronTest with index buffers as on a GPU."""
 
 
 if __name__ == "__main__":

@@ -242,7 +242,8 @@ class CallTest(unittest.TestCase):
         self.assertEqual(ends.reads, 1)
 
     def test_lengths_that_begin_step_was_told(self) -> None:
-        """Lengths are used if the boundaries include padding, and ignored if the real boundaries are given as well."""
+        """Lengths that begin_step got are used if the boundaries include padding, and ignored if the real boundaries
+        are given as well."""
         padded = {"format": "THD", "cu_seqlens": [0, 8, 16], "cu_seqlens_padded": [0, 8, 16], "total_rows": 16}
         real = padded | {"cu_seqlens": [0, 7, 12]}
         for called, told, counts in (
@@ -271,7 +272,7 @@ def expected_counts(sequences: Any, given: Any) -> Any:
 
 
 def told(sequence: trainer.FetchSequence) -> tuple[Any, ...]:
-    """The requests that a source gets."""
+    """Returns what a source is asked for a sequence."""
     made = _core.Sequence()
     sequence._fill(made, 1)
     check = (made.check_rows, made.check_crc) if made.has_token_check else None

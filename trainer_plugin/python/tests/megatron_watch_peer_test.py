@@ -77,7 +77,7 @@ def run_step(replay: Any, model: Any) -> list[torch.Tensor]:
 
 
 class Versioned(StepSource):
-    """A source whose samples have these weight versions."""
+    """A source that reports these weight versions for its samples."""
 
     def __init__(self, source: Any, weights: dict[str, Any]) -> None:
         super().__init__(source, cache_bytes=0)

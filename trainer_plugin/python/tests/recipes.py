@@ -20,7 +20,7 @@ def blocks() -> dict[str, str]:
 
 
 def lines(heading: str) -> list[str]:
-    """The options that a section tells to start a framework with: its block that is not Python."""
+    """Returns the options with which a section says to start a framework. They are its block that is not Python."""
     section = README.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
     return re.findall(r"^    (\S.*)$", section.split("```python")[0], re.MULTILINE)
 

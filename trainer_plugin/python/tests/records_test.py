@@ -39,7 +39,7 @@ def samples(index: int) -> list[str]:
 
 
 def routes(sample: str, rows: int) -> np.ndarray:
-    """[rows, MoE layers, K]"""
+    """Returns the routes [rows, MoE layers, K] of a sample; they depend only on its name."""
     rng = np.random.default_rng(list(sample.encode()))
     return rng.random((rows, LAYERS - 1, EXPERTS)).argpartition(TOP_K, axis=2)[:, :, :TOP_K].astype(np.int32)
 
@@ -172,7 +172,8 @@ class WriterTest(unittest.TestCase):
     def record(
         self, writer: RecordWriter, rank: dict[str, int], batches: int = len(MICRO_BATCHES), step: int = 0
     ) -> None:
-        """A recording pass, chunk after chunk."""
+        """Gives the writer what a rank records in one pass: micro-batch by micro-batch in one chunk, then in the
+        next."""
         for chunk in range(CHUNKS):
             for index in range(batches):
                 said = described(index, True)
@@ -276,7 +277,7 @@ class WriterTest(unittest.TestCase):
                 np.testing.assert_array_equal(rows, routes(name, len(rows)))
 
     def test_what_is_recorded_again_in_part(self) -> None:
-        """The samples of a micro-batch that no later one recorded again are still written."""
+        """If a later micro-batch records only some samples again, the others of the earlier one are still written."""
         run = Run()
 
         def body(collective: Collective, rank: dict[str, int]) -> Any:

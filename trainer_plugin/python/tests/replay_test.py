@@ -19,7 +19,7 @@ LENGTHS = (37, 600, 5)
 
 
 def routes(rng: np.random.Generator, rows: int) -> np.ndarray:
-    """Valid ids [rows, 4, 3]."""
+    """Returns random routes [rows, 4, 3] without an id twice in a row."""
     return rng.random((rows, 4, 300)).argpartition(2, axis=2)[:, :, :3].astype(np.int32)
 
 
@@ -191,7 +191,7 @@ class RouterTest(unittest.TestCase):
         self.indices = rng.random((20, 64)).argpartition(5, axis=1)[:, :6].astype(np.uint8)
 
     def reference(self, router: trainer.Router, logits: np.ndarray) -> np.ndarray:
-        """Probabilities [N, E] in float64."""
+        """Computes the expected probabilities [N, E] in float64."""
         x = logits.astype(np.float64)
         chosen = np.take_along_axis(x, self.indices.astype(np.int64), 1)
         if router.pre_softmax:

@@ -84,7 +84,7 @@ class Reading(Replay):
 
 
 class Far(CountingSource):
-    """Like a service's source."""
+    """A source whose rows are not in this process's memory, like those of a service."""
 
     keeps_rows = False
 

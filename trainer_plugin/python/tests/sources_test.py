@@ -29,7 +29,7 @@ class Sample:
 
     @property
     def recorded(self) -> np.ndarray:
-        """[T - 1] bool"""
+        """[T - 1] bool: True for rows that are not in `unrecorded`."""
         mask = np.ones(len(self.rows), bool)
         for begin, end in self.unrecorded:
             mask[begin:end] = False
@@ -62,7 +62,7 @@ class Scenario:
         return trainer.plan(self.geometry, micro_batch, rank=rank, split={"pipeline_size": self.pp}, **options)
 
     def local_rows(self, cp: int) -> list[tuple[int, int]]:
-        """(sequence, position) per local row."""
+        """Returns (sequence, position) for each local row."""
         rows = []
         for sequence, padded in enumerate(self.partition):
             half = padded // (2 * self.cp)

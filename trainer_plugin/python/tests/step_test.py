@@ -23,7 +23,7 @@ PLENTY = 1 << 30
 
 
 class CountingSource(trainer.LocalSource):
-    """Counts fetches that read something, as a service would; can be slow, block, or reject."""
+    """Counts the fetches that read something, as a service would. It can be made slow, be blocked, or reject."""
 
     def __init__(self, geometry: Any) -> None:
         super().__init__(geometry)

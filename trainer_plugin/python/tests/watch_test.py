@@ -62,13 +62,13 @@ def plan_of(described: MicroBatch) -> trainer.Plan:
 
 
 def counts(live: np.ndarray, replayed: np.ndarray, states: np.ndarray) -> np.ndarray:
-    """The counts of ops.compare."""
+    """Returns the counts that ops.compare would return."""
     common = (replayed[:, :, None].astype(int) == live[:, None, :]).any(2).sum(1)[states == trainer.REPLAYED]
     return np.array([len(common), (common < TOP_K).sum(), (common == 0).sum(), common.sum()])
 
 
 def run_step(watch: Watch, source: Any, described: MicroBatch, choices: list[np.ndarray]) -> Any:
-    """One micro-batch of one rank, with this choice of its routers."""
+    """Runs one micro-batch on one rank whose routers make these choices; returns the batch."""
     plan = plan_of(described)
     batch = source.fetch(plan, sequences=described.fetch)
     whole = MicroBatch({**described.layout, "sequences": [{"tokens": n} for n in LENGTHS]}, [])
@@ -144,7 +144,8 @@ class WatchTest(unittest.TestCase):
         self.assertIn("one_row_late", said)
 
     def test_drift_is_no_alarm(self) -> None:
-        """With weights that are versions apart, many rows have no expert in common with their record."""
+        """If the weights have drifted by some versions, many rows have no expert in common with their record. This
+        alone raises no alarm."""
         for noise in (0.3, 0.6, 1.0):
             for seed in range(3):
                 model = Model(seed)
@@ -273,7 +274,8 @@ class OnPolicyTest(unittest.TestCase):
         self.assertEqual(self.metrics(contract)["weight_version/mixed_ratio"], 2 / 3)
 
     def test_all_ranks_decide_alike(self) -> None:
-        """With sequence, context, pipeline and expert parallelism: most ranks hold rows of a single version."""
+        """Every rank rejects a sample of several versions, although most ranks hold rows of a single version. The
+        layout has sequence, context, pipeline and expert parallelism."""
         import routing_replay
 
         sys.path.insert(0, os.environ["ROUTING_REPLAY_CLIENT_TESTS"])

@@ -174,7 +174,7 @@ def make(function: Any, *arguments: Any) -> Handle:
 
 
 def give(function: Any, *arguments: Any) -> Any:
-    """The parsed JSON that a function returns."""
+    """Calls a function that returns JSON through its last argument, and returns the parsed JSON."""
     out = c_void_p()
     function(*arguments, byref(out))
     return take_json(out)
@@ -186,7 +186,7 @@ def take_json(out: c_void_p) -> Any:
 
 
 def text(value: Any) -> Text:
-    """A value as JSON text for a function."""
+    """Returns a value as JSON text, for an argument of a function."""
     return _native.text(json.dumps(value))
 
 
@@ -248,7 +248,7 @@ def invalid(field: str, what: str, reason: str = "FIELD", sample: Any = None) ->
 
 
 def unmet(where: str, why: str, *, sample: Any = None, **detail: Any) -> errors.FailedPreconditionError:
-    """where: the error's field"""
+    """Makes a FailedPreconditionError. where: its field"""
     detail |= {"code_name": "FAILED_PRECONDITION", "sample": sample if isinstance(sample, str) else None}
     return errors.FailedPreconditionError(f"{where}: {why}", field=where, **detail)
 

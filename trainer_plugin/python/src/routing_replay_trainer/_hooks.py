@@ -99,7 +99,7 @@ _HOOKED: weakref.WeakKeyDictionary[Any, PassHooks] = weakref.WeakKeyDictionary()
 
 
 def is_hooked(module: Any) -> bool:
-    """Whether an attached replay has its hooks on this module."""
+    """Returns True if an attached replay has its hooks on this module."""
     return module in _HOOKED
 
 
@@ -172,7 +172,8 @@ class Tally:
             self._calls = [torch.stack(self._calls).sum(0)]
 
     def repeat(self, layer: int, rows: torch.Tensor) -> None:
-        """rows: a tensor [] with the number of rows whose choice differed in the recompute"""
+        """Adds to the count of rows whose choice differed in a recompute. rows: the number, as a tensor [] on the
+        device"""
         self._repeated[layer] = rows + self._repeated.get(layer, 0)
 
     def count_into(self, counters: Counters) -> None:
@@ -244,12 +245,12 @@ class Binding:
         return answer
 
     def ids(self, answer: Answer, device: Any) -> torch.Tensor:
-        """[N, K] compact ids on the device."""
+        """Returns the compact ids [N, K] of the layer, on the device."""
         key = ("ids", answer.slot, device)
         return self._on(answer, key, lambda batch: batch.indices[answer.slot])
 
     def states(self, answer: Answer, device: Any) -> torch.Tensor:
-        """[N] uint8 on the device."""
+        """Returns the row states [N] uint8 of the pass, on the device."""
         return self._on(answer, ("states", device), lambda batch: batch.states)
 
     def _on(self, answer: Answer, key: Any, of: Callable[[Batch], Any]) -> torch.Tensor:

@@ -108,7 +108,7 @@ class Collective(Protocol):
     def size(self) -> int: ...
 
     def all_reduce_max(self, values: NDArray[np.int64], deadline: float) -> NDArray[np.int64]:
-        """The maximum of each value over all ranks; all must pass the same number of values."""
+        """Returns the maximum of each value over all ranks. All ranks must pass the same number of values."""
         ...
 
     def all_gather(self, data: bytes, deadline: float) -> list[bytes]:

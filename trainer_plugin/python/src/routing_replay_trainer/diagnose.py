@@ -161,7 +161,7 @@ class Watch:
 
 
 def _top_k(plan: Plan) -> int:
-    """The largest K of all layers."""
+    """Returns the largest K of all layers."""
     top_k = plan.described["geometry"]["top_k"]
     return max(top_k) if isinstance(top_k, list) else top_k
 

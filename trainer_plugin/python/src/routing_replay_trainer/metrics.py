@@ -145,7 +145,7 @@ def mismatch(
 
 
 def _host(values: Any, field: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """As doubles; accepts tensors that need a gradient, are on a device or of bfloat16."""
+    """Converts values to a numpy array of doubles. Tensors may need a gradient, be on a device, or be bfloat16."""
     if hasattr(values, "detach"):
         values = values.detach().double().cpu().numpy()
     try:

@@ -102,7 +102,7 @@ class Replayed(NamedTuple):
 
 
 def id_dtype(num_experts: int) -> torch.dtype:
-    """Dtype of index tensors: uint8 if E is at most 256, else uint16."""
+    """Returns the dtype of index tensors: uint8 if E is at most 256, else uint16."""
     return torch.uint8 if num_experts <= 256 else torch.uint16
 
 

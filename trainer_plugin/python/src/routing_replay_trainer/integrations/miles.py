@@ -21,7 +21,7 @@ before_log_prob, before_train_step = trainer.before_log_prob, trainer.before_tra
 
 
 def replay(args: Namespace) -> None:
-    """For `--custom-megatron-init-path`."""
+    """The function for miles' option `--custom-megatron-init-path`."""
     trainer.replay(args)
     _ask_router_replay()
 
@@ -43,7 +43,8 @@ def _ask_router_replay() -> None:
 
 
 async def generate(args: Namespace, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
-    """For `--custom-generate-function-path`. Your own function must call `publish` at its end, with each sample."""
+    """The function for miles' option `--custom-generate-function-path`. Your own function must call `publish` at its
+    end, with each sample."""
     from miles.rollout import sglang_rollout
 
     sample = await sglang_rollout.generate(args, sample, sampling_params)

@@ -42,7 +42,7 @@ _original = megatron_model_wrapper.get_forward_backward_func
 
 
 def _run(trainer: Any) -> Any:
-    """trainer: SkyRL's configuration of the trainer"""
+    """Opens the run. trainer: SkyRL's configuration of the trainer"""
     model = AutoConfig.from_pretrained(trainer.policy.model.path, trust_remote_code=True)
     return _shared.open_run(_run_name(trainer), Geometry.from_hf_config(model))
 

@@ -121,7 +121,7 @@ def _with_target(replay: Any, original: Any, ids: Any, arguments: tuple[Any, ...
 
 
 def routing(self: Any, *arguments: Any, **options: Any) -> Any:
-    """Router.routing"""
+    """Replaces the `routing` method of a router; calls the replacement for this router if it is attached."""
     return _ROUTINGS.get(self, type(self).routing)(self, *arguments, **options)
 
 

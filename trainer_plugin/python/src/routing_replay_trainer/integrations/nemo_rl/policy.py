@@ -29,7 +29,7 @@ def megatron_forward_backward(*, model: Any, use_router_replay: bool = False, **
 
 
 def _describe(micro: Any) -> dict[str, Any]:
-    """micro: a ProcessedMicrobatch"""
+    """Returns the arguments of `micro_batch`. micro: a ProcessedMicrobatch of NeMo-RL"""
     data, packed = micro.data_dict, micro.packed_seq_params
     tokens, lengths = data["input_ids"].cpu(), data["input_lengths"].tolist()
     columns = data["routed_experts"][..., 0, 0].tolist()
