@@ -56,7 +56,8 @@ class WordReader {
     if (word == kNothing) return std::nullopt;
     return ~word;
   }
-  // Works for all numbers: a value that equals kNothing in one of the two words does not in the other.
+  // Works for all numbers. The smallest int64 is kNothing as the first word, and the largest is kNothing as the second,
+  // but no value is kNothing as both. So both words are kNothing only if no rank had a value.
   std::optional<Extremes> Both() {
     const int64_t greatest = Next(), inverted = Next();
     if (greatest == kNothing && inverted == kNothing) return std::nullopt;
@@ -79,8 +80,8 @@ absl::Status Fail(Reason reason, absl::string_view field, absl::string_view what
                    {.reason = reason, .field = name, .sample = std::string(sample)});
 }
 
-// Ranks statuses from good to bad. Any order among the bad ones will do, as long as all ranks use the same; an unknown
-// status is the worst.
+// Orders statuses from good to bad. Any order among the bad ones will do, as long as all ranks use the same one; an
+// unknown status is the worst.
 constexpr int64_t kSourceFailed = 255;
 
 int64_t Badness(SampleStatus status) {

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using Decisions = std::vector<absl::StatusOr<StepDecision>>;
 constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
 
-// The decision of each rank after all rounds. If ranks fail, all of them fail in the same round.
+// Runs all rounds and returns the decision of each rank. If ranks fail, all of them fail in the same round.
 Decisions AgreeOnAll(const std::vector<absl::StatusOr<StepReport>>& seen) {
   std::vector<StepAgreement> ranks;
   for (const auto& step : seen) ranks.emplace_back(static_cast<int32_t>(ranks.size()), step);
@@ -39,7 +39,7 @@ Decisions AgreeOnAll(const std::vector<StepReport>& seen) {
   return AgreeOnAll(std::vector<absl::StatusOr<StepReport>>(seen.begin(), seen.end()));
 }
 
-// 16 ranks that all have every sample.
+// Returns the reports of 16 ranks, all of which have every sample.
 std::vector<StepReport> AllThere(MissingPolicy policy = MissingPolicy::kStrict, int32_t samples = 5) {
   StepReport step{.policy = policy, .geometry_fingerprint = 0xFEDCBA9876543210u};
   for (int32_t i = 0; i < samples; ++i) {
@@ -283,7 +283,7 @@ absl::StatusOr<StepDecision> Reference(const std::vector<StepReport>& seen) {
   return decision;
 }
 
-// Both versions, so that the oldest and the newest one of a rank are in order.
+// Sets both weight versions or neither, so that the oldest one of a rank is never above its newest one.
 SampleReport RandomSample(int32_t number, std::mt19937& random) {
   const auto rarely = [&random](int32_t times) { return random() % times == 0; };
   SampleReport seen{.sample = absl::StrCat("s", number)};

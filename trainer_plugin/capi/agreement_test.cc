@@ -22,7 +22,8 @@ using nlohmann::json;
 
 constexpr int32_t kRanks = 4;
 
-// Runs all rounds and computes each rank's reduction. Returns each rank's decision, or the code of its error.
+// Runs all rounds, with the maxima that the ranks would compute together. Returns the code of each rank's status, and
+// sets each rank's decision in `decisions`, if given.
 std::array<absl::StatusCode, kRanks> AgreeOnAll(const std::array<std::string, kRanks>& seen,
                                                 std::array<json, kRanks>* decisions = nullptr) {
   std::array<rrt_agreement*, kRanks> ranks{};
@@ -107,7 +108,8 @@ TEST(AgreementCapiTest, DecidesAtTheEndAndNothingIsPushedThen) {
   rr_object_free(agreement);
 }
 
-// Two stages of two layers each; one sequence of four tokens, if no other number is given, and a pad row.
+// Returns the plan of one of two pipeline stages, each of which has two layers. The micro-batch is one sequence of
+// `tokens` tokens; the rest of its five rows is padding.
 rrt_plan* Plan(int32_t stage, const char* sample, int64_t tokens = 4) {
   const json description = {{"geometry", {{"num_layers", 4}, {"num_experts", 16}, {"top_k", 1}}},
                             {"split", {{"pipeline_size", 2}}},

@@ -67,7 +67,7 @@ class TrainerCapiTest : public ::testing::Test {
     return rrt_fetch_new(plan_, &options, fetch);
   }
 
-  // The source has sample a, but not b.
+  // Returns a source that has sample a, but not b.
   rrt_source* NewSource() const {
     rrt_source* source = nullptr;
     EXPECT_DONE(rrt_local_source_new(Text(kGeometry), &source));
@@ -84,7 +84,7 @@ class TrainerCapiTest : public ::testing::Test {
     return rrt_local_source_add(source, Text("a"), {}, {}, &tensor, nullptr, 0);
   }
 
-  // Sample a is replayed, and b routes live.
+  // Checks that sample a is replayed, and that b routes live.
   void ExpectRealigned(const rrt_fetch* fetch) {
     std::vector<uint8_t> indices(BufferBytes(), 0xCD);
     std::vector<uint8_t> states(12, 9);
@@ -108,7 +108,7 @@ class TrainerCapiTest : public ::testing::Test {
     rr_free(records);
   }
 
-  // The bytes for a device give the same result.
+  // Checks that the bytes that are staged for a device give these indices and states, too.
   void ExpectStaged(const rrt_fetch* fetch, const std::vector<uint8_t>& indices, const std::vector<uint8_t>& states) {
     rrt_staged* staged = nullptr;
     rrt_staged_shape shape;

@@ -273,7 +273,7 @@ rr_error* rrt_step_cache_next(rrt_fetch* fetch, int64_t timeout_ms, int32_t* rea
     fetch->ended = false;
     auto slices = cached->Next(DeadlineAfter(Clock::Real().Now(), std::chrono::milliseconds(timeout_ms)));
     if (!slices.ok()) {
-      // No read of this fetch is in progress; giving up then takes the slices that exist.
+      // No read of this fetch is in progress, so the caller may give up now, and then gets the slices that were read.
       fetch->ended = true;
       return slices.status();
     }

@@ -61,8 +61,8 @@ namespace routing_replay::capi {
 using c_api::Result;
 using c_api::View;
 
-// Runs the body of every function that can fail. Unlike those of c_api.h, these functions may run while the process
-// forks.
+// Runs the body of every function that can fail. Unlike the functions of c_api.h, these may run while another thread
+// forks the process.
 template <typename Body>
 rr_error* Guard(Body&& body) noexcept {
   return c_api::NewError(c_api::WithoutExceptions([&]() -> c_api::CallEnd { return std::forward<Body>(body)(); }));
@@ -82,7 +82,7 @@ inline absl::Span<const uint8_t> Bytes(const void* data, size_t size) {
 // Converts the options of a fetch or an inspection.
 absl::StatusOr<trainer::FetchOptions> OptionsFrom(const rrt_fetch_options& options);
 std::vector<trainer::FetchSequence> SequencesFrom(const rrt_fetch_options& options);
-// The same, but with the sequences of the plan if `options` names none.
+// Like SequencesFrom, but returns the sequences of the plan if `options` names none.
 std::vector<trainer::FetchSequence> SequencesOf(const rrt_plan& plan, const rrt_fetch_options& options);
 absl::StatusOr<std::unique_ptr<rrt_fetch>> NewFetch(const rrt_plan& plan, const rrt_fetch_options& options);
 // Converts the records of a fetch's samples, without counts of rows.

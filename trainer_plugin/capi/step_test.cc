@@ -18,7 +18,7 @@ using nlohmann::json;
 
 constexpr char kGeometry[] = R"({"num_layers": 1, "num_experts": 8, "top_k": 2})";
 
-// {code, field} of an error, which it frees; null for none.
+// Returns {code, field} of an error and frees the error; returns null if there is no error.
 json Take(rr_error* error) {
   if (error == nullptr) return nullptr;
   const Failure failure(error);

@@ -21,7 +21,7 @@ absl::Status NcclStatus(ncclResult_t result) {
   return absl::UnavailableError(absl::StrCat("NCCL: ", ncclGetErrorString(result)));
 }
 
-// Their maxima over all ranks.
+// Replaces each word by its maximum over all ranks.
 absl::Status Reduce(std::vector<int64_t>& words, ncclComm_t ranks, cudaStream_t stream) {
   const size_t bytes = words.size() * sizeof(int64_t);
   void* device = nullptr;

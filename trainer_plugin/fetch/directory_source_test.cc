@@ -24,7 +24,7 @@ using ::testing::ElementsAre;
 constexpr int64_t kTokens[] = {300, 40, 9};
 constexpr int32_t kLayers = 3;
 
-// [rows][layers][K] in storage dtype.
+// Returns the ids of these rows as [rows][layers][K], one or two bytes each, as they are stored.
 std::vector<uint8_t> InStorage(const Geometry& geometry, const RandomRoutes& routes, RowRange rows) {
   std::vector<uint8_t> out;
   for (const int32_t id : routes.Tensor(rows)) {

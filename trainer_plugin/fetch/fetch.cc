@@ -27,7 +27,7 @@ absl::Status CheckTarget(const ReplayPlan& plan, const IndexBuffer& out) {
   return CheckTargets(layout, out.indices, out.states);
 }
 
-// `sink` collects into its StagedRows.
+// Reads these slices of the plan. `sink` puts the answer into the StagedRows that it was made for.
 absl::Status ReadSlices(Run& run, const ReplayPlan& plan, absl::Span<const int32_t> slices,
                         absl::Span<const FetchSequence> sequences, const FetchOptions& options, StagingSink& sink) {
   if (slices.empty()) return absl::OkStatus();

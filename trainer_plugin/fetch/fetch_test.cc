@@ -79,10 +79,10 @@ class ScriptedRun final : public Run {
   ReadRequest request_;
 };
 
-// Two sequences of four tokens and three rows on one rank that owns both layers.
+// Two sequences, each of four tokens and so three rows, on one rank that owns both layers.
 class FetchTest : public ::testing::Test {
  protected:
-  // Staged, then moved at once.
+  // Fetches twice: first into a staging buffer, then directly into an index buffer. Both must give the same rows.
   absl::StatusOr<StagedRows> Fetch(MissingPolicy missing) {
     const FetchOptions options{.missing = missing, .timeout = kTimeout};
     auto staged = FetchSlices(run_, plan_, sequences_, options);
@@ -166,7 +166,7 @@ TEST_F(FetchTest, ASampleTakenBackIsLiveThroughout) {
   EXPECT_THAT(StatesOf(staged), ElementsAre(kLive, kLive, kLive, kLive, kReplayed, kLive, kReplayed, kLive));
 }
 
-// As if the server had failed in the middle of the sample.
+// The record of sample 0 comes twice, as if its server had failed in the middle and another one had begun again.
 TEST_F(FetchTest, ASampleThatBeginsAgainIsStagedOnce) {
   run_.records = {{.index = 0, .status = SampleStatus::kOk},
                   {.index = 0, .status = SampleStatus::kOk, .unrecorded = {{0, 1}}},

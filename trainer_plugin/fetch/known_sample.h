@@ -18,7 +18,7 @@
 
 namespace routing_replay::trainer {
 
-// A sealed sample, with rows 0 … num_tokens − 2, that such a source has.
+// A sealed sample of a source without a server. It has rows 0 … num_tokens − 2.
 struct KnownSample {
   int64_t num_tokens = 0;
   std::vector<RowRange> unrecorded;      // Normal list.

@@ -24,7 +24,7 @@ TokenCheck CheckOf(const std::vector<uint32_t>& tokens, int64_t rows) {
   return {rows, Crc32c({reinterpret_cast<const uint8_t*>(tokens.data()), static_cast<size_t>(rows) * 4})};
 }
 
-// One sequence on each of the ranks of a pipeline of two and a context of two.
+// One sequence on a pipeline of two ranks with two context-parallel ranks each.
 class LocalSourceTest : public ::testing::TestWithParam<std::pair<int, int>> {
  protected:
   absl::Status Add(const LocalSample& sample) {
@@ -39,7 +39,7 @@ class LocalSourceTest : public ::testing::TestWithParam<std::pair<int, int>> {
             .partition = Partition::kZigzagPerDocument,
             .cp_size = 2};
   }
-  // The index buffer of a plan.
+  // Fetches the rows of a plan from the source, and returns the index buffer.
   static absl::StatusOr<std::vector<uint8_t>> Realigned(const LocalSource& source, const ReplayPlan& plan,
                                                         const BufferLayout& layout) {
     const auto staged = source.Fetch(plan, {{.sample = "s"}}, {});
@@ -130,7 +130,7 @@ TEST_P(LocalSourceTest, WhatARankRecordedItReplays) {
         recorded.AddRecorded({.sample = "s", .num_tokens = kTokens, .token_ids = tokens_}, 0, layout, map, buffer));
     ASSERT_OK_AND_ASSIGN(const auto again, Realigned(recorded, plan, layout));
     EXPECT_EQ(again, buffer);
-    // The source lacks the other rank's rows.
+    // The source has only the rows that this context-parallel rank recorded, not those of the other one.
     const ReplayPlan other =
         *MakeReplayPlan(geometry_, one_stage, PlanLayout(), {.pp_rank = 0, .rows = {.cp_rank = 1 - cp}});
     ASSERT_OK_AND_ASSIGN(const StagedRows staged, recorded.Fetch(other, {{.sample = "s"}}, {}));

@@ -136,7 +136,8 @@ absl::Status StagingSink::OnRecord(const SampleRecord& record) {
   out_.records[slice] = record;
   out_.records[slice].index = slice;
   const bool readable = record.status == SampleStatus::kOk;
-  // It is still the sample that was agreed on, but it has no tokens, so it falls back on every rank that passes tokens.
+  // A sample that has no tokens to compare is still the one on which the ranks agreed. It falls back on every rank that
+  // passes tokens, so the ranks do not differ.
   const bool uncompared = record.status == SampleStatus::kTokensNotKnown && options_.missing != MissingPolicy::kStrict;
   if (named.content_id && !uncompared && (!readable || record.content_id != *named.content_id)) {
     return NotAsAgreed(sequence, named, record);
@@ -195,7 +196,7 @@ int64_t ExpectedRows(const FetchSequence& sequence) {
 // Returns true if the sample may have only one token, and so no rows.
 bool MayHaveNoRows(const FetchSequence& sequence) { return !sequence.num_tokens && ExpectedRows(sequence) == kNoRows; }
 
-// Returns nothing if the sample has no rows.
+// Returns the row that an inspection requests; nothing if the sample has no rows.
 std::vector<RowRange> RowToAsk(const FetchSequence& sequence) {
   if (MayHaveNoRows(sequence)) return {RowRange::OfSize(0, 1)};
   const int64_t rows = ExpectedRows(sequence);

@@ -37,9 +37,9 @@ ReadRequest MakeReadRequest(const ReplayPlan& plan, absl::Span<const int32_t> sl
 
 // Collects the answer to MakeReadRequest. Pieces are staged one after the other as they arrive; with `into`, they are
 // moved to the index buffer at once instead, and get the offsets that they would have in a staging buffer. Live
-// sequences fall back. Under kStrict FAILED_PRECONDITION naming the first sample that cannot be replayed; under every
-// policy FAILED_PRECONDITION, field content_id, naming a sample whose content is not the agreed one. All arguments must
-// outlive the sink.
+// sequences fall back. All arguments must outlive the sink. It fails with FAILED_PRECONDITION
+//   under kStrict, naming the first sample that cannot be replayed
+//   under every policy, with field content_id, naming a sample whose content is not the one on which the ranks agreed
 class StagingSink final : public ReadSink {
  public:
   StagingSink(const ReplayPlan& plan, absl::Span<const int32_t> slices, absl::Span<const FetchSequence> sequences,
@@ -47,7 +47,7 @@ class StagingSink final : public ReadSink {
   absl::Status OnRecord(const SampleRecord& record) override;
   absl::Status OnPiece(const ReadPiece& piece) override;
   std::vector<uint8_t>* staging() override { return into_ == nullptr ? &out_.staging : nullptr; }
-  // With `into`: the size of all pieces so far.
+  // With `into`: returns the size of all pieces so far.
   int64_t moved() const { return moved_; }
 
   // Ends the fetch early: samples that are not complete become kNotReady, with `why` as their message.

@@ -62,7 +62,7 @@ class StepCacheTest : public ::testing::Test {
     EXPECT_OK(source_.Add({.sample = Name(sample)}, {.dtype = DType::kI32, .shape = {rows, 2, 2}}, bytes));
   }
 
-  // One document per sample; the rows of one rank of a context-parallel group of two.
+  // Returns the plan of one of two context-parallel ranks, for a micro-batch with one document per sample.
   ReplayPlan PlanOf(const std::vector<int32_t>& samples, int32_t cp = 0) const {
     MicroBatchLayout layout{.cu_seqlens_padded = {0}, .partition = Partition::kZigzagPerDocument, .cp_size = 2};
     for (const int32_t sample : samples) {
@@ -99,7 +99,7 @@ class StepCacheTest : public ::testing::Test {
     }
   }
 
-  // Gives what a fetch without a cache gives, whatever is cached.
+  // Checks that a fetch through the cache gives what a fetch without a cache gives, whatever is cached.
   void Check(const std::shared_ptr<StepCache>& cache, const std::vector<int32_t>& samples, int32_t cp = 0) {
     const ReplayPlan plan = PlanOf(samples, cp);
     const std::vector<FetchSequence> sequences = Sequences(samples);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int32_t kLayers = 8;
 
-// A model with that many experts, some popular and some not; layer 0 is dense.
+// E and K of a model. Its layer 0 is dense. Rollout makes some of the experts popular.
 struct Experts {
   int32_t num_experts;
   int32_t top_k;
@@ -39,7 +39,7 @@ constexpr LayerSplit kSplit{.num_layers = kLayers, .pipeline_size = 2};
 const PlanRank kRank{.pp_rank = 1, .rows = {.cp_rank = 1, .tp_rank = 0}};
 const std::vector<OwnedLayer> kOwned{{4, 3, 0}, {5, 4, 0}, {6, 5, 0}, {7, 6, 0}};
 
-// Scores of all tokens in all MoE layers; each token's are similar to those of the token before it.
+// The scores of all tokens in all MoE layers. The scores of a token are similar to those of the token before it.
 class Rollout {
  public:
   Rollout(const Experts& experts, const MicroBatchLayout& layout, unsigned seed)
@@ -150,7 +150,8 @@ INSTANTIATE_TEST_SUITE_P(Models, AlignmentTest,
                          ::testing::Values(Experts{8, 2}, Experts{16, 1}, Experts{60, 4}, Experts{64, 6},
                                            Experts{128, 8}, Experts{256, 8}));
 
-// Many more than 1 % of the tokens have no expert in common, and that alone is no misalignment.
+// When weights have drifted, the record and the live choice of many more than 1 % of the tokens have no expert in
+// common. That alone is no misalignment.
 TEST_P(AlignmentTest, DriftIsNoMisalignment) {
   for (unsigned seed = 0; seed < 3; ++seed) {
     Rollout rollout(GetParam(), Packed(), seed);
@@ -207,7 +208,7 @@ TEST_P(AlignmentTest, AWrongLayoutIsNamed) {
   EXPECT_EQ(alignment.rows.mistakes.front(), "rows_of_tp_rank_0");
 }
 
-// One of three samples is wrong, and one of four layers.
+// First one of three samples is wrong, then one of four layers.
 TEST_P(AlignmentTest, APartThatIsLostIsFound) {
   Rollout rollout(GetParam(), Packed(), 9);
   const std::vector<RouteIds> recorded = rollout.Recorded();
@@ -231,7 +232,7 @@ TEST_P(AlignmentTest, APartThatIsLostIsFound) {
   EXPECT_EQ(alignment.layer_id, 5);
 }
 
-// If all ways fit equally badly, the best one is best by chance.
+// If all known mistakes fit equally badly, the best one is best by chance, and must not be named.
 TEST_P(AlignmentTest, ARecordOfOtherRowsHasNoName) {
   for (unsigned seed = 20; seed < 24; ++seed) {
     const RouteIds live = Rollout(GetParam(), Packed(), seed).Live(Packed(), kRank, 0.1F);

@@ -82,7 +82,8 @@ class Comparison {
  public:
   explicit Comparison(const AlignmentInput& input) : input_(input) {}
 
-  // How well one local row fits in one slot, if rows or layers were assigned in this way.
+  // Returns how many experts the router of layer slot `slot` chose for this local row that the record has for `row` in
+  // MoE layer `ordinal`.
   Fit Pair(const LocalRow& row, int64_t local_row, std::optional<int32_t> ordinal, int32_t slot) const {
     if (row.state != RowState::kReplayed || !ordinal) return {};
     const RouteIds& recorded = input_.recorded[row.sequence];
@@ -110,8 +111,8 @@ class Comparison {
     return total;
   }
 
-  // Returns what `own.common` of one slot would be by chance, if each row were compared with the records of the other
-  // rows; computed from the frequency of each expert.
+  // Returns what `own.common` of one slot would be by chance, that is, if each row were compared with the records of
+  // the other rows. Computed from the frequency of each expert.
   double ChanceOf(const RowWay& rows, int32_t layer_id, int32_t slot, const Fit& own) const {
     const std::optional<int32_t> ordinal = input_.geometry.FindOrdinal(layer_id);
     if (own.pairs < 2) return static_cast<double>(own.common);

@@ -1,11 +1,11 @@
 // The JSON names of the fields of the layout's structs, and their allowed values. To add a field, add it here only.
 //
 // Each struct has a function Fields(field, of), which calls
-//   field("name", of.member)            for a field of the member's type; an enum is one of its ChoicesOf
-//   field("name", of.member, Bounds)    for a number, or each of a list, that is checked before it is used
-//   field("name", of.member, Choices)   for one of named values
-// Readers, checks and writers are such `field`s. What a field means stands at its struct; rrt_plan_new in
-// routing_replay/trainer/capi.h lists all of them for users.
+//   field("name", of.member)            for most fields; the values of an enum are those of its ChoicesOf
+//   field("name", of.member, Bounds)    for a number, or a list of numbers, with bounds that are checked before use
+//   field("name", of.member, Choices)   for a field that is one of these named values
+// `field` is an object that reads, checks or writes fields, such as FieldReader or FieldWriter. The meaning of a field
+// is explained in its struct; rrt_plan_new in routing_replay/trainer/capi.h lists all fields for users.
 #ifndef TRAINER_PLUGIN_LAYOUT_FIELDS_H_
 #define TRAINER_PLUGIN_LAYOUT_FIELDS_H_
 

@@ -69,8 +69,8 @@ class Random {
   std::mt19937 random_;
 };
 
-// Each layer is in exactly one chunk, chunks follow each other v outer and p inner, and the place of a layer leads back
-// to it.
+// Checks that each layer is in exactly one chunk: the chunks, by virtual stage v and then by pipeline rank p, follow
+// each other without a gap.
 void ExpectCovers(const LayerTable& table) {
   int32_t next = 0;
   for (int32_t v = 0; v < table.virtual_stages(); ++v) {

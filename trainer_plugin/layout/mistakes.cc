@@ -256,7 +256,7 @@ class LayerCatalogue {
     }
   }
 
-  // Adds the correct layers with each one replaced.
+  // Adds the mistake that replaces each correct layer by `change` of that layer.
   void AddEach(const Mistake& mistake, const Mistake& reversed, const std::function<int32_t(int32_t layer)>& change) {
     std::vector<int32_t> layers = right();
     for (int32_t& layer : layers) layer = change(layer);

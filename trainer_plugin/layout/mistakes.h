@@ -23,7 +23,7 @@ struct Mistake {
 struct RowWay {
   std::vector<std::string> mistakes;  // All mistakes that lead to these rows in this layout.
   std::string what;
-  // The inverse: the mistake that was made if the model has these rows and the rows of the correct way were replayed.
+  // The opposite mistake: the one that was made if the model has these rows, but the correct rows were replayed.
   Mistake reversed;
   std::vector<LocalRow> rows;
 };
@@ -39,10 +39,11 @@ struct LayerWay {
   std::vector<int32_t> layers;  // Decoder layer ids; a mistake may lead to dense layers or to ids that do not exist.
 };
 
-// The same for the layers of a rank, or of one of its chunks. Fails with the errors of LayerTable and OwnedMoeLayers.
+// Returns the correct layers of a rank, or of one of its chunks, first, and then each mistake that leads to other
+// layers. Fails with the errors of LayerTable and OwnedMoeLayers.
 absl::StatusOr<std::vector<LayerWay>> LayerWays(const Geometry& geometry, const LayerSplit& split,
                                                 const PlanRank& rank);
-// For a rank whose split is unknown: only mistakes in numbering layers.
+// The same for a rank whose split is unknown: includes only mistakes in numbering layers.
 std::vector<LayerWay> LayerWays(const Geometry& geometry, const std::vector<OwnedLayer>& layers);
 
 }  // namespace routing_replay::trainer

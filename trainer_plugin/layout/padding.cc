@@ -121,7 +121,7 @@ absl::StatusOr<std::vector<int64_t>> PadEach(const UnpaddedBatch& batch, int64_t
 
 int64_t Sum(const std::vector<int64_t>& lengths) { return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); }
 
-// Rows must be a multiple of this number, so that zigzag over CP and then SP can divide them evenly.
+// Returns the number of which rows must be a multiple, so that first zigzag over CP and then SP can divide them evenly.
 int64_t SliceUnit(const UnpaddedBatch& batch) {
   return Times(ZigzagUnit(batch.cp_size), batch.sequence_parallel ? batch.tp_size : 1);
 }
@@ -203,9 +203,9 @@ absl::StatusOr<int64_t> SequenceRows(int64_t rows, const MegatronPadding& option
                  absl::StrCat(*options.sequence_length, " is below ", rows, " padded rows"));
 }
 
-// Zigzag per document with cu_seqlens, else per sequence; per sequence too with use_per_sequence_balancing, as in
-// get_batch_on_this_cp_rank. The kind of CP communication (p2p, all_gather, a2a, a2a+p2p with hierarchical groups)
-// changes none of this.
+// As in get_batch_on_this_cp_rank, CP is zigzag over each document if there are cu_seqlens and no
+// use_per_sequence_balancing, else zigzag over each sequence. The kind of CP communication (p2p, all_gather, a2a,
+// a2a+p2p with hierarchical groups) changes none of this.
 Prediction Predict(const UnpaddedBatch& batch, const MegatronPadding& options) {
   const bool documents = options.packed && !options.per_sequence_balancing;
   const Partition partition = documents ? Partition::kZigzagPerDocument : Partition::kZigzagPerSequence;
@@ -437,7 +437,7 @@ Multiple LowPrecisionMultiple(Multiple multiple, const MsSwiftPadding& options) 
   return older ? std::max<int64_t>(Times(so_far, 8), 16) : Times(so_far, 16);
 }
 
-// The length to which pull request 8393 pads.
+// Returns the length to which pull request 8393 pads; nothing if its rule does not apply.
 Multiple HybridEpLength(const MsSwiftPadding& options) {
   if (!options.pull_request_8393 || options.dispatcher != "hybridep") return std::nullopt;
   return options.seq_length ? options.seq_length : options.max_length;

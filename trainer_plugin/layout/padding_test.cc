@@ -69,7 +69,8 @@ TEST(Padding, VerlFp8) {
               ElementsAre(HasSubstr("sample 0 is stretched to 16 rows"), HasSubstr("sample 2 is stretched to 480")));
   EXPECT_THAT(short_last.hazards[1], HasSubstr("verl's packing raises"));
   EXPECT_OK(BuildRowMap(short_last.layout, {.cp_rank = 1}));
-  // Chunks of 9 rows on 8 ranks for a sample of 64 rows: only one of these is on the last rank.
+  // Padding stretches the second sample to 16 chunks of 9 rows, but only 64 rows exist for it without FP8. The first
+  // chunks of ranks 0 to 6 take 63 of them, so a single row is left for the first chunk of rank 7.
   ASSERT_OK_AND_ASSIGN(const auto one_left, PredictPadding(Batch({1904, 60}, 8, 1, false), VerlPadding{.fp8 = true}));
   EXPECT_THAT(one_left.layout.cu_seqlens_padded, ElementsAre(0, 1904, 2048));
   EXPECT_THAT(one_left.hazards, ElementsAre(HasSubstr("repeats one row silently")));
@@ -79,7 +80,7 @@ TEST(Padding, VerlContiguousHasALeastWindow) {
   const VerlPadding options{.contiguous = true, .min_local_rows = 5};
   ASSERT_OK_AND_ASSIGN(const auto prediction, PredictPadding(Batch({1}, 2, 1, false), options));
   EXPECT_EQ(prediction.layout.total_rows, 10);
-  // 5 local rows, which tp does not divide.
+  // There are 5 local rows, and tp_size = 2 does not divide 5.
   ASSERT_OK_AND_ASSIGN(const auto odd, PredictPadding(Batch({1}, 2, 2, true), options));
   EXPECT_THAT(odd.hazards, ElementsAre(HasSubstr("not a multiple of tp_size = 2")));
   EXPECT_THAT(BuildRowMap(odd.layout, {}), Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
@@ -160,7 +161,7 @@ TEST(Padding, HybridEpOverridesTheOtherRules) {
   ASSERT_OK_AND_ASSIGN(const auto prediction, PredictPadding(batch, options));
   EXPECT_EQ(prediction.layout.total_rows, 100);
   EXPECT_THAT(prediction.hazards, ElementsAre(HasSubstr("pads the whole model input")));
-  // The length may not be a multiple of what CP and SP require.
+  // The length need not be a multiple of what CP and SP require: 100 is not a multiple of 2 · cp · tp here.
   ASSERT_OK_AND_ASSIGN(const auto uneven, PredictPadding(Batch({10}, 2, 8, true), options));
   EXPECT_THAT(uneven.hazards, ElementsAre(HasSubstr("not every batch"), HasSubstr("pads the whole model input"),
                                           HasSubstr("not a multiple of tp_size = 8")));

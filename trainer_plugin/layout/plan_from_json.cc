@@ -45,7 +45,7 @@ absl::StatusOr<Geometry> GeometryFromJson(const Json& json, absl::string_view pa
   return Geometry::Create(options);
 }
 
-// Returns nothing if the description has none.
+// Returns the split of a description; nothing if it has none.
 absl::StatusOr<std::optional<LayerSplit>> SplitFromJson(const Json* json, const Geometry& geometry) {
   if (json == nullptr) return std::nullopt;
   LayerSplit split{.num_layers = geometry.num_layers()};
@@ -138,7 +138,7 @@ absl::Status PlaceInRun(Geometry run, const std::set<int32_t>& may_lack, Describ
   return absl::OkStatus();
 }
 
-// Uses all fields of the rank except `rows`.
+// Decides the layers of this rank. Uses all fields of `rank` except `rows`.
 absl::StatusOr<DescribedLayers> LayersFrom(const LayerFields& fields, const PlanRank& rank) {
   const auto geometry = GeometryFromJson(*fields.geometry, "geometry");
   if (!geometry.ok()) return InNamesOfDescription(geometry.status());
@@ -164,7 +164,7 @@ absl::StatusOr<DescribedLayers> LayersFrom(const LayerFields& fields, const Plan
   return described;
 }
 
-// Field name for errors about the whole description.
+// The parts of a description, read and checked, from which the plan is made.
 struct Description {
   DescribedLayers layers;
   DescribedMicroBatch micro_batch;

@@ -225,7 +225,7 @@ TEST(PlanFromJson, ARunWithoutHashLayers) {
   EXPECT_EQ(PlanOf(description)["layers"][0], (Json{{"layer", 2}, {"ordinal", 2}, {"chunk", 0}}));
   description["run_geometry"] = {{"num_layers", 6}, {"num_experts", 64}, {"top_k", 4}, {"moe_layers", {2, 3, 4, 5}}};
   EXPECT_EQ(PlanOf(description)["layers"], (Json{{{"layer", 2}, {"ordinal", 0}, {"chunk", 0}}}));
-  // On a rank whose model has no such layers.
+  // A rank that owns none of the hash layers need not list them as native.
   description.erase("native_layers");
   description["rank"] = {{"pp", 1}};
   EXPECT_THAT(LayersOf(PlanOf(description)), ::testing::ElementsAre(3, 4, 5));
@@ -257,7 +257,7 @@ TEST(PlanFromJson, TheLiveModelBearsTheSplitOutOrStandsAlone) {
   EXPECT_EQ(PlanOf(alone)["mtp_layers"], 1);
   alone["rank"]["chunk"] = 2;
   EXPECT_EQ(GetErrorDetail(PlanFromJson(alone.dump()).status())->field, "rank.chunk");
-  // The next nine layers, as if there were no virtual stages.
+  // The second chunk of the model has the layers that follow those of the first, as if there were no virtual stages.
   description["rank"]["model"][1]["layer_numbers"] = {10, 11, 12, 13, 14};
   const auto differs = PlanFromJson(description.dump());
   EXPECT_EQ(GetErrorDetail(differs.status())->field, "rank.model");

@@ -45,8 +45,9 @@ struct DescribedPlan {
   std::vector<int64_t> last_rows() const;
 };
 
-// INVALID_ARGUMENT (kField) naming a field that is missing, unknown or of the wrong kind, and the errors of
-// MakeReplayPlan and the functions before it, with the description's names. null counts as absent.
+// Makes the plan for a description in JSON. A field that is null counts as absent. Fails with INVALID_ARGUMENT (kField)
+// naming a field that is missing, unknown or of the wrong kind, and with the errors of LayerTable::Create,
+// OwnedMoeLayers, MakeReplayPlan and the functions that they call; fields then have the names of the description.
 absl::StatusOr<DescribedPlan> DescribedPlanFromJson(absl::string_view description);
 nlohmann::ordered_json PlanToJson(const DescribedPlan& plan);
 // Returns JSON on one line. Sample names may be any bytes; bytes that are not UTF-8 are replaced.
@@ -62,11 +63,12 @@ struct DescribedMicroBatch {
   // Hazards of the named policy, and the first difference between its prediction and what was passed.
   std::vector<std::string> warnings;
 };
-// Fails with the errors of the function above. Whether the rows are valid is checked only by BuildRowMap.
+// Fails with the errors that DescribedPlanFromJson has for "micro_batch". Whether the rows are valid is checked only by
+// BuildRowMap.
 absl::StatusOr<DescribedMicroBatch> MicroBatchFromJson(const nlohmann::json& json);
 // The layout as "micro_batch" states it, without its sequences.
 nlohmann::ordered_json LayoutToJson(const MicroBatchLayout& layout);
-// "micro_batch.padding", at `path`.
+// Reads "micro_batch.padding"; errors name its fields below `path`.
 absl::StatusOr<PaddingPolicy> PaddingPolicyFromJson(const nlohmann::json& json, absl::string_view path);
 
 // What `rrctl plan --explain` draws, from a description:
@@ -75,10 +77,15 @@ absl::StatusOr<PaddingPolicy> PaddingPolicyFromJson(const nlohmann::json& json, 
 //  "rank": {"pp": 1, "chunk": null, "cp": 0, "tp": 0, "local_rows": 4, "rows_to_read": 4, "bytes_to_read": 336,
 //           "index_bytes": 336, "padded_bytes": 0},
 //  "warnings": []}
-// layers: one entry per chunk of each pipeline rank. rows: what every rank holds of each sample, and then its padding
-// (with an explicit partition only this rank, because the positions of other ranks are unknown); tp null: all tp ranks.
-// at: local rows "begin:end" or "begin:end:step". A sample without a name is "#" and its index. Ranges are half-open.
-// INVALID_ARGUMENT also for more than 4096 ranks.
+//
+//   layers   one entry per chunk of each pipeline rank
+//   rows     what every rank holds of each sample, and then its padding. With an explicit partition only what this rank
+//            holds, because the positions of other ranks are unknown
+//   sample   "#" and its index if the sample has no name
+//   tp       null: the entry is true for all tp ranks
+//   at       local rows "begin:end" or "begin:end:step"
+//
+// Ranges are half-open. Fails as DescribedPlanFromJson does, and with INVALID_ARGUMENT for more than 4096 ranks.
 absl::StatusOr<nlohmann::ordered_json> ExplainFromJson(absl::string_view description);
 
 // Judges whether the record fits the ids of the rank's routers, which are their live choice or what they replayed

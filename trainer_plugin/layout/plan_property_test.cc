@@ -38,7 +38,7 @@ bool AreAll(const std::vector<int>& counts, int count) {
   return std::all_of(counts.begin(), counts.end(), [count](int i) { return i == count; });
 }
 
-// How often each recorded row of each MoE layer is in a plan: [ordinal][sequence][row].
+// Counts how often each recorded row of each MoE layer is in a plan: [ordinal][sequence][row].
 class Planned {
  public:
   explicit Planned(const Configuration& of) {
@@ -69,8 +69,8 @@ class Planned {
   std::vector<std::vector<std::vector<int>>> times_;
 };
 
-// The slices are exactly the rows that the map replays, as normal lists, and the bytes are right for all layers: u8 up
-// to 256 experts, else u16.
+// Checks that the slices are exactly the rows that the row map replays, as normal lists, and that the plan's bytes are
+// right for all layers: one byte per id up to 256 experts, else two.
 void ExpectReadsWhatItReplays(const ReplayPlan& plan, const Configuration& of) {
   std::vector<std::vector<int>> wanted;
   for (const SequenceShape& shape : of.layout.sequences) wanted.emplace_back(shape.tokens);
@@ -102,7 +102,7 @@ void ExpectReadsWhatItReplays(const ReplayPlan& plan, const Configuration& of) {
   ASSERT_EQ(plan.bytes_to_read, bytes);
 }
 
-// The layers of one virtual stage, with E and K of the model.
+// Checks that the plan has exactly the MoE layers of this range, with the E and K of the model.
 void ExpectLayersOfTheChunk(const ReplayPlan& plan, const Configuration& of, LayerRange range) {
   std::vector<LayerRouting> routing;
   std::vector<int32_t> ids;
@@ -116,7 +116,8 @@ void ExpectLayersOfTheChunk(const ReplayPlan& plan, const Configuration& of, Lay
   ASSERT_EQ(plan.routing, routing);
 }
 
-// All tp · cp · pp ranks, for each virtual stage or for a whole rank.
+// Checks that the plans of all tp · cp · pp ranks together read each row of each layer. Makes one plan per virtual
+// stage or, if not `by_chunk`, one per rank.
 void ExpectEachRowAndLayerPlanned(const Configuration& of, bool by_chunk) {
   ASSERT_OK_AND_ASSIGN(const LayerTable table, LayerTable::Create(of.split));
   ASSERT_OK_AND_ASSIGN(const Geometry geometry, Geometry::Create(of.model));

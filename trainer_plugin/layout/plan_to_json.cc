@@ -131,7 +131,8 @@ std::vector<Held> HeldRows(const RowMap& map, size_t sequences) {
   return held;
 }
 
-// Sorted by sequence, then by rank. With an explicit partition, only the positions of this rank are known.
+// Lists which rows each rank holds, sorted by sequence and then by rank. With an explicit partition it lists only this
+// rank, because the positions of the others are unknown.
 absl::StatusOr<OrderedJson> RowsToJson(const DescribedPlan& described) {
   const MicroBatchLayout& layout = described.layout;
   const bool alone = layout.partition == Partition::kExplicit;

@@ -35,7 +35,7 @@ std::vector<Trainer> Trainers() {
            4}};
 }
 
-// 2^20 tokens of 128 samples, packed and zigzag.
+// Returns a micro-batch of 2^20 rows: 128 packed samples, each divided over CP as zigzag.
 MicroBatchLayout Layout(const Trainer& trainer) {
   constexpr int64_t kSamples = 128, kLength = 8192;
   MicroBatchLayout layout{.cu_seqlens_padded = {0},
@@ -51,7 +51,7 @@ MicroBatchLayout Layout(const Trainer& trainer) {
   return layout;
 }
 
-// Bytes of ids, summed over all ranks.
+// Returns how many bytes of ids all ranks together plan to read.
 int64_t PlannedBytes(const Trainer& trainer) {
   const LayerTable table = *LayerTable::Create(trainer.split);
   const MicroBatchLayout layout = Layout(trainer);
@@ -67,8 +67,10 @@ int64_t PlannedBytes(const Trainer& trainer) {
   return bytes;
 }
 
-// "| Qwen3-30B-A3B, tp 4 cp 2 pp 2 | 25.2 | 1.00 | 32.0 | 64.0 | 128.0 |": MB that a rank needs of 2^20 tokens, then
-// what is shipped over what is needed. A framework ships every layer's column of every token to every rank.
+// Returns the line of the README's table for this trainer, such as
+//   | Qwen3-30B-A3B, tp 4 cp 2 pp 2 | 25.2 | 1.00 | 32.0 | 64.0 | 128.0 |
+// First the MB that one rank needs of 2^20 tokens; then how many times the needed bytes are sent by our plans, and by
+// frameworks that send all layers of all tokens to every rank as int16, int32 and int64.
 std::string TableLine(const Trainer& trainer) {
   const int64_t ranks = int64_t{trainer.tp} * trainer.cp * trainer.split.pipeline_size;
   int64_t rows = 0;

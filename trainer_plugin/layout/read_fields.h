@@ -66,7 +66,7 @@ class FieldReader {
     if (object_.Find(name) != nullptr && object_.status().ok()) Take(ParseHybridPattern(text), value);
   }
 
-  // The error of the object, else of its texts.
+  // Returns the error of the JSON object; if it has none, the first error of parsing a layout or a hybrid pattern.
   absl::Status status() const { return object_.status().ok() ? status_ : object_.status(); }
 
  private:

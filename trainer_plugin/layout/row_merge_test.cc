@@ -22,8 +22,8 @@ std::vector<RowMap> MapsOf(const MicroBatchLayout& layout) {
   return maps;
 }
 
-// One document of 13 tokens over two context ranks: rows 0 … 3 and, without a route for the last token, 12 on the
-// first.
+// One document of 13 tokens, all of which have a route, over two context-parallel ranks. The first rank has rows 0 … 3
+// and 12, the second one rows 4 … 11.
 MicroBatchLayout ThirteenTokens() {
   return {
       .sequences = {{.tokens = 13, .recorded_rows = 13}}, .cu_seqlens_padded = {0, 16}, .total_rows = 16, .cp_size = 2};
@@ -60,8 +60,8 @@ TEST(MergeRows, NamesWhatNoRankHas) {
   EXPECT_THAT(detail.missing_rows, ElementsAre(RowRange{0, 4}, RowRange{12, 13}));
 }
 
-// Merging undoes the distribution: each merged row comes from a local row that shows just this row in the reference,
-// and all rows of all ranks are merged or are copies.
+// Merging undoes the distribution of rows over ranks. Each merged row comes from a local row that, by the reference,
+// shows exactly this row; and every replayed local row of every rank is either merged or listed as a copy.
 TEST(MergeRowsProperty, ReverseMapOfTheRowMap) {
   RandomLayouts layouts(62);
   for (int trial = 0; trial < LayoutTrials(); ++trial) {

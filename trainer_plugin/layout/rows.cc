@@ -44,8 +44,8 @@ absl::Status CheckSequence(const SequenceShape& sequence, size_t index, int64_t 
   return reject(Reason::kShape, absl::StrCat(sequence.tokens, " tokens", first, " in ", padded_length, " padded rows"));
 }
 
-// The multiple that a span must be to be divided over CP ranks: zigzag keeps two chunks per rank, contiguous one; a
-// span of only padding needs just one.
+// Returns the number of chunks into which a span is divided over CP ranks; its rows must be a multiple of this number.
+// Zigzag gives each rank two chunks, contiguous one. For a span of padding alone, one per rank is enough.
 int64_t CpUnit(const MicroBatchLayout& layout, bool padding_alone) {
   const bool zigzag =
       layout.partition == Partition::kZigzagPerDocument || layout.partition == Partition::kZigzagPerSequence;

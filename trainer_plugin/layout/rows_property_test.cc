@@ -58,13 +58,13 @@ TEST(RowMapProperty, AllRanksTogetherCoverEachRow) {
   }
 }
 
-// A partition of the stream given as positions is the same as the partition itself.
+// If a partition of the stream is given as a list of positions, the row map is that of the partition itself.
 TEST(RowMapProperty, ExplicitPositionsReproducePartitions) {
   RandomLayouts layouts(33);
   for (int trial = 0; trial < LayoutTrials() / 10; ++trial) {
     MicroBatchLayout layout = layouts.Next();
     layout.tokens_per_sample.reset();
-    // In the stream as a single sequence, the row is the position.
+    // If the whole stream is taken as a single sequence, the number of a row is its position.
     if (layout.format != TokenFormat::kThd || layout.partition == Partition::kZigzagPerDocument) continue;
     const MicroBatchLayout all_tokens{.sequences = {{layout.total_rows, layout.total_rows}},
                                       .cu_seqlens_padded = {0, layout.total_rows},

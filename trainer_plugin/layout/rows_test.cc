@@ -8,7 +8,8 @@ namespace {
 using routing_replay::testing::Fails;
 using ::testing::ElementsAre;
 
-// "0:3" row 3 of sequence 0 replayed, "0:3u" unrecorded, "." a pad.
+// Returns a word for each local row: "0:3" if it replays row 3 of sequence 0, "0:3u" if that row is unrecorded, "." for
+// a pad.
 std::vector<std::string> Words(const MicroBatchLayout& layout, const RowRank& rank) {
   const auto map = BuildRowMap(layout, rank);
   if (!map.ok()) return {map.status().ToString()};
@@ -21,7 +22,7 @@ std::vector<std::string> Words(const MicroBatchLayout& layout, const RowRank& ra
   return words;
 }
 
-// Rows of a layout with one sequence, by number.
+// For a layout with one sequence: returns the number of the row that each local row shows, -1 for a pad.
 std::vector<int64_t> Numbers(const MicroBatchLayout& layout, const RowRank& rank) {
   const auto map = BuildRowMap(layout, rank);
   EXPECT_OK(map);
@@ -178,7 +179,7 @@ TEST(BuildRowMap, SamplesOfAStreamAreUnflattened) {
                           .total_rows = 8,
                           .tokens_per_sample = 4};
   EXPECT_THAT(Words(layout, {}), ElementsAre("0:0", "2:0", "0:1u", "2:1", "1:0", "2:2", "1:1", "2:3u"));
-  // One sample or less: there is nothing to divide.
+  // The rank has only one sample, so nothing is un-flattened.
   layout.tokens_per_sample = 8;
   EXPECT_THAT(Words(layout, {}), ElementsAre("0:0", "0:1u", "1:0", "1:1", "2:0", "2:1", "2:2", "2:3u"));
   layout.tokens_per_sample = 4;

@@ -57,7 +57,8 @@ struct SampleDecision {
   SampleStatus status = SampleStatus::kOk;  // The worst status of all ranks; kUnspecified: a source failed.
   std::optional<int64_t> missing_on;        // The lowest rank on which the sample is missing.
   bool missing_everywhere = false;
-  // Known from the ranks that have the sample.
+  // The values on which the ranks that have the sample agree, and the extremes of their weight versions. Not set if no
+  // rank knows them.
   std::optional<int64_t> num_tokens;
   std::optional<int64_t> revision;
   std::optional<uint64_t> content_id;
@@ -84,13 +85,20 @@ class StepAgreement {
 
   // The words of the next round; empty after the decision or an error.
   absl::Span<const int64_t> words() const { return words_; }
-  // Takes the maxima of words() over all ranks. An error ends the agreement. These errors are FAILED_PRECONDITION and
-  // the same on all ranks: kVersionMismatch if ranks run different versions of this protocol; kGeometryMismatch; kField
-  // if ranks differ in policy, number of samples or their order, or if a rank cannot take part; kRowCount, kOldRevision
-  // or kConflictingRows, naming the sample and both values, if ranks differ in num_tokens, revision or content_id.
-  // Under kStrict also: the reason of the status of the first missing sample, naming sample, status and rank. These
-  // errors are of this rank alone: the error that it passed as its step; INVALID_ARGUMENT (kLength) for a wrong number
-  // of words, after which the agreement can go on; FAILED_PRECONDITION (kField) if the agreement has ended.
+  // Takes the maxima of words() over all ranks. An error ends the agreement.
+  //
+  // These errors are the same on all ranks, and FAILED_PRECONDITION:
+  //   kVersionMismatch if ranks run different versions of this protocol
+  //   kGeometryMismatch if ranks have different geometries
+  //   kField if ranks differ in policy, in the number of samples or in their order, or if a rank cannot take part
+  //   kRowCount, kOldRevision or kConflictingRows if ranks differ in num_tokens, revision or content_id; the message
+  //     names the sample and both values
+  //   under kStrict, the Reason for the status of the first missing sample; the message names sample, status and rank
+  //
+  // These errors concern this rank alone:
+  //   the error that it passed as its step
+  //   INVALID_ARGUMENT (kLength) for a wrong number of words, after which the agreement can go on
+  //   FAILED_PRECONDITION (kField) if the agreement has ended
   absl::Status Push(absl::Span<const int64_t> reduced);
   // FAILED_PRECONDITION (kField) if the last round is not done yet, or if a round failed.
   absl::StatusOr<StepDecision> decision() const;

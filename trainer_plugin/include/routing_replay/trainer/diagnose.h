@@ -33,7 +33,7 @@ struct Explanation {
   bool exact() const { return matched == compared; }
 };
 
-// Ids in row-major order, int32, unused slots -1.
+// Expert ids in row-major order; a slot without an id holds -1.
 struct RouteIds {
   int64_t rows = 0;
   int32_t layers = 0;
@@ -53,13 +53,17 @@ absl::StatusOr<std::vector<RouteIds>> JoinPieces(const Geometry& geometry, const
 // other tokens or layers, it has hardly more experts in common with the live choice than by chance. So the measure is
 // how far the share of common experts is above chance,
 //
-//   kept = (share in common - chance) / (1 - chance)        chance: of the same rows, each with another row's record
+//   kept = (share - chance) / (1 - chance)
+//
+//   share: of the experts, how many the record and the live choice have in common
+//   chance: what this share would be if each row were compared with the record of another row
 //
 // which is 1 for equal weights and 0 for unrelated rows, whatever E, K and popular experts there are. Neighbouring
 // tokens are slightly related (about 0.2 in deep layers of Mixtral, arXiv 2401.04088, table 5).
 
-// Used as two limits: if weights have only drifted, the plan's `kept` is above this value; and a known mistake is named
-// only if its `kept` exceeds the plan's by more than this value (if AlignmentInput::replayed, by any amount).
+// A limit with two uses. If weights have only drifted, `kept` of the plan is above this value. And a known mistake is
+// named only if its `kept` exceeds that of the plan by more than this value (if AlignmentInput::replayed, by any
+// amount).
 inline constexpr double kLeastKept = 0.25;
 // With fewer (row, layer) pairs to compare, nothing is concluded.
 inline constexpr int64_t kLeastPairs = 64;
@@ -74,7 +78,8 @@ struct Alignment {
   // The best explanation: "none" if no known mistake's measure exceeds that of the plan by more than kLeastKept.
   Explanation rows;
   Explanation layers;
-  // The sequence whose record fits the plan worst, and the layer, over all sequences. Absent if no rows were compared.
+  // The sequence whose record fits the plan worst, and the layer that fits worst, over all sequences. Not set if no
+  // rows were compared.
   std::optional<int32_t> sequence;
   std::optional<int32_t> layer_id;
 };

@@ -1,7 +1,7 @@
 // Fetches the rows of a plan from the service.
 //
 //   plan ─FetchInto─▶ index buffer and row states
-//   plan ─FetchSlices─▶ StagedRows ─PlanRealign─▶ what a device realigns, or Realign
+//   plan ─FetchSlices─▶ StagedRows ─PlanRealign─▶ RealignPlan, for Realign (on the CPU) or PackPlan (for a GPU)
 #ifndef ROUTING_REPLAY_TRAINER_FETCH_H_
 #define ROUTING_REPLAY_TRAINER_FETCH_H_
 
@@ -24,7 +24,7 @@ namespace routing_replay::trainer {
 // geometry (kGeometryMismatch); the errors of Run::Read; under kStrict, FAILED_PRECONDITION that names the first sample
 // that cannot be replayed. Under kLive and kDrop, DEADLINE_EXCEEDED and UNAVAILABLE are not errors: samples that were
 // not read completely get the status kNotReady and fall back. Exception: a sample on whose content the ranks have
-// agreed may not fall back.
+// agreed must not fall back, so the fetch fails.
 absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                        const FetchOptions& options);
 

@@ -130,7 +130,7 @@ class LayerTable {
   LayerRange range(int32_t pp_rank, int32_t chunk) const { return ranges_[pp_rank * virtual_stages_ + chunk]; }
 
   const MtpPlacement& mtp() const { return mtp_; }
-  // MTP layers of this chunk.
+  // The number of MTP layers in this chunk.
   int32_t mtp_layers(int32_t pp_rank, int32_t chunk) const {
     return pp_rank == mtp_.pp_rank && chunk == mtp_.chunk ? mtp_.layers : 0;
   }

@@ -47,11 +47,12 @@ struct MegatronPadding {
 
 // verl (Megatron backend): verl/models/mcore/util.py and verl/utils/megatron/router_replay_utils.py.
 //
-// With a = tp · cp · (2 if zigzag and cp > 1), and rounding up; the last sample also gets the padding of the stream:
-//   packed (preprocess_thd_engine, preprocess_packed_seqs): each sample to a multiple of a, with FP8 of lcm(16, a); the
-//     stream to a multiple of a · 128 with FP8, of the bucket, and to cp · min_local_rows;
-//   rectangle (preprocess_bshd_engine): the longest sample to a multiple of a; with FP8 to one of lcm(16, a) such that
-//     B · length is a multiple of tp · cp · 128.
+// Let a = tp · cp · (2 if zigzag and cp > 1).
+//   Packed (preprocess_thd_engine, preprocess_packed_seqs): each sample is padded to a multiple of a (with FP8: of
+//     lcm(16, a)). Then the last sample is padded until the length of the stream is a multiple of a (with FP8: of
+//     a · 128) and of the bucket, and at least cp · min_local_rows.
+//   Rectangle (preprocess_bshd_engine): the longest sample is padded to a multiple of a; with FP8 to a multiple of
+//     lcm(16, a) such that B · length is a multiple of tp · cp · 128.
 // Recorded rows must be T or T - 1.
 struct VerlPadding {
   bool packed = true;                     // (use_remove_padding) True: packed (THD). False: a rectangle.
@@ -87,9 +88,9 @@ struct MilesPadding {
 
 // SkyRL: skyrl/backends/skyrl_train/distributed/megatron/token_metadata.py.
 //
-// Packed: each sample is padded to a multiple of the alignment given below. Rectangle: the longest sample is. Samples
-// arrive in a left-padded rectangle, whose padding is removed with the attention mask before packing. A sample may have
-// at most T recorded rows.
+// Packed: each sample is padded to a multiple of SkyRlPackedAlignment. Rectangle: the longest sample is padded to a
+// multiple of SkyRlUnpackedAlignment. Samples arrive in a left-padded rectangle, whose padding is removed with the
+// attention mask before packing. A sample may have at most T recorded rows.
 struct SkyRlPadding {
   enum class Release : uint8_t {
     kMain = 0,
@@ -118,9 +119,10 @@ struct NemoRlPadding {
 
 // ms-swift (Megatron-SWIFT): swift/megatron/utils/utils.py get_padding_to, swift/template/base.py.
 //
-// Packed: each sample to a multiple of 2 · cp (not at all for cp = 1), then documents of 2 · cp rows (of one row for
-// cp = 1) up to a multiple of padding_to. Rectangle: the longest sample to a multiple of padding_to, then of 2 · cp.
-// Recorded rows must be T or T - 1. INVALID_ARGUMENT (kShape) if the documents end before the end of the stream.
+// Packed: each sample is padded to a multiple of 2 · cp (not at all if cp = 1). Then padding documents of 2 · cp rows
+// (of one row if cp = 1) follow until the stream is a multiple of MsSwiftPaddingTo. Rectangle: the longest sample is
+// padded to a multiple of MsSwiftPaddingTo, and then of 2 · cp. Recorded rows must be T or T - 1. INVALID_ARGUMENT
+// (kShape) if the documents end before the end of the stream.
 struct MsSwiftPadding {
   enum class Release : uint8_t {
     kMain = 0,
@@ -178,8 +180,9 @@ std::optional<std::string> FirstDifference(const PaddingPrediction& predicted, c
 // largest ratio · cp · (2 if cp > 1)).
 int64_t MilesMaxLength(const UnpaddedBatch& batch, const MilesPadding& options);
 
-// SkyRL: the multiple to which a sample's length is padded. get_packed_seq_align_size: a = tp · (2 · cp if cp > 1),
-// with FP8 lcm(a, 16 · cp). get_unpacked_seq_align_size: tp, with FP8 lcm(tp, 16).
+// SkyRL: return the multiple to which a sample's length is padded.
+//   packed (get_packed_seq_align_size): a = tp · (2 · cp if cp > 1); with FP8 lcm(a, 16 · cp)
+//   rectangle (get_unpacked_seq_align_size): tp; with FP8 lcm(tp, 16)
 int64_t SkyRlPackedAlignment(const UnpaddedBatch& batch, bool fp8);
 int64_t SkyRlUnpackedAlignment(const UnpaddedBatch& batch, bool fp8);
 // Returns true if this value of the `fp8` option turns FP8 on (is_fp8_enabled): any value except "", none, null, no,
@@ -192,15 +195,16 @@ struct NemoRlMultiples {
   int64_t packed = 1;                // The multiple for the pack: divisor · (2 · cp if cp > 1) · (tp under SP).
   std::optional<int64_t> packed_to;  // With pipeline parallelism: the length of every pack.
 };
-// The divisor is the largest of 128 (blockwise), 32 (mxfp8), 16 (other FP8) and 128 (HybridEP).
+// The divisor is 128 (blockwise FP8, or HybridEP), 32 (mxfp8) or 16 (other FP8), the largest that applies. If none
+// applies, `packed` is 1.
 // INVALID_ARGUMENT (kShape) unless make_sequence_length_divisible_by is a multiple of (2 · cp if cp > 1) · (tp under
 // SP).
 absl::StatusOr<NemoRlMultiples> GetNemoRlMultiples(const UnpaddedBatch& batch, const NemoRlPadding& options);
 
-// ms-swift: get_padding_to, the multiple to which the total rows are padded; nothing if no rule applies. The rules, in
-// order:
-//   tp under SP, times cp (not 2 · cp), times 128 (blockwise), 32 (mxfp8) or 16 (any FP8 or FP4 format); fused
-//   attention: at least 64 times the product of the first two; then hybridep.
+// ms-swift: returns the multiple to which the total rows are padded (get_padding_to); nothing if no rule applies.
+//   With p = (tp under SP) · cp (not 2 · cp), the multiple is p, or p · 128 (blockwise), p · 32 (mxfp8) or p · 16 (any
+//   other FP8 or FP4 format). With fused attention it is at least p · 64. Under pull request 8393, the length of
+//   hybridep replaces all of this.
 std::optional<int64_t> MsSwiftPaddingTo(const UnpaddedBatch& batch, const MsSwiftPadding& options);
 
 }  // namespace routing_replay::trainer

@@ -125,9 +125,9 @@ struct RealignInput {
   // For each sequence, its rows without a route (a normal list). They become kUnrecorded even if they are staged. For a
   // sequence that falls back to live routing, list all its rows.
   absl::Span<const std::vector<RowRange>> unrecorded;
-  // For each sequence, the row of its last token if this row shall take filler ids as a kPad, else -1; empty: -1 for
-  // all. Filler is used only if the row is kUnrecorded in the row map and not listed in `unrecorded`. This is safe
-  // because no next-token loss depends on the last token.
+  // For each sequence, the row of its last token if this row may become a kPad with filler ids, else -1. An empty span
+  // means -1 for all sequences. The row becomes a kPad only if it is kUnrecorded in the row map and not listed in
+  // `unrecorded`. This is safe because no next-token loss depends on the last token.
   absl::Span<const int64_t> last_rows = {};
 };
 
@@ -183,7 +183,8 @@ absl::Status Realign(const BufferLayout& layout, const RealignPlan& plan, absl::
 // At the end, PlanRows makes the checks that PlanRealign would make for staged pieces, and FinishRealign writes filler
 // and states.
 
-// Moves the ids of a piece to the local rows that show them. The read must have checked the piece. `bytes`: its cuts.
+// Moves the ids of a piece to the local rows that show them. The read must have checked the piece. `bytes`: the
+// cuts of the piece, one after the other.
 // Requires that CheckTargets returned OK.
 void MovePiece(const BufferLayout& layout, const ShownRows& rows, const StagedPiece& piece,
                absl::Span<const uint8_t> bytes, absl::Span<uint8_t> indices);
@@ -233,7 +234,7 @@ PackedPlanSize SizeOfPackedPlan(const BufferLayout& layout, const RealignPlan& p
 // INVALID_ARGUMENT (kLength) if `out` is too short or not aligned; nothing is written then.
 absl::Status PackPlan(const BufferLayout& layout, const RealignPlan& plan, absl::Span<uint8_t> out);
 
-// Executes a packed plan on the CPU in the way a device does. Buffers as for Realign.
+// Executes a packed plan on the CPU in the way a device does. The buffers are those of Realign.
 void RealignPacked(const uint8_t* packed, const uint8_t* staging, uint8_t* indices, RowState* states);
 
 }  // namespace routing_replay::trainer

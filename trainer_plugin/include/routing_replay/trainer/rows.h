@@ -43,8 +43,8 @@ enum class Partition : uint8_t {
   kExplicit = 4,               // As RowRank::positions says.
 };
 
-// BSHD only: the position at the router of the row with local row number s and sequence number b. (Megatron's
-// TopKRouter.routing does logits.view(-1, E) on [s, b, E].)
+// BSHD only: which position at the router the local row s of sequence b has. (Megatron's TopKRouter.routing does
+// logits.view(-1, E) on [s, b, E].)
 enum class RowOrder : uint8_t {
   kSequenceMajor = 0,  // s·B + b: hidden states are [s, b, h], as in Megatron.
   kBatchMajor = 1,     // b·S + s
@@ -172,7 +172,7 @@ struct RecordRun {
 };
 
 struct SequenceMerge {
-  // Cover rows 0 … recorded_rows - 1 exactly once, ascending.
+  // Runs that together cover rows 0 … recorded_rows - 1 exactly once, in ascending order.
   std::vector<RecordRun> runs;
   // Further copies of these rows, ascending. There are copies on tensor-parallel ranks without sequence parallelism,
   // which all see the whole CP slice, and in explicit partitions that repeat rows.

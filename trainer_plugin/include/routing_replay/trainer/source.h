@@ -84,7 +84,7 @@ class Source {
   virtual ~Source() = default;
 
   virtual const Geometry& geometry() const = 0;
-  // As FetchSlices; options.wait and timeout are ignored.
+  // Does what FetchSlices does with a service, but ignores options.wait and options.timeout.
   absl::StatusOr<StagedRows> Fetch(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                    const FetchOptions& options) const;
   // Fetches only the slices at these positions in plan.slices; none may be of a live sequence.
@@ -168,8 +168,8 @@ class LocalSource final : public Source {
 // service.
 
 // Keeps only the index in memory. The rows of a sample are read from its file when they are fetched, and are not kept.
-// New exports may be written to the directory meanwhile: an open source still finds its files after the next export,
-// but after the second one only those of samples that have not changed. Immutable.
+// New exports may be written to the directory meanwhile. After one more export, an open source still finds all of its
+// files; after a second one, it finds only the files of samples that have not changed. Immutable.
 //
 // A fetch can also fail with DATA_LOSS (kChecksum), naming a sample whose file was changed after it was written, and
 // with INVALID_ARGUMENT, naming a sample whose file never matched the index. A fetch for another producer than that of
