@@ -26,7 +26,7 @@ done
 wheels=${build:-build/release}/wheels/dist
 deploy/build_wheels.sh --no-install ${build:+--build "$build"} --out "$wheels" >/dev/null
 
-# python_of VERSION: prints an interpreter that runs; a name on PATH may be a shim that does not.
+# python_of VERSION: prints an interpreter that runs; a name on PATH may be a shim that does not run.
 python_of() {
   local candidate
   for candidate in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python3; do

@@ -8,7 +8,7 @@
 
 namespace routing_replay::testing {
 
-// One row: the K probabilities of `ids`, in slot order.
+// Returns, for one row, the probabilities of the K experts in `ids`, in slot order.
 std::vector<double> ReferenceProbs(const trainer::RouterConfig& config, const std::vector<double>& logits,
                                    const std::vector<int>& ids);
 
@@ -16,7 +16,7 @@ std::vector<double> ReferenceProbs(const trainer::RouterConfig& config, const st
 std::vector<double> ReferenceGradient(const trainer::RouterConfig& config, const std::vector<double>& logits,
                                       const std::vector<int>& ids, const std::vector<double>& grad_probs);
 
-// The ids of a live choice, best first; ties go to the lower id. `bias` is [E] or empty.
+// Returns the ids of the experts that a live choice takes, best first; ties go to the lower id. `bias` is [E] or empty.
 std::vector<int> ReferenceLiveChoice(const trainer::RouterConfig& config, const std::vector<double>& logits,
                                      const std::vector<double>& bias);
 

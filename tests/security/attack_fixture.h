@@ -18,7 +18,8 @@
 namespace routing_replay::testing {
 
 inline constexpr int64_t kMiB = 1 << 20;
-// The memory beside the budget that OPERATING.md promises, for this server's longest messages.
+// How much memory the server may take in addition to its budget: what OPERATING.md promises for the longest messages
+// that this server accepts.
 inline constexpr int64_t kBound = 339 * kMiB;
 inline constexpr std::chrono::seconds kPatience(20);
 inline constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;

@@ -43,7 +43,7 @@ class ClientFiles {
   bool has_identity_ = false;
 };
 
-// Like OpenRun of guarded_server.h.
+// The geometry of the runs that OpenRun of guarded_server.h opens.
 inline Geometry SmallGeometry() {
   return *Geometry::Create({.num_layers = 1, .moe_layer_ids = {0}, .num_experts = {4}, .top_k = {1}});
 }

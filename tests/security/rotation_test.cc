@@ -23,7 +23,8 @@ absl::Status AppendOnce(Run& run, Appender& appender, const std::string& sample)
   return (*read)[0].record.status == SampleStatus::kOk ? absl::OkStatus() : absl::DataLossError("not read");
 }
 
-// Calls of every kind: a long stream, reads, calls without retries, and new clients.
+// Clients that make calls of every kind until they are stopped: appends on a long stream, reads, calls that are not
+// retried, and the calls of a new client in each round.
 class Clients {
  public:
   explicit Clients(const ClientOptions& options) : client_(*Client::Connect(options)) {

@@ -75,7 +75,8 @@ inline Block MakeBlock(const Scenario& s, int32_t sequence, RowRange window, Cod
   return codec == Codec::kRaw ? std::move(raw) : Transcode(s.geometry, raw.view(), codec);
 }
 
-// Stages `rows` of all local layers, cut into pieces of several layers wherever bit offsets allow it.
+// Stages `rows` of all local layers. At random, a layer joins the piece of the layer before it, if the bit offsets of
+// both are equal.
 inline void StageRows(Scenario& s, int32_t sequence, const Block& block, RowRange rows, std::mt19937& random) {
   for (int32_t slot = 0; slot < s.layout.num_layers(); ++slot) {
     const int32_t ordinal = s.layout.ordinal(slot);

@@ -46,7 +46,7 @@ def golden_source(path: Path) -> dict[str, str]:
 
 
 def recorded() -> dict[str, list[str]]:
-    """By project: the versions or commits whose recorded output is used."""
+    """Returns, by project, the versions or commits whose recorded output the tests use."""
     found: dict[str, set[str]] = {}
     for path in GOLDEN.rglob("*.zst"):
         source = golden_source(path)
@@ -64,7 +64,7 @@ def recorded() -> dict[str, list[str]]:
 
 
 def shown() -> dict[str, dict[str, list[str]]]:
-    """By project and version: what the last run of its tests has shown (tests/peers/common/support.py)."""
+    """Returns, by project and version, what the last run of its tests showed (tests/peers/common/support.py)."""
     found: dict[str, dict[str, list[str]]] = {}
     for line in text("tests/peers/passed.txt").splitlines():
         project, version, what, changed = line.split("\t")
@@ -79,7 +79,7 @@ def oldest_vllm() -> str:
 
 
 def peers() -> list[tuple[str, ...]]:
-    """(tested, by recorded form, untested) per project, including projects for which nothing passed."""
+    """Returns a row (project, tested, by recorded form, untested) for each project, even if no test of it passed."""
     by, tested = recorded(), shown()
     untested = {
         "vLLM": f"GPUs; others from {oldest_vllm()} on, by the fields of their answers",

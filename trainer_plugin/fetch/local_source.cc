@@ -83,7 +83,7 @@ std::vector<int64_t> LocalRowsOf(absl::Span<const LocalRow> row_map, int32_t seq
   return local;
 }
 
-// Rows that no local row shows.
+// Returns the rows of the sequence that no local row shows.
 std::vector<RowRange> Missing(const std::vector<int64_t>& local) {
   std::vector<RowRange> ranges;
   for (int64_t row = 0; row < static_cast<int64_t>(local.size()); ++row) {

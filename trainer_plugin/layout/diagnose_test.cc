@@ -51,7 +51,7 @@ bool SameRow(const LocalRow& a, const LocalRow& b) {
   return replayed == (b.state == RowState::kReplayed) && (!replayed || (a.sequence == b.sequence && a.row == b.row));
 }
 
-// The names of the way that gives these rows; empty if there is none.
+// Returns the mistakes that lead to these rows, or "none" for the correct rows; empty if nothing known leads to them.
 std::vector<std::string> MistakesOf(const MicroBatchLayout& layout, const RowRank& rank,
                                     const std::vector<LocalRow>& rows) {
   const auto ways = RowWays(layout, rank);
@@ -103,14 +103,14 @@ TEST(RowWaysTest, BatchMajorRows) {
   ExpectMistake(Rectangle(), rank, Rows(wrong, rank, 8), "batch_major_sliced_per_sequence");
 }
 
-// Ids that no known mistake explains are not attributed to one.
+// Rows in an order that no known mistake produces are attributed to none.
 TEST(RowWaysTest, UnknownRowsAreOfNoMistake) {
   std::vector<LocalRow> observed = Rows(Packed(), {}, 10);
   std::reverse(observed.begin(), observed.end());
   EXPECT_TRUE(MistakesOf(Packed(), {}, observed).empty());
 }
 
-// MistakesOf for layers.
+// Does for layers what MistakesOf does for rows.
 std::vector<std::string> MistakesOfLayers(const Geometry& geometry, const LayerSplit& split, const PlanRank& rank,
                                           const std::vector<int32_t>& layers) {
   const auto ways = LayerWays(geometry, split, rank);
@@ -152,7 +152,7 @@ TEST(LayerWaysTest, VirtualStagesIgnored) {
   EXPECT_THAT(MistakesOfLayers(geometry, split, {}, observed), Contains("chunks_side_by_side"));
 }
 
-// All pairs of a mistake of rows and a mistake of layers, found from the ids alone.
+// Makes every pair of a mistake in rows and a mistake in layers, which must be found from the ids alone.
 TEST(JudgeAlignmentTest, PairsOfMistakesAreFoundInTheIds) {
   const Geometry geometry = Moonlight();
   const LayerSplit split{.num_layers = 27, .pipeline_size = 2, .first_stage_layers = 13};

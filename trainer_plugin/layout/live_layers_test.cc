@@ -64,7 +64,8 @@ TEST_F(LiveLayersTest, NumbersThatCannotBe) {
                 Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
   }
   EXPECT_THAT(LiveDifference(geometry_, table_, 2, {}), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
-  // How an MTP layer looks if it is mistaken for one of the decoder.
+  // An MTP layer that is listed as a decoder layer: its layer_number starts at 1 again, and the decoder layer with this
+  // number is dense.
   EXPECT_THAT(std::string(OwnedMoeLayers(geometry_, std::vector<LiveChunk>{{{1}}}).status().message()),
               HasSubstr("does it belong to MTP?"));
 }

@@ -94,7 +94,7 @@ TEST(PaddingProperty, RowsOfEveryPolicyAreCovered) {
   EXPECT_GT(cut, LayoutTrials() / 2);
 }
 
-// If any boundary is one row off, that difference is named.
+// If any boundary is one row off, FirstDifference names the sample or document that ends there.
 TEST(PaddingProperty, AChangedBoundaryIsNamed) {
   RandomPolicies random(42);
   for (int trial = 0; trial < LayoutTrials(); ++trial) {

@@ -168,7 +168,7 @@ std::vector<int> LayersOf(const Json& plan) {
   return ids;
 }
 
-// Moonlight's 27 layers, written out: 1 … 8 and 18 … 22 on the first of two ranks.
+// Moonlight's 27 layers with all stages written out. The first of two ranks has the MoE layers 1 … 8 and 18 … 22.
 Json WithLayout() {
   Json description = Moonlight();
   description["split"] = {{"pipeline_size", 2}, {"layout", "Et*9|t*9|t*5|t*4mL"}, {"mtp_num_layers", 1}};
