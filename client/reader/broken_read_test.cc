@@ -29,7 +29,7 @@ class BrokenReadTest : public testing::ServedReadTest {
   Messages Serve(const ReadRequest& request) {
     return ServedReadTest::Serve(request, random_() % 2 ? Codec::kRaw : Codec::kPacked, 1 + random_() % 9);
   }
-  // Takes the first `count` messages; then the server fails.
+  // Passes the first `count` messages to `read`, and then reports that the server failed.
   static absl::Status TakeSome(ReadChecker& read, const Messages& served, size_t count) {
     for (size_t i = 0; i < count; ++i) {
       if (absl::Status status = read.OnMessage(served.messages[i]); !status.ok()) return status;
@@ -47,8 +47,8 @@ class BrokenReadTest : public testing::ServedReadTest {
   std::mt19937_64 random_{3};
 };
 
-// Whatever breaks, and however often, the sink gets what one undisturbed read gives. Codecs and message sizes differ
-// from server to server.
+// However often servers fail in the middle of a read, the sink gets the same samples as from one read without failures.
+// Each server uses a random codec and message size.
 TEST_F(BrokenReadTest, BreaksAreNotSeen) {
   int64_t breaks = 0;
   for (int round = 0; round < 400; ++round) {
@@ -99,7 +99,7 @@ TEST_F(BrokenReadTest, NoSampleComesTwice) {
   }
 }
 
-// The record of a later server replaces that of an earlier one.
+// If a sample changes between two servers' answers, the record of the later server replaces the earlier one.
 TEST_F(BrokenReadTest, AChangedSampleIsReadAsItIsNow) {
   const ReadRequest request{.samples = {{.sample = "a"}, {.sample = "b"}}};
   PlaneCollector rows(geometry_, request, *LayerOrdinals(geometry_, {}));

@@ -27,7 +27,7 @@ std::vector<int32_t> PlaneCollector::LayerIds() const {
 }
 
 absl::Status PlaneCollector::OnRecord(const SampleRecord& record) {
-  // A second record of a sample replaces the first.
+  // A second record of the same sample replaces the first one and the rows that came with it.
   if (!samples_.empty() && samples_.back().record.index == record.index) samples_.pop_back();
   SamplePlanes& sample = samples_.emplace_back();
   sample.record = record;

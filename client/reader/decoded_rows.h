@@ -17,11 +17,11 @@ struct SamplePlanes {
   Buffer ids;                  // Empty if the ids were written to the caller's memory.
 };
 
-// Takes records and pieces that ReadChecker has checked, in its order.
+// Receives the records and pieces that a ReadChecker has checked, in the order in which the ReadChecker passes them on.
 class PlaneCollector final : public ReadSink {
  public:
-  // `ordinals` are those of the request's layers. `out`: one buffer per sample for its ids; empty: own buffers. Both
-  // must outlive the collector.
+  // `ordinals`: the ordinals of the request's layers. `out`: one buffer per sample, to which its ids are written; if
+  // `out` is empty, the collector allocates buffers. The request and the buffers must outlive the collector.
   PlaneCollector(const Geometry& geometry, const ReadRequest& request, std::vector<int32_t> ordinals,
                  std::vector<absl::Span<uint8_t>> out = {});
 
@@ -36,7 +36,7 @@ class PlaneCollector final : public ReadSink {
   int32_t id_bytes() const { return id_bytes_; }
   std::vector<int32_t> LayerIds() const;
   std::vector<SamplePlanes>& samples() { return samples_; }
-  // Returns the samples in the form of Run::ReadRows. Not for ids in the caller's memory.
+  // Returns the samples as Run::ReadRows does. Must not be called if `out` was given.
   std::vector<SampleRows> ToRows() const;
   // Size of the ids of `rows` rows in bytes.
   int64_t BytesOf(int64_t rows) const { return layers() * rows * top_k_ * id_bytes_; }

@@ -122,7 +122,8 @@ TEST_F(ReadCheckerTest, ALateRecordTakesTheSampleBack) {
   const auto second = std::find_if(messages.messages.begin() + 1, messages.messages.end(),
                                    [](const ReadResponse& m) { return !m.records.empty(); });
   std::vector<ReadResponse> lost(messages.messages.begin(), messages.messages.begin() + 3);
-  // The message still has bytes of the sample; they no longer count.
+  // The third message has pieces of the sample, and a second record that says that the sample is lost. The pieces must
+  // be ignored.
   lost.back().records.push_back({.index = 0, .status = SampleStatus::kLost, .message = "damaged"});
   lost.insert(lost.end(), second, messages.messages.end());
   PlaneCollector rows(geometry_, request, *LayerOrdinals(geometry_, {}));
@@ -157,7 +158,8 @@ TEST_F(ReadCheckerTest, ADenseLayerCannotBeAsked) {
   EXPECT_THAT(LayerOrdinals(geometry_, {77}), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
 }
 
-// The layout of numpy arrays: ids side by side, short rows filled up with zeros.
+// PlaneCollector lays ids out as numpy arrays need them: the rows of a layer one after the other, and rows of layers
+// with a smaller K filled up with zeros.
 TEST_F(ReadCheckerTest, PlanesHoldIdsSideBySide) {
   record_.unrecorded = {{70, 90}};
   for (const Codec codec : {Codec::kRaw, Codec::kPacked}) {

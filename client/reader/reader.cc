@@ -99,7 +99,8 @@ void ReadStream::Receive() {
   while (queue_.Next(&tag, &ok)) OnEvent(static_cast<Tag>(NumberOf(tag)), ok);
 }
 
-// Only one operation is open at a time, so that nothing is left when the call has finished.
+// Handles the end of an operation, and starts the next one. Only one operation is open at a time, so none is left when
+// the call has finished, and the queue can be shut down.
 void ReadStream::OnEvent(Tag tag, bool ok) {
   if (tag == kFinished) {
     {
@@ -110,7 +111,8 @@ void ReadStream::OnEvent(Tag tag, bool ok) {
     queue_.Shutdown();
     return;
   }
-  // If the request could not be sent, the status is available only after the server's messages were read.
+  // A failed operation means that the call has ended, so ask for its status. But if sending the request failed, the
+  // status is available only after the server's messages were read: go on receiving.
   if (!ok && tag != kSent) {
     call_->Finish(&grpc_status_, QueueTag(kFinished));
     return;

@@ -85,7 +85,8 @@ class Formatter final : public CLI::Formatter {
   }
 };
 
-// Fields of errors about the command line, named as in ClientOptions or as flags. Servers do not use these names.
+// Returns true if an error with this field is about the command line: the field is a flag, or is named as in
+// ClientOptions. Servers do not use these names.
 bool IsOfTheCommandLine(absl::string_view field) {
   constexpr absl::string_view kSettings[] = {"endpoint", "cacert", "cert", "key", "token_file"};
   return absl::StartsWith(field, "--") ||

@@ -81,7 +81,7 @@ class Session {
   ExitCode failed_ = kExitFailed;  // Ends a command that failed.
 };
 
-// Uses the process's standard streams, so there is one per process, and one call of Main.
+// The program itself. It uses the process's standard streams, so a process makes one Application and calls Main once.
 class Application {
  public:
   using Command = std::function<absl::Status(Session&)>;
@@ -113,7 +113,7 @@ class Application {
 // lists them all. `error` is the exception of app.parse().
 absl::Status UsageError(const CLI::App& app, const CLI::ParseError& error);
 
-// Returns the value, or throws CLI11's error for this option.
+// Returns the value. If there is none, throws the error with which CLI11 reports a wrong value of `option`.
 template <typename T>
 T OrUsageError(const absl::StatusOr<T>& value, const std::string& option) {
   if (!value.ok()) throw CLI::ValidationError(option, std::string(value.status().message()));

@@ -103,7 +103,7 @@ TEST(FailureTest, WhereNoServerAnswersDoctorIsNamed) {
   EXPECT_EQ(HintFor(absl::NotFoundError(""), kExitFailed), "");
 }
 
-// The rows of the table that begins with "| exit code", without the marks of code.
+// Returns the rows of the table of exit codes in client/rrctl/README.md, without backquotes.
 std::vector<std::string> ReadmeTable() {
   std::ifstream file("client/rrctl/README.md");
   const std::string text((std::istreambuf_iterator<char>(file)), {});

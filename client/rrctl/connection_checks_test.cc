@@ -44,7 +44,7 @@ class Listener {
   int port_ = 0;
 };
 
-// Answers one connection with TLS, or with other bytes.
+// Accepts one connection and answers it with TLS if it has an `identity`, or else with bytes that are no TLS.
 class Answerer {
  public:
   Answerer(const TestIdentity* identity, bool http2, const TestAuthority* clients = nullptr)
@@ -119,7 +119,8 @@ TEST(ConnectTest, RefusedAndSilentAreApart) {
   EXPECT_THAT(refused.what, HasSubstr("refused"));
   EXPECT_THAT(refused.fix, HasSubstr("start the server"));
 
-  // A listener with a full queue does not answer any more, like a firewall that drops packets.
+  // A listener whose queue is full does not answer new connections. To the client this looks like a firewall that drops
+  // packets.
   const Listener full(0);
   CheckName(full.server(), addresses);
   std::vector<Socket> waiting;

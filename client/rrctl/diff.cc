@@ -17,7 +17,7 @@ absl::Span<const uint16_t> ChoiceAt(const DecodedRows& rows, int32_t ordinal, in
   return absl::MakeConstSpan(rows.layers[ordinal]).subspan(slot * top_k, top_k);
 }
 
-// Walks the rows of a record with their slots.
+// Walks the rows of some ranges: row() is the row's number, and slot() is its position among the rows of all ranges.
 class Cursor {
  public:
   explicit Cursor(absl::Span<const RowRange> ranges) : ranges_(ranges), row_(ranges.empty() ? 0 : ranges[0].begin) {}
@@ -126,7 +126,7 @@ Document Summarize(const Side& a, const Side& b, const RouteComparison& compared
           {"layers", std::move(layers)}};
 }
 
-// The rows of one portion that this side of the comparison has.
+// Reads those rows of the portion that this side of the comparison has.
 absl::StatusOr<SampleRows> RowsOf(const Side& side, RowRange portion) {
   const RowRange there = Intersect(portion, {0, side.state.committed_rows});
   if (!there.empty()) {

@@ -46,7 +46,7 @@ struct DifferingChoice {
   std::vector<uint16_t> a, b;
 };
 
-// Not thread-safe. Memory does not grow with the rows.
+// Compares two samples and counts how they differ. Its memory does not grow with the number of rows. Not thread-safe.
 class RouteComparison {
  public:
   // `geometry` must outlive it.
@@ -80,14 +80,15 @@ struct DiffOptions {
   Producer producer = Producer::kRollout;  // The producer of both, if B is given.
 };
 
-// An object:
+// Returns the comparison as an object:
 //   "equal"; "a", "b": {"run", "sample", "producer", "rows", "recorded_rows", "tokens", "engine"}
-//   "same_tokens": whether the token checks of both agree, null where they do not say
+//   "same_tokens": whether the token checks of both samples agree; null if there are none to compare
 //   "compared_rows", "rows_only_in_a", "rows_only_in_b", "differing_rows", "differing_layers"
-//   "order_only", "other_experts", "no_common_expert": choices (a row in a layer), the last among the second
-//   "first": {"row", "layer", "what", "a", "b"}, null where nothing differs
-//   "layers": [{"layer", "choices", "order_only", "other_experts", "no_common_expert", "replaced_ids"}], those that
-//   differ.
+//   "order_only", "other_experts": how many choices have the same experts in another order, or other experts
+//   "no_common_expert": how many of the choices with other experts have no expert in common
+//   "first": the first difference, {"row", "layer", "what", "a", "b"}; null if nothing differs
+//   "layers": for each layer that differs, {"layer", "choices", "order_only", "other_experts", "no_common_expert",
+//   "replaced_ids"}.
 // INVALID_ARGUMENT (field --run) where A or B cannot be read as a sample of a run, before the server is asked;
 // NOT_FOUND for what does not exist, INVALID_ARGUMENT for runs of two geometries, errors of ReadPortion.
 absl::StatusOr<Document> Diff(Client& client, const DiffOptions& options, const ShowProgress& progress);

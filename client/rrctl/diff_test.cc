@@ -10,10 +10,10 @@
 namespace routing_replay::client {
 namespace {
 
-// A record in the form of the slow reference: row → layer → ids.
+// The rows of a sample as the slow reference keeps them: row → layer → ids.
 using Record = std::map<int64_t, std::vector<std::vector<uint16_t>>>;
 
-// Owns what a DecodedRows points to.
+// Converts a Record to a DecodedRows, and owns the memory to which the DecodedRows points.
 struct Decoded {
   explicit Decoded(const Geometry& geometry, const Record& record) : layers(geometry.num_moe_layers()) {
     for (const auto& [row, choices] : record) {
@@ -45,7 +45,7 @@ Record RandomRecord(std::mt19937_64& random, const Geometry& geometry, int64_t r
   return record;
 }
 
-// Some choices in another order, some of other experts, some rows missing.
+// Returns a copy of `record` in which some choices have another order or other experts, and some rows are missing.
 Record Changed(std::mt19937_64& random, const Geometry& geometry, const Record& record) {
   Record changed;
   for (const auto& [row, choices] : record) {
@@ -114,7 +114,7 @@ TEST(RouteComparisonTest, AgreesWithASlowReference) {
     std::mt19937_64 random(trial);
     const Record a = RandomRecord(random, *geometry, 40);
     const Record b = trial % 10 == 0 ? a : Changed(random, *geometry, a);
-    // In two portions, as samples are read by diff.
+    // Pass the rows to the comparison in two portions, because the command diff reads samples in portions.
     RouteComparison seen(*geometry);
     const int64_t cut = static_cast<int64_t>(random() % 40);
     for (const bool high : {false, true}) {

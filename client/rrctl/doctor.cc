@@ -54,7 +54,9 @@ std::string FixOf(const absl::Status& status) {
   }
 }
 
-// Returns true if the call is allowed. The run does not exist, so an allowed call returns NOT_FOUND.
+// Returns whether the token allows a call that ended with `end`: false after PERMISSION_DENIED, nothing (unknown) after
+// NOT_FOUND. The run does not exist, so NOT_FOUND is the answer to an allowed call. It is also the answer to every call
+// if the token does not cover the run's name.
 absl::StatusOr<std::optional<bool>> Allowed(const absl::Status& end) {
   if (absl::IsPermissionDenied(end)) return std::optional<bool>(false);
   if (absl::IsNotFound(end)) return std::optional<bool>();
@@ -71,7 +73,7 @@ absl::StatusOr<Answer> AskServer(const Caller& caller) {
   return Answer{.info = std::move(info), .round_trip = took, .middle = begin_of_day + half};
 }
 
-// Finds out by requests that are invalid on purpose, so that they change nothing.
+// Finds out which calls the token allows. The requests name a run that does not exist, so they change nothing.
 absl::StatusOr<Access> ProbeAccess(const Caller& caller, const std::string& scratch) {
   v1::DropRunRequest drop;
   drop.set_run(scratch);
@@ -86,8 +88,8 @@ absl::StatusOr<Access> ProbeAccess(const Caller& caller, const std::string& scra
   RR_ASSIGN_OR_RETURN(const auto read, Allowed(caller.Call(&Stub::List, list).status()));
   RR_ASSIGN_OR_RETURN(const auto put, Allowed(caller.Call(&Stub::Seal, seal).status()));
   Access access{.put = put, .read = read, .admin = admin};
-  // PERMISSION_DENIED for one call shows that the token covers the run; then the calls that were not denied are
-  // allowed.
+  // A token that does not cover the run gets NOT_FOUND for every call. So one PERMISSION_DENIED shows that the token
+  // covers the run, and then the calls that got NOT_FOUND are allowed.
   if (!access.put && !access.read && !access.admin) return access;
   for (std::optional<bool>* scope : {&access.put, &access.read, &access.admin}) *scope = scope->value_or(true);
   return access;
@@ -182,7 +184,7 @@ class ServerExaminer {
   std::vector<Finding>& findings_;
 };
 
-// The other members of the list that the server advertises.
+// Returns the other servers of the list that this server advertises; none if it advertises no list.
 absl::StatusOr<std::vector<ServerAddress>> OthersOf(const ServerAddress& server, ClientOptions client) {
   client.endpoint = server.endpoint;
   RR_ASSIGN_OR_RETURN(auto servers, Servers::Connect(client));

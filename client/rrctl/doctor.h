@@ -38,7 +38,7 @@ struct Finding {
   Document facts = Document::object();  // The finding as numbers.
 };
 
-// {"verdict": the worst, "checks": [{"server", "check", "verdict", "what", "fix", "facts"}]}
+// {"verdict": the worst verdict of all checks, "checks": [{"server", "check", "verdict", "what", "fix", "facts"}]}
 Document ToDocument(const std::vector<Finding>& findings);
 // The findings as columns for people, without the numbers, and without the server's name if there is only one server.
 Document FindingTable(const std::vector<Finding>& findings);
@@ -88,12 +88,13 @@ absl::StatusOr<Socket> ConnectTo(const SocketAddress& address, std::chrono::mill
 // Fills `addresses`.
 Finding CheckName(const ServerAddress& server, std::vector<SocketAddress>& addresses);
 
-// Tries every address; `reached` are those that accept connections. A warning if only some do.
+// Tries to connect to every address. Puts those that accept connections into `reached`. The verdict is a warning if
+// only some of them do.
 Finding CheckConnect(const std::vector<SocketAddress>& addresses, std::chrono::milliseconds timeout,
                      std::vector<SocketAddress>& reached);
 
-// `keys`: the client's; without authorities, the system's are trusted. The process must ignore SIGPIPE, because the
-// server may close the connection while it is written to.
+// `keys`: the client's certificate and trusted authorities; if it has no authorities, the system's are trusted. The
+// process must ignore SIGPIPE, because the server may close the connection while it is written to.
 Finding CheckTls(const ServerAddress& server, const SocketAddress& address, std::chrono::milliseconds timeout,
                  const ChannelKeys& keys);
 
@@ -119,7 +120,8 @@ Finding CheckTransport(const absl::StatusOr<std::string>& way);
 
 // The calls that the token permits on runs like `scratch`, a name that no run has.
 struct Access {
-  // Not set if unknown, because the server does not say it for runs that the token does not cover.
+  // Not set if it is unknown whether the call is permitted: for runs that the token does not cover, the server answers
+  // as if they did not exist.
   std::optional<bool> put, read, admin;
 };
 Finding CheckAccess(const absl::StatusOr<Access>& access, const std::string& scratch);
