@@ -124,7 +124,7 @@ class RunImpl final : public Run {
  private:
   AppenderRun RunAt(size_t place) const;
   absl::StatusOr<AppendOutcome> PutPlan(const absl::StatusOr<AppendPlan>& plan, const AppendOptions& options);
-  // A unary call about one sample.
+  // Makes a unary call that changes one sample.
   template <typename Method, typename Request>
   absl::StatusOr<SampleState> Change(Method method, Request request, absl::string_view sample, Producer producer,
                                      Repeat repeat) const;
@@ -143,8 +143,8 @@ class RunImpl final : public Run {
   const BlockOptions blocks_;
 };
 
-// A sequence number modulo the number of servers is the place of the server, so that numbers are unique in a sharded
-// appender.
+// Appends to different servers get different sequence numbers, so that a number is unique in a sharded appender: the
+// number modulo the number of servers is the server's place.
 AppenderRun RunImpl::RunAt(size_t place) const {
   const size_t step = servers_->size();
   return {.link = servers_->at(place).link(),
@@ -213,12 +213,12 @@ absl::StatusOr<SampleState> RunImpl::Truncate(absl::string_view sample, Producer
   v1::TruncateRequest request;
   request.set_rows(rows);
   if (expected_revision) request.set_expected_revision(*expected_revision);
-  // Not repeatable, because each call begins a new revision of the sample.
+  // The call must not be repeated, because each call begins a new revision of the sample.
   return Change(&Stub::Truncate, std::move(request), sample, producer, Repeat::kNever);
 }
 
 absl::StatusOr<std::vector<SampleState>> RunImpl::StatMany(absl::Span<const std::string> samples, Producer producer) {
-  // Names by place, without duplicates, because servers answer once per name.
+  // Sorts the names by the server that has the sample, without duplicates: a server answers only once for each name.
   std::map<size_t, std::vector<std::string>> asked;
   std::unordered_set<std::string> seen;
   for (const std::string& sample : samples) {

@@ -1,8 +1,8 @@
 // Prints the answers of commands: tables for people, JSON for programs.
 //
 // A command's answer is a JSON document with exact numbers. In a table, a key that ends in "_bytes" or "_ms" determines
-// the unit: the value is shown as "1.2 MiB" or "3.2 s", and the key without the unit. Null is "-". Nested values are
-// flattened into their cell, a range [3, 17] as "3:17" and without empty texts.
+// the unit: the value is shown as "1.2 MiB" or "3.2 s", and the key without the unit. Null is "-". A nested value
+// becomes text in one cell: a range [3, 17] becomes "3:17", and empty texts are left out.
 #ifndef CLIENT_RRCTL_OUTPUT_H_
 #define CLIENT_RRCTL_OUTPUT_H_
 
@@ -34,11 +34,13 @@ bool IsTerminal(int file_descriptor);
 // Replaces every control character, newlines too, by "\xNN", because text from a server must not control the terminal.
 std::string Printable(absl::string_view text);
 
-// Emphasises text with ANSI sequences, or not at all. The text must not contain control characters.
+// Emphasises text with ANSI sequences if `colour` is set, and otherwise leaves it as it is. The text must not contain
+// control characters.
 class Style {
  public:
   explicit Style(bool colour) : colour_(colour) {}
-  // Colours only on a terminal, not where TERM is "dumb" or NO_COLOR is set to anything (no-color.org).
+  // Returns a style with colours if the descriptor is a terminal, unless TERM is "dumb" or NO_COLOR is set to any text
+  // (no-color.org).
   static Style For(int file_descriptor);
 
   std::string Heading(absl::string_view text) const { return Wrap("\033[1m", text); }

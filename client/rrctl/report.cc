@@ -159,7 +159,7 @@ class Gatherer {
     return layers;
   }
 
-  // Each sample is in one group.
+  // Adds up the counts of all ranges of groups. Each sample is in exactly one of these ranges, so it is counted once.
   void CountLoad() {
     for (const LayerRouting& layer : run_.geometry().layers()) load_.emplace_back(layer.num_experts);
     for (size_t bin = versions_->size(); bin < versions_->size() + ranges_.size(); ++bin) {
@@ -233,7 +233,7 @@ class Gatherer {
   std::vector<const SampleState*> scanned_;  // Points into rollout_.
   std::optional<VersionBins> versions_;
   std::vector<std::pair<int64_t, int64_t>> ranges_;  // Ranges of groups.
-  // First the bins of the weight versions, then those of the ranges of groups.
+  // Has a bin for each weight version, and after these a bin for each range of groups.
   std::optional<RouteScan> scan_;
   std::vector<std::vector<int64_t>> load_;  // [ordinal][expert]
   int64_t load_rows_ = 0;
@@ -243,7 +243,7 @@ class Gatherer {
   Document damaged_ = Document::array();
 };
 
-// Checks the file before the run is read.
+// Checks that the file may be written. This comes first, because reading the run may take long.
 absl::Status MayWrite(const FileOptions& options) {
   const std::string& file = options.path;
   std::error_code ignored;

@@ -30,22 +30,24 @@ struct ReportOptions {
 
 // The figures about the rollout's rows. They are exact, except those that cover only the samples that were read:
 //   "run"      as `rrctl stat RUN`
-//   "load"     [{"layer", "rows", "experts", "unused", "busiest", "busiest_count", "max_to_mean", "entropy", "counts"}]
-//              of the read samples, a layer each
+//   "load"     of the read samples, for each layer: {"layer", "rows", "experts", "unused", "busiest", "busiest_count",
+//              "max_to_mean", "entropy", "counts"}
 //   "samples"  {"all", "read", "seed", "damaged": [{"sample", "error"}]}
 //   "groups"   [{"begin", "end", "samples", "rows", "unrecorded_rows", "lost_rows", "layers": [{"max_to_mean",
-//              "entropy"}]}], groups in order, neighbours together where there are many; rows are committed ones and
-//              lost ones, of all samples; layers are of the read ones
-//   "weight_versions"  [{"label", "rows", "layers": as above}] of the read samples, by version
-//   "neighbours"  [{"layer", "pairs", "shared", "expected"}] of the read samples: the share of a row's experts that the
-//              next row chose too, and, by "load", the share that two randomly drawn rows of the run have in common
-//   "lengths"  {"samples", "median", "p99", "longest", "begin", "width", "counts"} in tokens, of an unsealed sample its
-//              rows
-//   "missing"  the samples that miss most, [{"sample", "group", "rows", "unrecorded_rows", "lost_rows"}], and
-//   "missing_samples", how many miss any
-//   "mismatch" null where the trainer recorded nothing, else {"samples", "rows", "layers": [{"layer", "choices",
-//              "order_only", "other_experts", "no_common_expert", "replaced_ids"}]} of samples chosen likewise among
-//              those that both producers have.
+//              "entropy"}]}] in the order of groups; if there are many groups, one entry is for several neighbouring
+//              ones. "rows" counts the committed and the lost rows of all samples; "layers" covers only the read
+//              samples
+//   "weight_versions"  [{"label", "rows", "layers": as in "groups"}] of the read samples, by version
+//   "neighbours"  [{"layer", "pairs", "shared", "expected"}] of the read samples. "shared" is the share of a row's
+//              experts that the next row chose, too. "expected" is the share that two randomly drawn rows of the run
+//              would have in common, computed from "load"
+//   "lengths"  {"samples", "median", "p99", "longest", "begin", "width", "counts"} in tokens; an unsealed sample counts
+//              with the number of its rows
+//   "missing"  [{"sample", "group", "rows", "unrecorded_rows", "lost_rows"}] of the samples that miss the most rows
+//   "missing_samples"  the number of samples that miss any row
+//   "mismatch" null if the trainer recorded nothing, else {"samples", "rows", "layers": [{"layer", "choices",
+//              "order_only", "other_experts", "no_common_expert", "replaced_ids"}]}: the differences between the
+//              rollout's and the trainer's rows, in samples that are chosen at random among those that have both.
 // Needs the memory of `rrctl ls` plus that of one portion. NOT_FOUND (kNoRun). Samples that cannot be read are listed
 // in "damaged" and do not end the report.
 absl::StatusOr<Document> GatherReport(Client& client, const ReportOptions& options, const ShowProgress& progress);
@@ -66,11 +68,12 @@ absl::Status WriteFile(const std::string& path, absl::string_view bytes);
 // seed, and a larger count includes the choice of a smaller one.
 std::vector<size_t> ChooseSamples(size_t all, size_t count, uint64_t seed);
 
-// Divides `count` items in order into at most `max_bins` runs of equal length (the last may be shorter): half-open
-// positions.
+// Divides `count` items, in order, into at most `max_bins` runs of equal length; the last one may be shorter. Returns
+// the half-open range of positions of each run.
 std::vector<std::pair<size_t, size_t>> EvenRuns(size_t count, size_t max_bins);
 
-// Counts of values in ranges of equal width: 1, 2 or 5 times a power of ten, beginning at multiples of it.
+// Counts how many values lie in each of several ranges of equal width. The width is 1, 2 or 5 times a power of ten, and
+// each range begins at a multiple of the width.
 struct Histogram {
   int64_t begin = 0;
   int64_t width = 1;
@@ -92,12 +95,13 @@ struct LoadBalance {
   std::optional<double> entropy;
 };
 
-// `counts` of each expert, not empty.
+// `counts`: for each expert, how many rows chose it. Must not be empty.
 LoadBalance BalanceOf(absl::Span<const int64_t> counts);
 
-// "lengths" and "missing" of a report.
+// Returns the "lengths" of a report.
 Document LengthTable(const std::vector<SampleState>& samples);
-// The samples with the most missing rows, and the number of samples with any missing row.
+// Returns the "missing" of a report, the samples with the most missing rows, and sets `missing_samples` to the number
+// of samples with any missing row.
 Document MissingTable(const std::vector<SampleState>& samples, int64_t& missing_samples);
 
 // Half-open ranges that cover all groups of the samples: one range per group, or, if there are many groups, one for
@@ -108,13 +112,14 @@ size_t RangeOf(const std::vector<std::pair<int64_t, int64_t>>& ranges, int64_t g
 // {"begin", "end", "samples", "rows", "unrecorded_rows", "lost_rows"} for each range.
 Document GroupTable(const std::vector<SampleState>& samples, const std::vector<std::pair<int64_t, int64_t>>& ranges);
 
-// The number of rows that were counted in this bin.
+// Says that these rows of a sample are counted in this bin.
 struct BinnedRows {
   RowRange rows;
   size_t bin = 0;
 };
 
-// Not thread-safe. Memory does not grow with the rows: counts of `bins` × layers × experts.
+// Counts how often each expert was chosen, per bin and layer, and compares neighbouring rows. Its memory does not grow
+// with the number of rows: it has `bins` × layers × experts counts. Not thread-safe.
 class RouteScan {
  public:
   struct Neighbours {
@@ -159,7 +164,7 @@ class VersionBins {
   std::vector<BinnedRows> BinsOf(const SampleState& sample) const;
 
  private:
-  // Whether it has no number, the number, the label.
+  // The sort key of a weight version: whether the version has no number, its number, its label.
   using Key = std::pair<std::pair<bool, int64_t>, std::string>;
   static Key KeyOf(const WeightSpan& span);
   static std::string LabelOf(const Key& key);

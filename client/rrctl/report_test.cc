@@ -88,7 +88,7 @@ TEST(LoadBalanceTest, TheExtremes) {
   EXPECT_EQ(BalanceOf({3}).entropy, 1);
 }
 
-// Computed choice by choice, as the definition says.
+// The reference computes the entropy choice by choice, as its definition says.
 TEST(LoadBalanceTest, AgreesWithASlowReference) {
   std::mt19937_64 random(7);
   for (int trial = 0; trial < 20; ++trial) {
@@ -176,7 +176,7 @@ LatentConfig SmallConfig() {
   return config;
 }
 
-// The rows `ranges` of a sample, layer by layer.
+// The rows of a sample that lie in `ranges`, decoded layer by layer.
 struct Decoded {
   Decoded(const Routes& routes, std::vector<RowRange> ranges) : rows(std::move(ranges)), layers(routes.layers) {
     for (int32_t layer = 0; layer < routes.layers; ++layer) {

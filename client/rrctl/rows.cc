@@ -50,7 +50,8 @@ absl::Status CheckRecord(const SampleRecord& record, const std::string& sample, 
 
 constexpr std::chrono::seconds kReadTimeout(60);  // For one portion.
 
-// Converts `portion` to the answer; `sample` has the portion's recorded rows and the requested layers.
+// Makes the answer for the rows of `portion`: one entry for each row and layer, with null as experts of an unrecorded
+// row. `sample` has the recorded rows of the portion, in the requested layers.
 Document ToDocument(const Geometry& geometry, const std::vector<int32_t>& layers, RowRange portion,
                     const SampleRows& sample) {
   Document rows = Document::array();

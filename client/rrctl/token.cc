@@ -54,7 +54,8 @@ std::string EntryFor(const TokenOptions& options, const std::string& token) {
   return absl::StrCat("- ", entry.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-// Returns false, with errno, if not all of it could be written, for example to a disk that becomes full.
+// Writes the text. Returns false, with the reason in errno, if only a part could be written, for example because the
+// disk became full.
 bool WriteAll(int fd, absl::string_view text) {
   while (!text.empty()) {
     const ssize_t written = write(fd, text.data(), text.size());

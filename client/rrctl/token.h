@@ -23,9 +23,10 @@ struct TokenOptions {
   std::string append;    // The server's token file, to which the entry is added by a rename; empty: none.
 };
 
-// {"entry": a line for the server's token file, "token" or "file"}. The token has 256 random bits. ALREADY_EXISTS for
-// an existing file, INVALID_ARGUMENT if the server would reject the entry or the file with it, PERMISSION_DENIED for a
-// token file whose owner would change, and other errors that name a file. An error leaves all files unchanged.
+// Makes a token of 256 random bits. Returns "entry", the line for the server's token file, and either "token", the
+// token, or "file", the path of the new file that has it. Errors: ALREADY_EXISTS if that file exists, INVALID_ARGUMENT
+// if the server would reject the entry or its token file with the entry, PERMISSION_DENIED if the token file could not
+// keep its owner, and others that name a file. An error leaves all files unchanged.
 absl::StatusOr<Document> MakeToken(const TokenOptions& options);
 
 // Returns a note for people about which other runs a prefix covers if it does not end in a separator; "" if all

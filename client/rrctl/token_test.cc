@@ -77,7 +77,7 @@ std::string TextOf(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// As on a disk that becomes full: the limit lets a part of the last write through.
+// A limit on the size of files lets only a part of the last write through, as a disk does that becomes full.
 TEST(TokenTest, WhatDoesNotFitChangesNothing) {
   const testing::ScratchDirectory directory;
   const std::string path = directory.path() + "/tokens";
@@ -102,9 +102,10 @@ TEST(TokenTest, WhatDoesNotFitChangesNothing) {
   EXPECT_EQ(FilesIn(directory.path()), 1);
 }
 
-// The server usually runs as another user than the one who edits the file.
+// The file must keep its owner and group, because the server that reads it usually runs as another user than the one
+// who edits it.
 TEST(TokenTest, OwnerAndGroupStay) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root gives files away";
+  if (geteuid() != 0) GTEST_SKIP() << "only root can change the owner of a file";
   const testing::ScratchDirectory directory;
   const std::string path = directory.path() + "/tokens";
   const TokenOptions options{.name = "a", .run_prefixes = {"a-"}, .scopes = {"read"}, .append = path};
@@ -120,7 +121,7 @@ TEST(TokenTest, OwnerAndGroupStay) {
 }
 
 TEST(TokenTest, AFileThatCannotKeepItsOwnerStaysAsItIs) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root is somebody else for a while";
+  if (geteuid() != 0) GTEST_SKIP() << "only root can act as another user for a while";
   const testing::ScratchDirectory directory;
   const std::string path = directory.path() + "/tokens", secret = directory.path() + "/token";
   TokenOptions options{.name = "a", .run_prefixes = {"a-"}, .scopes = {"read"}, .append = path};
@@ -138,7 +139,8 @@ TEST(TokenTest, AFileThatCannotKeepItsOwnerStaysAsItIs) {
   EXPECT_EQ(FilesIn(directory.path()), 1);
 }
 
-// The server would then reject every later version of the file, also one that revokes a token.
+// If a wrong entry were written, the server would reject every later version of the file, even one that revokes a
+// token.
 TEST(TokenTest, WhatTheServerRejectsIsNotWritten) {
   const testing::ScratchDirectory directory;
   TokenOptions options{.name = "a",
@@ -152,7 +154,7 @@ TEST(TokenTest, WhatTheServerRejectsIsNotWritten) {
   options.scopes = {"write"};
   EXPECT_THAT(MakeToken(options).status().message(), ::testing::HasSubstr("scopes: 'write'"));
   EXPECT_EQ(FilesIn(directory.path()), 0);
-  // The wrong entry may be an older one.
+  // The wrong entry may be one that was already in the file.
   options.scopes = {"read"};
   std::ofstream(options.append) << "- {name: b}\n";
   EXPECT_THAT(MakeToken(options).status().message(), ::testing::HasSubstr("tokens: entry 1: sha256"));

@@ -19,7 +19,8 @@ struct TransferOptions {
   std::string previous;  // For an export: the directory of an earlier one.
 };
 
-// Objects. Errors of ExportRun, ImportRun and VerifyRun (routing_replay/checkpoint.h) and of Client::JoinRun.
+// Each command returns its counts as an object. It fails with the errors of ExportRun, ImportRun or VerifyRun
+// (routing_replay/checkpoint.h), or of Client::JoinRun.
 absl::StatusOr<Document> ExportToDirectory(Client& client, const TransferOptions& options,
                                            const ShowProgress& progress);
 absl::StatusOr<Document> ImportFromDirectory(Client& client, const TransferOptions& options,
