@@ -20,8 +20,8 @@
 
 namespace routing_replay::client {
 
-// The environment variable that names the host of the member on this machine, if neither an address nor the machine's
-// name tells.
+// An environment variable with the host of the member that runs on this machine. It is needed if neither the addresses
+// nor the name of this machine show which member that is.
 inline constexpr char kPlaceVariable[] = "ROUTING_REPLAY_PLACE";
 
 // NOT_FOUND (kNoRun).
@@ -29,8 +29,8 @@ bool IsNoRun(const absl::Status& status);
 
 absl::StatusOr<ServerSummary> CallServerInfo(const Caller& caller);
 
-// Runs call(0), … call(count - 1) in parallel, each on its own thread, as parts of this thread's call. Returns the
-// results in this order.
+// Runs call(0), … call(count - 1) in parallel, each on its own thread, and returns their results in this order. They
+// are parts of the call of this thread: if it is cancelled, they are cancelled, too.
 template <typename Call>
 auto FanOut(size_t count, const Call& call) {
   using Result = decltype(call(size_t{}));
@@ -73,20 +73,22 @@ class Servers {
   const ShardMembers* members() const { return members_ ? &*members_ : nullptr; }
 
   size_t PlaceOf(absl::string_view sample) const { return members_ ? members_->PlaceOf(sample) : 0; }
-  // Run::place and Run::places.
+  // The results of Run::place (the place tag of the member on this machine) and of Run::places (all place tags).
   const std::string& tag_here() const { return tag_here_; }
   const std::vector<std::string>& tags() const { return tags_; }
-  // Run::Handle, and its inverse: the place, and the handle that the server at this place knows.
+  // HandleOf is Run::Handle. FindHandle is its inverse: it returns the place of the sample's server, and the handle by
+  // which that server knows the sample.
   int64_t HandleOf(absl::string_view sample) const;
   absl::StatusOr<std::pair<size_t, int64_t>> FindHandle(int64_t handle) const;
   // Checks that a fork has the same place as `parent` (if that is not empty); the error also names the fork.
   absl::Status CheckFork(absl::string_view fork, absl::string_view parent) const;
-  // `status` with the server's name in front of its message, if there is a list. OK stays OK.
+  // Returns `status` with the server's name in front of its message if there are several servers. OK stays OK.
   absl::Status Named(size_t place, const absl::Status& status) const;
 
-  // Runs call(place), which returns an absl::StatusOr<T>, for all servers. If all servers that `needed` requires have
-  // answered, returns the answers of the servers that have the run. Otherwise NOT_FOUND (kNoRun) if no server has the
-  // run, DATA_LOSS (kNoRun) if a required server lost it, else the error of a required server, with its name.
+  // Runs call(place), which returns an absl::StatusOr<T>, for all servers at once. If all servers that `needed`
+  // requires have answered, returns the answers of the servers that have the run. Otherwise returns an error: NOT_FOUND
+  // (kNoRun) if no server has the run, DATA_LOSS (kNoRun) if a required server lost the run, else the error of a
+  // required server, with the server's name.
   template <typename Call>
   auto OfAll(Needed needed, const Call& call) const {
     using Answer = decltype(call(size_t{}));

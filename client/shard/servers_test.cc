@@ -12,7 +12,7 @@
 namespace routing_replay::client {
 namespace {
 
-// The servers of a list; no test calls them.
+// Returns the place tag of this machine in a list of members. The members are never called, so they need not exist.
 std::string TagHere(const std::string& members) {
   const auto servers = Servers::Connect({.endpoint = absl::StrCat("shard:", members)});
   EXPECT_OK(servers);

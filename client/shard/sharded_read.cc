@@ -80,8 +80,9 @@ class PartSink final : public ReadSink {
     SampleRecord whole = record;
     whole.index = part_.indices[at_];
     absl::Status status = turns_.Note(turns_.sink().OnRecord(whole));
-    // After a second record the member keeps its turn: the replaced sample may still get bytes, which the checker puts
-    // into the sink's staging buffer.
+    // Pass on the turn if no rows follow this record. But keep it after a second record of the sample: the message may
+    // still have pieces of the replaced sample, whose bytes the checker puts into the sink's staging buffer, and the
+    // sink may be used by only one member at a time.
     if (is_new && left_ == 0) Pass();
     return status;
   }

@@ -14,7 +14,8 @@ namespace {
 
 constexpr int32_t kBlockRows = 64;
 
-// Parses a generated message with the hand-written code.
+// A generated message, converted to the AppendRequest of our own code. Keeps the bytes to which the AppendRequest
+// points.
 struct Parsed {
   explicit Parsed(const v1::AppendRequest& message) : bytes(message.SerializeAsString()) {
     request = ParseAppendRequest(ByteChain({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}));
@@ -260,7 +261,7 @@ v1::ReadResponse FakeService::Answer(int index, const std::string& name) {
   return response;
 }
 
-// One message per sample; only whole samples without unrecorded rows.
+// Answers with one message per sample. Supports only reads of whole samples that have no unrecorded rows.
 grpc::Status FakeService::Read(grpc::ServerContext* context, const v1::ReadRequest* request,
                                grpc::ServerWriter<v1::ReadResponse>* writer) {
   if (grpc::Status status = Begin("Read"); !status.ok()) return status;

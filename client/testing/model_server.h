@@ -43,7 +43,7 @@ class ModelServer {
  public:
   std::map<std::string, ModelSample> samples;
 
-  // Applies one append with encoded blocks, a RAW u8 tensor, or neither.
+  // Applies one append. Its payload may be encoded blocks or a RAW u8 tensor; it may also have no payload.
   AppendAck Apply(const AppendRequest& request) {
     const AppendHeader& header = *request.append;
     AppendAck ack{.append_id = header.append_id, .sample = header.sample};
@@ -79,7 +79,7 @@ class ModelServer {
     return {reinterpret_cast<const uint8_t*>(&token), sizeof(token)};
   }
 
-  // The rows of an append as the server understands them.
+  // Returns the rows that an append adds, decoded from its payload.
   static std::vector<ModelRow> Rows(const AppendRequest& request) {
     const AppendHeader& header = *request.append;
     std::vector<ModelRow> rows(header.rows.size());

@@ -18,10 +18,11 @@ bool IsPrefix(const Tokens& a, const Tokens& b) {
 }
 int64_t LastRow(const Tokens& history) { return std::max<int64_t>(0, Size(history) - 1); }
 
-// The rows of the turn, without one for the last token.
+// Returns the end of the rows that the turn delivers, not counting a row for the last token.
 int64_t GivenEnd(const ReferenceTurn& turn, const Tokens& history) {
   const int64_t end = *turn.row_start + Size(turn.labels);
-  // From row 1 on, they may also be rows 0 to the last but one, of an engine that ignored the start.
+  // If the rows start at 1, the additional row need not be one for the last token: the engine may have ignored the
+  // start and delivered rows from 0 on.
   const bool surplus = !turn.labels.empty() && end == Size(history) && *turn.row_start != 1;
   return surplus ? end - 1 : end;
 }

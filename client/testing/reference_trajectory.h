@@ -41,7 +41,7 @@ struct ReferenceAnswer {
 
 class ReferenceTrajectory {
  public:
-  // The rows that a fork may share with its parent.
+  // The tokens and rows of a fork's parent. The fork may share the first of these rows.
   struct Parent {
     Tokens tokens;
     std::vector<ReferenceRow> rows;
@@ -52,17 +52,18 @@ class ReferenceTrajectory {
   std::vector<ReferenceRow> rows;
   std::optional<int64_t> sealed;
   std::optional<Parent> parent;
-  // For a sample that was found on the server: the tokens of its rows, if the server can tell, until the trajectory
-  // gets tokens.
+  // The tokens of the rows that were already on the server when this trajectory began. Unset if the server has no token
+  // check of these rows, and after the first turn that has tokens.
   std::optional<Tokens> resumed;
   client::TrajectoryCounters counters;
 
-  // The stored rows that the turn keeps, or the turn's error.
+  // Sets `keep` to the number of stored rows that stay valid in this turn, or returns the turn's error.
   ReferenceAnswer Keep(const ReferenceTurn& turn, int64_t& keep) const;
-  // The rest of the turn, after the rows that differ were truncated. Returns how many rows came from the parent.
+  // Adds the new rows of the turn; rows that the turn does not keep must have been truncated. Sets `shared` to the
+  // number of rows that came from the parent.
   ReferenceAnswer Add(const ReferenceTurn& turn, int64_t& shared);
   void Truncate(int64_t keep);
-  // The server has only this many of the rows.
+  // Removes rows that never reached the server, which has only the first `stored` rows.
   void Lose(int64_t stored);
   void Drop(RowRange dropped);
 

@@ -1,5 +1,6 @@
-// Random trajectories against the reference and the memory store: turns, aborts, retokenised histories, forks, weight
-// updates, retries, lost acknowledgements, dropped appends, restarted writers. RR_TRAJECTORY_SEEDS sets how many.
+// Runs random trajectories, and compares them with the reference and with the content of the memory store: turns,
+// aborts, retokenised histories, forks, weight updates, retries, lost acknowledgements, dropped appends, restarted
+// writers. The environment variable RR_TRAJECTORY_SEEDS sets the number of trajectories.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -54,7 +55,7 @@ RowIds IdsOf(uint64_t label) {
   return ids;
 }
 
-// [slots][3 layers][K] int32, −1 rows where there is no label.
+// Returns the labels' routes as an engine delivers them: int32 [slots][3 layers][K], where a row without a label is −1.
 std::vector<int32_t> Tensor(const std::vector<Label>& labels) {
   std::vector<int32_t> out;
   for (const Label& label : labels) {
@@ -68,7 +69,7 @@ std::vector<int32_t> Tensor(const std::vector<Label>& labels) {
   return out;
 }
 
-// The store's content of a sample, and the trajectory that writes it.
+// A trajectory and its reference, and what the store must have of the sample that they write.
 struct Writer {
   std::string name;
   Subject trajectory;
@@ -148,7 +149,7 @@ class World {
 
   // Turns.
 
-  // An engine's answer for this history: row i depends on the tokens 0 … i and on the weights.
+  // Fills in the engine's answer for this history. Row i depends on the tokens 0 … i and on the weights.
   void Answer(const Writer& writer, const Tokens& history, ReferenceTurn& turn) {
     const bool cached = !OneIn(4);
     const bool marks = OneIn(8);
@@ -356,7 +357,7 @@ class World {
         {static_cast<size_t>(&writer - writers_.data()), std::move(queued), {first + rows.begin, first + rows.end}});
   }
 
-  // The writer died, and another one takes over its sample.
+  // Replaces the trajectory by a new one that takes over the sample, as if the writer had died.
   void Restart(Writer& writer, bool replace) {
     Settle();
     ++tally_["restart"];
@@ -375,7 +376,7 @@ class World {
     last_.erase(writer.name);
   }
 
-  // The tokens of rows that were found, if the server has a token check of them.
+  // Tells the reference the tokens of the rows that were found on the server, if the server has a token check of them.
   static void NoteTokens(Writer& writer, const absl::StatusOr<SampleState>& state) {
     writer.model.resumed.reset();
     if (writer.replacing || writer.stored.empty() || !state->token_check) return;

@@ -21,14 +21,14 @@ std::vector<uint32_t> Count(uint32_t tokens) {
 
 RowMark Mark(uint64_t digest) { return {RowMark::Kind::kRecorded, digest}; }
 
-// Marks of these rows, of which row r has the digest r + `version`.
+// Returns marks for these rows. The mark of row r has the digest r + `version`.
 std::vector<RowMark> Marks(RowRange rows, uint64_t version = 0) {
   std::vector<RowMark> marks;
   for (int64_t row = rows.begin; row < rows.end; ++row) marks.push_back(Mark(static_cast<uint64_t>(row) + version));
   return marks;
 }
 
-// Does a turn that needs no call but appends.
+// Decides and commits a turn that must need only appends, and no other call to the server.
 TurnDecision Do(Trajectory& trajectory, const Turn& turn, uint64_t version = 0) {
   auto decision = trajectory.Decide(turn);
   EXPECT_OK(decision.status());
@@ -77,7 +77,8 @@ TEST(TrajectoryTest, OtherTokensTakeRowsBackFromTheFirstOnThatDiffers) {
   EXPECT_EQ(decision.step, Step::kTruncate);
   EXPECT_EQ(decision.truncate_rows, 6);
   EXPECT_EQ(decision.retokenised_at, 6);
-  // It is not known whether the truncation was done, so ask the server. It was done.
+  // The client does not know whether the truncation was done, so it must ask the server. The server answers that it
+  // was.
   trajectory.OnTruncateFailed();
   ASSERT_OK_AND_ASSIGN(const TurnDecision doubt, trajectory.Decide(turn));
   EXPECT_EQ(doubt.step, Step::kAsk);
@@ -175,7 +176,8 @@ TEST(TrajectoryTest, SharedRowsThatWereNotGivenAreCounted) {
   EXPECT_EQ(fork.counters().shared_by_tokens, 6);
 }
 
-// Rows 1 … T − 1 may be the rows 0 … T − 2 of an engine that ignored the start.
+// A row for the last token is left out. Only for rows 1 … T − 1 it is an error, because these may really be rows
+// 0 … T − 2 of an engine that ignored the start.
 TEST(TrajectoryTest, ARowOfTheLastTokenIsLeftOutWhereNothingElseItCanBe) {
   const std::vector<uint32_t> tokens = Count(10);
   for (const int64_t start : {0, 1, 2, 5}) {

@@ -54,11 +54,13 @@ class TrajectoryWriter {
   static absl::StatusOr<std::unique_ptr<TrajectoryWriter>> New(std::shared_ptr<Run> run,
                                                                std::shared_ptr<Appender> appender, Options options);
 
-  // Queues the new rows of a turn, as PlanTurn decides. `rows` null: no rows. `engine`, if not empty, replaces that of
-  // the options. Waits for the server if rows must be removed, or if an append failed and the sample's state must be
-  // asked for; and for room in the queue, as the appender does. After an error nothing has changed, except that rows
-  // may have been removed. INVALID_ARGUMENT counts as a rejected append, unless the turn is a cut. `place`: a place in
-  // order(); absent: no order is kept.
+  // Queues the new rows of a turn, as PlanTurn decides.
+  // - `rows`: null if the turn has no rows. `engine`: if not empty, replaces the engine of the options. `place`: the
+  //   turn's place in order(); if it is null, turns are not ordered.
+  // - Waits for room in the queue, as the appender does. Also waits for the server if rows must be removed, or if an
+  //   append failed and the sample's state must be asked for.
+  // - After an error nothing has changed, except that rows may have been removed. INVALID_ARGUMENT counts as a rejected
+  //   append, unless the turn is a cut.
   absl::StatusOr<TurnResult> Add(const Turn& turn, const TurnRows* rows, absl::string_view engine = "",
                                  Place place = nullptr);
   // Makes a new sample that begins like this one. Only acknowledged rows can be shared; waits for acknowledgements for
@@ -81,10 +83,11 @@ class TrajectoryWriter {
   PlanAppender& appender() const { return PlanAppender::Of(*appender_); }
   absl::StatusOr<TurnResult> Do(const Turn& turn, const TurnRows* rows, const AppendOptions& common);
   absl::StatusOr<TurnPlan> Plan(const Turn& turn, const TurnRows* rows, const AppendOptions& common);
-  // Waits for the outcomes of everything queued. Returns true if an append failed.
+  // Waits for the outcomes of all queued appends. Returns true if one of them failed.
   absl::StatusOr<bool> Settle();
   absl::Status Ask();
-  // Returns OK even if it is unknown whether the truncation happened, except for the last attempt.
+  // Truncates the sample as decided. Returns OK even if it is unknown whether the truncation happened, because the next
+  // attempt then asks the server; only the last attempt returns the error.
   absl::Status Truncate(const TurnDecision& decision, int attempt);
   absl::StatusOr<TurnResult> Queue(TurnPlan plan);
   // Passes the outcomes that have arrived to the trajectory. Returns true if an append failed.

@@ -60,7 +60,7 @@ std::vector<Part> PartsOf(const TurnDecision& decision) {
   std::vector<Part> parts;
   if (!decision.gap.empty()) parts.push_back({decision.gap});
   if (!decision.fresh.empty()) parts.push_back({decision.fresh, true});
-  // An append without rows opens or seals the sample.
+  // A turn without new rows may still open or seal the sample. An append without rows does that.
   const bool bare = parts.empty() && (decision.prefix || decision.seal_num_tokens);
   if (!decision.tail.empty() || bare) parts.push_back({decision.tail});
   return parts;

@@ -22,7 +22,7 @@ struct TurnRows {
   bool ids_and_weights = false;  // As in AppendOptions.
   std::optional<RowRange> take;  // Slots of the tensor's first axis to use; absent: all.
   int64_t row_start = 0;         // Absolute row of the first row.
-  // Number of rows, from row_start on, that the engine did not deliver; the slots follow them.
+  // The first `missing_rows` rows from row_start on were not delivered. The tensor's first slot is the row after them.
   int64_t missing_rows = 0;
 };
 
@@ -32,11 +32,11 @@ struct TurnPlan {
   std::vector<AppendPlan> appends;
 };
 
-// Decides, decodes the new rows and those to compare (no row twice, unless a fork shares less than its tokens suggest),
-// and makes the appends. turn.rows is set from `rows` (null: none). `common` has the fields that all appends of the
-// sample share: producer, group, engine; its other fields are ignored. For kAppend the trajectory counts the rows as
-// sent: queue the appends. For another step, and on an error (those of Trajectory and of DecodeTensor), it has not
-// changed.
+// Decides what to do for a turn, and makes the appends. Decodes only the new rows and the rows to compare, each once
+// (twice only if a fork shares fewer rows than its tokens suggest). turn.rows is set from `rows`, which is null if
+// there are none. `common` has the fields that all appends of the sample share: producer, group, engine; its other
+// fields are ignored. If the step is kAppend, the trajectory counts the rows as sent, so the caller must queue the
+// appends. After another step, or an error of Trajectory or DecodeTensor, the trajectory has not changed.
 absl::StatusOr<TurnPlan> PlanTurn(Turn turn, const TurnRows* rows, const AppendOptions& common,
                                   const Geometry& geometry, const BlockOptions& blocks, Trajectory& trajectory);
 

@@ -171,7 +171,7 @@ class NativeTest(ServerTest):
         self.assertIn("rrt_fetch_read", functions)
         folders = root / "client/python/src", root / "trainer_plugin/python/src"
         called = "".join(one.read_text() for folder in folders for one in folder.rglob("*.py"))
-        # Functions on tensors are called as launch("NAME", …): _launch.py adds the prefix "rrt_".
+        # Functions on tensors are called as launch("NAME", …): launch() in ops.py adds the prefix "rrt_".
         by_kind = ["rrt_" + name for name in re.findall(r'launch\(\s*"(\w+)"', called)]
         names = set(re.findall(r"(?:lib|library|LIBRARY)\.(rrt?_\w+)", called)) | set(by_kind)
         self.assertEqual(set(functions) - names, set())
