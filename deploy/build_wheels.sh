@@ -35,8 +35,9 @@ work=$(realpath "$build")/wheels
 version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build/CMakeCache.txt")
 PATH=$work/tools/bin:$PATH
 
-# wheel GLIBC SOURCES PACKAGE FOLDER FILES...: builds a wheel of SOURCES (whose first entry has the description) with
-# FILES in the FOLDER of PACKAGE, for hosts with at least this GLIBC.
+# wheel GLIBC SOURCES PACKAGE FOLDER FILES...: builds the wheel of the Python package PACKAGE for hosts with at least
+# this version of glibc, such as 2_34. SOURCES are folders of Python code, of which the first has pyproject.toml. FILES,
+# such as libraries, are put into FOLDER inside the package.
 wheel() {
   local platform=manylinux_$1_x86_64 package=$3 folder=$4 stage=$work/$3 source sources
   read -ra sources <<<"$2"
@@ -72,7 +73,8 @@ mkdir -p "$out"
 deploy/static_libraries.sh "$work/static" >"$work/static.log" 2>&1 || { tail -3 "$work/static.log" >&2; exit 1; }
 cmake "-DRR_STATIC_LIBRARIES=$work/static" "$build" >/dev/null
 cmake --build "$build" -j "$(nproc)" --target bundled
-# The kernels too, if nvcc was available to build them. They contain CUDA's runtime; the driver comes from the host.
+# The wheel also has the CUDA kernels if nvcc was available to build them. They contain CUDA's runtime; the driver comes
+# from the host.
 libraries=("$build"/lib/{bundled/librouting_replay,_append.abi3}.so)
 if [ -e "$build"/lib/librouting_replay_trainer_cuda.so ]; then
   libraries+=("$build"/lib/librouting_replay_trainer_cuda.so)

@@ -49,7 +49,7 @@ def _bills(package: Path) -> Iterator[bytes]:
 
 
 def bill_in(package: Path) -> dict[str, Any]:
-    """The only bill inside a package."""
+    """Returns the bill of materials inside a package, which must have exactly one."""
     found = []
     with contextlib.suppress(OSError, KeyError, tarfile.TarError, zipfile.BadZipFile, subprocess.CalledProcessError):
         found = list(_bills(package))

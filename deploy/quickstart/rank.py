@@ -54,16 +54,16 @@ def train(plays: list[Play], endpoint: str, rank: int, barrier: Barrier) -> dict
 
 
 def expected_rows(samples: list[Sample], place: dict[str, int]) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
-    """State and ids [layers, K] of each local row, computed token by token, without the plan.
+    """Returns the state and the ids [layers, K] of each row of this rank, computed token by token, without the plan.
 
-    A document has 2 * CP pieces, of which context rank r has the r-th from the front and the r-th from the back.
-    Sequence parallel ranks cut these into equal parts.
+    Each document is cut into 2 * CP pieces. The context parallel rank r has the r-th piece from the front and the r-th
+    from the back. The rows of all its pieces are cut into TP equal parts, one for each sequence parallel rank.
     """
     states, ids = [], []
     for sample in samples:
         rows = np.arange(padded(sample)).reshape(2 * CP, -1)[[place["cp"], -1 - place["cp"]]].ravel()
         state = np.full(len(rows), rrt.PAD, np.uint8)
-        state[rows < len(sample.tokens)] = rrt.UNRECORDED  # Also the last token, which has no row.
+        state[rows < len(sample.tokens)] = rrt.UNRECORDED  # The last token has no row, so it stays unrecorded.
         has_row = rows < len(sample.ids)
         state[has_row] = np.where(sample.recorded()[rows[has_row]], rrt.REPLAYED, rrt.UNRECORDED)
         states.append(state)

@@ -69,7 +69,8 @@ def work(plays: list[Play], endpoint: str, worker: int, barrier: Barrier) -> dic
 
 
 def json_bytes(ids: NDArray[np.uint16]) -> int:
-    """Bytes of "[[[1,2],[3,4]],…]": digits, and for each list of n elements two brackets and n - 1 commas."""
+    """Returns the length of the ids as JSON, "[[[1,2],[3,4]],…]", without building the text: it has the digits of all
+    ids, and two brackets and n - 1 commas for each list of n elements."""
     rows, layers, top_k = ids.shape
     digits = ids.size + sum(int((ids >= power).sum()) for power in (10, 100, 1000))
     return digits + rows * layers * (top_k + 1) + rows * (layers + 1) + rows + 1

@@ -21,7 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 NAMESPACE = "routing-replay"
 _START_SECONDS = 60.0
-_STOP_SECONDS = 60.0  # More than a server takes to drain.
+_STOP_SECONDS = 60.0  # How long to wait for the end of a server: longer than a server takes to drain.
 _WRONG_SETTING = 2  # The server's exit status if a restart would not help.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # Backoff before a server that keeps ending is restarted.
 
@@ -104,7 +104,7 @@ class _Server:
         return self._address
 
     def state(self) -> dict[str, int | bool]:
-        """Whether it listens, its pid, and the number of its starts in this actor."""
+        """Returns whether the server listens, its pid, and how often this actor has started it."""
         supervisor = self._supervisor
         return {"listens": supervisor.listens(), "pid": supervisor.pid, "starts": supervisor.starts}
 

@@ -42,10 +42,10 @@ absl::Status Damaged(absl::string_view what, const std::string& sample = "") {
   return MakeError(absl::StatusCode::kDataLoss, what, {.reason = Reason::kChecksum, .sample = sample});
 }
 
-// NOT_FOUND if it cannot be opened, INTERNAL if it cannot be read or is not a regular file.
+// Reads a whole file. NOT_FOUND if the file cannot be opened, INTERNAL if it cannot be read or is not a regular file.
 absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::filesystem::path& path) {
   const auto failure = [&] { return absl::StrCat(path.string(), ": ", std::generic_category().message(errno)); };
-  // A directory can be opened, too, and its size reads as 2^63 - 1 bytes.
+  // Check the kind first: a directory could be opened like a file, and its size would seem to be 2^63 - 1 bytes.
   std::error_code error;
   const std::filesystem::file_status kind = std::filesystem::status(path, error);
   if (std::filesystem::exists(kind) && !std::filesystem::is_regular_file(kind)) {
@@ -105,7 +105,7 @@ absl::Status ReadWeights(JsonObject& object, int64_t rows, std::vector<WeightSpa
   return absl::OkStatus();
 }
 
-// A plain name, which cannot lead to another directory.
+// Returns true if this is a plain file name, without a directory, so that it cannot lead to another directory.
 bool IsFileName(const std::string& name) {
   return !name.empty() && name[0] != '.' && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
@@ -183,7 +183,7 @@ std::vector<int64_t> ShapeOf(const Geometry& geometry, const ExportedSample& sam
   return {sample.recorded_rows(), geometry.num_moe_layers(), geometry.max_top_k()};
 }
 
-// The text of an index, and back.
+// Converts an index to its text.
 std::string IndexToText(const ExportedRun& run) {
   json samples = json::array();
   for (const ExportedSample& sample : run.samples) samples.push_back(ToJson(sample));
@@ -271,8 +271,8 @@ absl::Status WriteNewFile(const std::filesystem::path& path, absl::Span<const ab
   return Result(error, path);
 }
 
-// Syncs a file's contents, or a directory's names on file systems that sync those. Includes what was written through
-// other descriptors.
+// Writes the contents of a file, or the names in a directory, from the system's memory to the disk, also what was
+// written through other descriptors. Does nothing for a directory on a file system that cannot sync directories.
 absl::Status Sync(const std::filesystem::path& path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return Result(LastError(), path);

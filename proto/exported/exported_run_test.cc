@@ -117,7 +117,8 @@ TEST_F(ExportedRunTest, WidthAndKAreThoseOfTheLargestLayer) {
   }
   EXPECT_THAT(exporter->Add({.sample = "a", .num_tokens = kMaxRows + 1}, {}),
               Fails(absl::StatusCode::kInvalidArgument, Reason::kLength));
-  // More rows than a sample can have, and so many that the number of their ids overflows 64 bits.
+  // Invalid numbers of tokens: none; one row more than a sample can have; so many that the number of ids overflows 64
+  // bits.
   for (const int64_t tokens : {int64_t{0}, kMaxRows + 2, (int64_t{1} << 62) + 1}) {
     EXPECT_THAT(exporter->Add({.sample = "a", .num_tokens = tokens}, {}),
                 Fails(absl::StatusCode::kInvalidArgument, Reason::kField));

@@ -23,7 +23,7 @@ void Set(nlohmann::json& json, const char* key, const std::optional<Int>& value)
   if (value) json[key] = *value;
 }
 
-// Reads the value; returns what is wrong with it, or "".
+// Stores the JSON value in `value`. Returns what is wrong with it, or "" if nothing is.
 template <typename Int>
 std::string Get(const nlohmann::json& json, Int& value) {
   const bool fits = json.is_number_unsigned() ? std::in_range<Int>(json.get<uint64_t>())
@@ -63,7 +63,7 @@ std::string Get(const nlohmann::json& json, std::vector<T>& value) {
   return "";
 }
 
-// A list of pairs of integers; leaves `pairs` alone if the field is absent.
+// Reads a list of pairs of integers. Does not change `pairs` if the field is absent.
 absl::Status ReadPairs(JsonObject& object, const char* key, std::vector<std::vector<int64_t>>& pairs) {
   const nlohmann::json* list = object.Find(key);
   if (list == nullptr) return absl::OkStatus();

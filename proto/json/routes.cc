@@ -99,7 +99,7 @@ class Walker {
     return Take(']');
   }
 
-  // Handles a response, a list of responses or of choices, or an extension.
+  // Handles a value in which routes may be: a response, a choice, an extension such as "meta_info", or a list of these.
   bool Place() {
     if (path_.size() >= kMaxDepth) return Skip();
     if (Kind() == '[') return EachItem([this] { return Place(); });

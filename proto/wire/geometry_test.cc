@@ -89,7 +89,7 @@ TEST(GeometryTest, SizesAreCountsOfBits) {
         EXPECT_EQ(g.plane_offset(i, rows, codec), offset);
         EXPECT_EQ(g.plane_bytes(i, rows, codec), SlowBytes(rows * layer.top_k * bits));
         offset += SlowBytes(rows * layer.top_k * bits);
-        // A cut: the bytes that hold any of its bits.
+        // The length of a cut is the number of bytes that hold any of its bits.
         int64_t touched = 0, last_byte = -1;
         for (int64_t bit = row * layer.top_k * bits; bit < (row + rows) * layer.top_k * bits; ++bit) {
           touched += bit / 8 != last_byte;
@@ -208,7 +208,7 @@ TEST(GeometryTest, TheLimitsThemselvesAreAllowed) {
   for (int32_t i = 0; i < kMaxMoeLayers; ++i) o.moe_layer_ids.push_back(kMaxLayers - kMaxMoeLayers + i);
   ASSERT_OK_AND_ASSIGN(const Geometry g, Geometry::Create(o));
   EXPECT_EQ(g.raw_row_bytes(), int64_t{kMaxMoeLayers} * kMaxTopK * 2);
-  // No size of a whole sample overflows.
+  // Not even the size of the largest possible sample overflows.
   EXPECT_EQ(g.block_bytes(kMaxRows, Codec::kRaw), kMaxRows * g.raw_row_bytes());
   EXPECT_EQ(g.id_bits(0, Codec::kPacked), 16);
 }

@@ -60,7 +60,7 @@ size_t UnpackGroups(Fields fields, const uint8_t* packed, size_t offset, size_t 
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Vectors of one, two or four groups.
+// Vectors of bytes that have one, two or four groups, depending on the CPU; and the same vectors as 64-bit words.
 using Bytes = hn::CappedTag<uint8_t, HWY_HAVE_SCALABLE ? kGroupBytes : kMostGroups * kGroupBytes>;
 using Words = hn::Repartition<uint64_t, Bytes>;
 constexpr size_t kVectorGroups = hn::MaxLanes(Bytes()) / kGroupBytes;
@@ -87,7 +87,8 @@ void StoreGroups(hn::Vec<D> groups, D d, uint8_t* to, size_t step) {
   }
 }
 
-// For TableLookupBytesOr0: in each group, the eight bytes from `first` on move to `at`; all other bytes become 0.
+// Returns indices for TableLookupBytesOr0: in each group, they move the eight bytes from `first` on to `at`, and set
+// all other bytes to 0.
 hn::Vec<Bytes> MoveWord(size_t first, size_t at) {
   const Bytes d;
   const auto place =
@@ -192,8 +193,8 @@ namespace routing_replay {
 inline namespace wire {
 namespace {
 
-// Pack or unpack as many of `groups` groups as fill whole vectors, and return that number. They read and write whole
-// groups of kGroupBytes bytes, the last one included.
+// PackGroups and UnpackGroups convert as many of `groups` groups as fill whole vectors, and return that number. Even
+// for the last group, they read and write all of its kGroupBytes bytes.
 HWY_EXPORT(PackGroups);
 HWY_EXPORT(UnpackGroups);
 

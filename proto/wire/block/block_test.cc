@@ -19,7 +19,8 @@ using testing::FirstDifference;
 using testing::MakeRandomRoutes;
 using testing::RandomRoutes;
 
-// The bytes of bits [first, end) of a stream of fields, from the byte of the first bit on.
+// Packs all ids into a stream of fields of `bits` bits, and returns the bytes that hold the ids [first_id, end_id).
+// Bits of other ids are 0.
 std::vector<uint8_t> SlowCut(const std::vector<uint16_t>& ids, int bits, int64_t first_id, int64_t end_id) {
   const int64_t first = first_id * bits, end = end_id * bits;
   std::vector<uint8_t> bytes((first % 8 + end - first + 7) / 8, 0);
@@ -135,7 +136,7 @@ TEST(BlockTest, AnySplitMergesToTheSameBytes) {
       std::vector<BlockRows> parts;
       for (int64_t begin = 20; begin < 120;) {
         const int64_t end = std::min<int64_t>(120, begin + 1 + static_cast<int64_t>(random() % 40));
-        // A part may be the middle of a larger block, of either codec.
+        // The rows of a part are often only the middle of a larger block, which may have either codec.
         const RowRange whole{begin - static_cast<int64_t>(random() % 5),
                              end + static_cast<int64_t>(random() % (121 - end))};
         blocks.push_back(SlowBlock(geometry, routes, whole, random() % 2 == 0 ? Codec::kRaw : Codec::kPacked));
@@ -204,7 +205,7 @@ TEST(BlockTest, ShapesAndIdsThatCannotBe) {
   EXPECT_EQ(GetErrorDetail(status)->row, 20);
   EXPECT_EQ(CountDifferingRows(geometry, {good.view(), {10, 40}}, {twice.view(), {10, 40}}), 1);
 
-  // 3 bits x 3 ids: the upper bits of the second byte are padding.
+  // A row of 3 ids with 3 bits each takes 9 bits, so the upper 7 bits of its second byte are padding.
   const Geometry narrow = Geometry::Uniform(1, 8, 3);
   Block padded = SlowBlock(narrow, MakeRandomRoutes(narrow, 1, 1), {0, 1}, Codec::kPacked);
   padded.bytes.data()[1] |= 0x80;

@@ -120,7 +120,8 @@ bool RowsLegal(const uint8_t* ids, size_t size, size_t top_k, size_t max_id) {
         const auto turned = hn::IfThenElse(hn::RebindMask(d, stays), ahead, behind);
         least_difference = hn::Min(least_difference, hn::Xor(here, turned));
       }
-      // Addition modulo K: a negative difference wraps to a large number, so Min picks the other one.
+      // Adds modulo K: takes K off if the sum is at least K. Otherwise the subtraction wraps around to a large number,
+      // and Min picks the sum.
       const auto next = hn::Add(slots, slots_ahead);
       slots = hn::Min(next, hn::Sub(next, row_slots));
     }

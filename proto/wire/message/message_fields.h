@@ -74,7 +74,7 @@ class MessageFields {
 
   // A number in [minimum, maximum].
   int64_t Count(const char* name, uint64_t value, int64_t maximum = kMaxInt64, int64_t minimum = 0);
-  // An enum whose numbers up to `last` are known. 0 is an error unless `zero_is` says which value it stands for.
+  // Reads an enum whose known numbers are 1 to `last`. 0 is an error unless `zero_is` says which value 0 stands for.
   template <typename Enum>
   Enum Known(const char* name, int value, Enum last, std::optional<Enum> zero_is, Reason reason = Reason::kField);
   // An unspecified producer means the rollout engine.

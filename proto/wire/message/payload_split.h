@@ -12,7 +12,8 @@ inline namespace wire {
 
 struct SplitMessage {
   std::string header;  // Every field but the payload, as it stood on the wire.
-  // Points into the bytes given. Empty if the field is absent; if it occurs several times, the last one counts.
+  // The value of the payload field; points into the message's bytes. Empty if the field is absent. If it occurs several
+  // times, the last one counts.
   ByteChain payload;
 };
 

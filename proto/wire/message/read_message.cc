@@ -38,8 +38,8 @@ void SetSampleRead(const SampleRead& sample, v1::SampleRead& out) {
   if (sample.max_weight_version) out.set_max_weight_version(*sample.max_weight_version);
 }
 
-// Counts the items of a request before it is built; returns an upper bound of the memory that it takes, as a message
-// and as values.
+// Counts the items of an encoded request before the request is built. Returns an upper bound of the memory that it will
+// take, as a protobuf message and as a ReadRequest together.
 absl::StatusOr<int64_t> MeasureReadRequest(absl::string_view bytes) {
   const FieldPath root;
   const auto [samples, checks] = CountFields(bytes, {4, 5});
@@ -51,8 +51,8 @@ absl::StatusOr<int64_t> MeasureReadRequest(absl::string_view bytes) {
     return FieldError(root.Child("samples"),
                       absl::StrCat("must have at most ", kMaxReadTokenChecks, " token_checks in all"), Reason::kLength);
   }
-  // Each remaining byte may encode one bound, which takes 8 bytes in the protobuf message and 8 as a value. Vectors
-  // that grow take twice that.
+  // Each byte that is not needed for samples and checks may encode one bound of rows. A bound takes 8 bytes in the
+  // protobuf message and 8 in the ReadRequest, and twice as much while vectors grow: 32 bytes in all.
   constexpr size_t kSample = sizeof(v1::SampleRead) + sizeof(SampleRead) + sizeof(void*);
   constexpr size_t kCheck = sizeof(v1::TokenCheck) + sizeof(TokenCheck) + sizeof(void*);
   return static_cast<int64_t>(samples * kSample + checks * kCheck + 32 * (bytes.size() - 2 * (samples + checks)));

@@ -27,7 +27,7 @@ std::string SlowBase64(absl::string_view bytes) {
 }
 
 absl::StatusOr<std::string> Decode(absl::string_view text) {
-  // A copy of just this size, so that a read past its end is seen by ASan.
+  // Copy the text to memory of exactly its size, so that ASan detects a read past its end.
   const std::vector<uint8_t> exact(text.begin(), text.end());
   auto bytes = DecodeBase64(exact);
   if (!bytes.ok()) return bytes.status();
@@ -80,7 +80,8 @@ TEST(Base64Test, ABadByteAtAnyPlaceIsNamed) {
         if (kAlphabet.find(static_cast<char>(c)) != absl::string_view::npos) continue;
         std::string bad = good;
         bad[place] = static_cast<char>(c);
-        // An additional "=" here is valid padding; then the unused bits decide.
+        // An "=" in place of the last letter is valid padding, so it is no error of the alphabet. Whether the text is
+        // valid then depends on its unused bits, which other tests check.
         if (c == '=' && place + 1 == letters && letters + 1 >= good.size()) continue;
         const absl::Status status = Decode(bad).status();
         ASSERT_THAT(status, IsMalformed()) << bad;
@@ -140,7 +141,7 @@ std::string RandomBytes(size_t size, int values = 256) {
 }
 
 absl::StatusOr<std::string> Decompress(absl::string_view frame, int64_t raw_size, int64_t limit = kLimit) {
-  // A copy of just this size, so that a read past its end is seen by ASan.
+  // Copy the frame to memory of exactly its size, so that ASan detects a read past its end.
   const std::vector<uint8_t> exact(frame.begin(), frame.end());
   auto bytes = DecompressZstd(exact, raw_size, limit);
   if (!bytes.ok()) return bytes.status();

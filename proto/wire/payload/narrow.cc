@@ -58,7 +58,7 @@ bool Narrow(size_t element_bytes, const uint8_t* from, size_t stride, size_t row
   if (element_bytes == 4)
     return (to8 ? NarrowRows<uint32_t, uint8_t> : NarrowRows<uint32_t, uint16_t>)(from, stride, rows, count, to);
   if (element_bytes == 2 && to8) return NarrowRows<uint16_t, uint8_t>(from, stride, rows, count, to);
-  // Elements are not wider than ids.
+  // Here the elements are not wider than the ids, so every element fits: copy it, or extend one byte to two.
   for (size_t row = 0; row < rows; ++row, from += stride, to += count * id_bytes) {
     if (element_bytes == id_bytes) {
       std::memcpy(to, from, count * id_bytes);

@@ -37,8 +37,8 @@ int64_t SlowElement(DType dtype, const std::vector<uint8_t>& bytes, size_t at) {
   return HasSign(dtype) ? static_cast<int64_t>(value << unused) >> unused : static_cast<int64_t>(value);
 }
 
-// `rows` rows of elements, each before `gap` other bytes, behind `offset` bytes in an allocation that ends with the
-// last element.
+// Returns `offset` bytes and then `rows` rows of elements, with `gap` other bytes between two rows. The allocation ends
+// with the last element, so that ASan detects a read past it.
 std::vector<uint8_t> Source(DType dtype, const std::vector<int64_t>& values, size_t rows, size_t gap, size_t offset) {
   std::vector<uint8_t> bytes(offset, 0xFF);
   for (size_t i = 0; i < values.size(); ++i) {
@@ -55,7 +55,7 @@ void CheckRows(DType dtype, const std::vector<int64_t>& values, int64_t rows, in
   const std::vector<uint8_t> from = Source(dtype, values, rows, gap, offset);
   const int64_t count = static_cast<int64_t>(values.size()) / rows, row_bytes = count * Bytes(dtype);
   const int32_t top = id_bytes == 1 ? 256 : 65535;
-  // Also unaligned; the bytes around it must not change.
+  // Ids are written from index 1 on, so to an odd address. The bytes before and after them must not change.
   std::vector<uint8_t> to(1 + rows * count * id_bytes + 1, kUntouched);
   const bool has_room = NarrowIds(dtype, from.data() + offset, row_bytes + gap, rows, count, id_bytes, to.data() + 1);
   EXPECT_EQ(to.front(), kUntouched);
@@ -77,7 +77,7 @@ void CheckRows(DType dtype, const std::vector<int64_t>& values, int64_t rows, in
   EXPECT_TRUE(has_room || !all_ids);
 }
 
-// One row, or two with other bytes between them.
+// Checks the values as one row, and, if their number is even, as two rows with other bytes between them.
 void Check(DType dtype, const std::vector<int64_t>& values, size_t offset, int id_bytes) {
   CheckRows(dtype, values, 1, 0, offset, id_bytes);
   if (values.size() % 2 == 0) CheckRows(dtype, values, 2, values.size() % 5, offset, id_bytes);

@@ -46,7 +46,8 @@ struct LayerRouting {
   int32_t num_experts = 0;  // E: ids are in [0, E).
   int32_t top_k = 0;        // K: ids per row.
 
-  // Bytes of one id in RAW, and of one id in decoded form: 1 for E <= 256, else 2. Follows E, never the ids seen.
+  // Bytes of one id in RAW, and of one id in decoded form: 1 for E <= 256, else 2. Depends
+  // only on E, not on the ids that occur.
   int32_t id_bytes() const { return num_experts <= 256 ? 1 : 2; }
   friend bool operator==(const LayerRouting&, const LayerRouting&) = default;
 };
@@ -114,7 +115,7 @@ class Geometry {
 
   // PACKED if it saves at least a quarter of the bytes of RAW, else RAW.
   Codec default_codec() const;
-  // 64-bit fingerprint of everything above; equal geometries have equal fingerprints on every machine.
+  // 64-bit fingerprint of the whole geometry; equal geometries have equal fingerprints on every machine.
   uint64_t fingerprint() const;
   // "48 MoE layers of 48, E 128, K 8"
   std::string DebugString() const;

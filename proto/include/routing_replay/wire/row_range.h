@@ -55,9 +55,10 @@ std::vector<RowRange> Clip(absl::Span<const RowRange> ranges, RowRange bounds);
 // Sum of sizes.
 int64_t TotalRows(absl::Span<const RowRange> ranges);
 
-// The windows of `window` rows (absolute multiples) that `range` touches, each cut to `range`. Requires window > 0.
+// Cuts `range` at all multiples of `window`: with window = 64, [50, 130) becomes [50, 64), [64, 128), [128, 130).
+// Requires window > 0.
 std::vector<RowRange> SplitAtWindows(RowRange range, int64_t window);
-// The windows that the rows [0, rows) touch.
+// The number of windows that the rows [0, rows) touch.
 constexpr int64_t WindowCount(int64_t rows, int64_t window) { return rows / window + (rows % window != 0 ? 1 : 0); }
 
 }  // namespace routing_replay

@@ -91,7 +91,8 @@ struct SampleState {
   uint64_t content_id = 0;
   std::vector<RowRange> unrecorded;  // Normal list.
   std::vector<WeightSpan> weights;   // Covers [0, committed_rows), neighbours differ.
-  // Covers [0, committed_rows); neighbours differ in more than rows and appends. Empty if the server does not send it.
+  // Covers [0, committed_rows). Neighbours differ in the engine or the weight version; otherwise they would be one
+  // entry. Empty if the server does not send it.
   std::vector<Provenance> provenance;
   int64_t stored_bytes = 0;
   std::optional<TokenCheck> token_check;  // The check at committed_rows, if known.
@@ -106,7 +107,7 @@ struct SampleState {
 struct SampleRead {
   std::string sample;
   int64_t handle = 0;  // Used where sample is empty.
-  // Normal list. Empty: all rows of a sealed sample, or the committed rows of an unsealed one.
+  // The rows to read, as a normal list. Empty: all rows of a sealed sample, or the committed rows of an unsealed one.
   std::vector<RowRange> rows;
   std::optional<int64_t> num_tokens;
   std::vector<TokenCheck> token_checks;
@@ -142,7 +143,7 @@ enum class SampleStatus : uint8_t {
 inline constexpr SampleStatus kLastSampleStatus = SampleStatus::kTokensNotKnown;
 const char* SampleStatusName(SampleStatus status);
 
-// … and what the server answers for each sample.
+// What the server answers for each sample of a ReadRequest.
 struct SampleRecord {
   int32_t index = 0;  // Position in ReadRequest::samples.
   SampleStatus status = SampleStatus::kUnspecified;
