@@ -28,7 +28,7 @@ class Package:
 
     name: str
     version: str
-    source: str  # The source package, whose name distributions use.
+    source: str  # The name of the source package from which this package was built.
     source_version: str
     debian: bool = True  # False: not installed by dpkg, such as a CUDA toolkit of NVIDIA's own installer.
 

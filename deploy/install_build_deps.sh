@@ -17,9 +17,9 @@ packages=(
   nlohmann-json3-dev libsimdjson-dev libcli11-dev libyaml-cpp-dev prometheus-cpp-dev
   librocksdb-dev libboost-dev libkainjow-mustache-dev
   libgtest-dev libgmock-dev libbenchmark-dev
-  # Servers that tests start. The package redis-tools has the program redis-server, but does not start a service.
+  # Tests start Redis servers. The package redis-tools has the program redis-server, but does not start a service.
   redis-tools
-  # Certificates and networks of tests, and the debugger that tests/journeys uses.
+  # Tests make certificates with openssl and networks with ip; tests/journeys uses the debugger.
   openssl iproute2 gdb
   # Needed to build RE2.
   unicode-data python3-six

@@ -3,9 +3,10 @@
 
     deploy/notices.py --name NAME --version V --build DIR [--contains DIR] --out DIR FILE…
 
-FILE are the programs and libraries of the package, in the build tree DIR. closure.py alone determines their contents:
-code that was compiled in is part of the package; shared libraries are dependencies, unless the folder of --contains has
-a copy (as auditwheel puts beside a library). Texts are those of /usr/share/doc/*/copyright.
+FILE are the programs and libraries of the package, in the build tree DIR. closure.py finds the software that they
+consist of. Code that was compiled in is part of the package. Shared libraries are only dependencies, unless the folder
+of --contains has a copy of them: auditwheel puts such copies into a wheel. The licence texts are those of
+/usr/share/doc/*/copyright.
 
 Writes DIR/THIRD_PARTY_NOTICES and DIR/sbom.spdx.json.
 """

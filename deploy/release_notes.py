@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAINERS, CLIENTS = "trainer_plugin/README.md", "client/README.md"
-# Rows of the README's table, and the section that tells users of each framework what to do.
+# For each framework, by its name in the README's table: the file and the section that tell its users what to do.
 FRAMEWORKS = {
     "verl": (TRAINERS, "verl"),
     "slime": (TRAINERS, "slime"),
@@ -29,7 +29,7 @@ FRAMEWORKS = {
     "vLLM": (CLIENTS, "From an engine"),
     "SGLang": (CLIENTS, "From an engine"),
 }
-# The first step for frameworks whose sections have no lines to start with.
+# The first step for frameworks whose sections do not begin with lines of code that could be quoted.
 FIRST = {
     "Megatron-Core": "Build the model with `moe_enable_routing_replay=True`, and put `megatron.attach` of "
     "`routing_replay_trainer` and three calls into your training step.",

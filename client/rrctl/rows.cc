@@ -19,7 +19,7 @@
 namespace routing_replay::client {
 namespace {
 
-// Ids that one read fetches. They take some MB when decoded, and some tens of MB as JSON.
+// The number of ids that one read fetches. These take some MB when decoded, and some tens of MB as JSON.
 constexpr int64_t kPortionIds = int64_t{1} << 18;
 
 absl::StatusCode CodeOf(SampleStatus status) {

@@ -39,11 +39,13 @@ class FakeService final : public v1::RoutingReplay::Service {
 
   const std::string& endpoint() const { return endpoint_; }
 
-  // Called for every message of an Append stream and for every Put. Called under a lock, one at a time.
+  // Sets the function that decides what to do about every message of an Append stream and every Put. It is called under
+  // a lock, for one message at a time.
   void OnAppend(std::function<Do(const AppendRequest&)> decide);
   // The next `count` calls of every unary method fail with UNAVAILABLE.
   void FailNext(int count);
-  // Called for each message of a Read before it is sent; false: the stream hangs there until it is cancelled.
+  // Sets a function that is called with each message of a Read before the message is sent, and may change it. If the
+  // function returns false, the stream hangs there until it is cancelled.
   void OnRead(std::function<bool(v1::ReadResponse&)> change);
 
   // The next `count` Reads break off after their first message.

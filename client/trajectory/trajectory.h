@@ -50,13 +50,13 @@ struct Turn {
   // Absolute rows that the engine delivered, including rows of −1. Absent: none.
   std::optional<RowRange> rows;
   TurnOutcome outcome = TurnOutcome::kFinished;
-  // weight_version: for the rows that are in no span of `weights`. `weights`: spans of absolute rows among `rows`,
-  // ascending and disjoint.
+  // `weights` has the versions of some of the rows: spans of absolute rows among `rows`, ascending and disjoint. The
+  // rows that are in no span have weight_version and weight_label.
   int64_t weight_version = kUnknownWeightVersion;
   std::string weight_label;
   std::vector<WeightSpan> weights;
-  // What to do with missing rows before `rows` or before the seal. True: they become unrecorded. False: they are an
-  // error.
+  // Says what to do if rows are missing before `rows`, or before the end of a sample that is sealed. If true, these
+  // rows become unrecorded; if false, the turn is rejected.
   bool missing_is_unrecorded = false;
   bool seal = false;
   bool cut = false;  // The caller cuts the history: a sealed sample becomes open again.

@@ -16,7 +16,7 @@ libraries=$(realpath "$libraries") programs=$(realpath "$programs")
 
 install -D --strip -t "$programs/usr/bin" "$server" "$rrctl"
 
-# As in a merged-usr system: packages and loaders name libraries by either path.
+# /lib and /lib64 are links to /usr, as on Debian itself: packages and loaders name libraries by either path.
 mkdir -p "$libraries"/usr/{lib,lib64,bin} "$libraries"/{dev,etc/routing-replay,proc,sys,tmp,var/lib/routing-replay}
 ln -s usr/lib "$libraries/lib"
 ln -s usr/lib64 "$libraries/lib64"
@@ -24,7 +24,7 @@ python3 deploy/closure.py "$server" "$rrctl" | while read -r file; do
   install -D -m 755 "$file" "$libraries/usr/${file#/usr/}"
 done
 
-# For rediss:// servers with certificates of public authorities.
+# The CA certificates of public authorities are needed to connect to rediss:// servers that have a certificate of one.
 install -D -m 644 /etc/ssl/certs/ca-certificates.crt "$libraries/etc/ssl/certs/ca-certificates.crt"
 install -D -m 644 /usr/share/doc/ca-certificates/copyright "$libraries/usr/share/doc/ca-certificates/copyright"
 echo 'hosts: files dns' >"$libraries/etc/nsswitch.conf"

@@ -54,7 +54,8 @@ class Play:
     samples: list[Sample]
 
     def micro_batches(self) -> list[list[Sample]]:
-        """Samples packed up to MICRO_BATCH_TOKENS tokens, or one sample."""
+        """Packs the samples, in order, into batches of at most MICRO_BATCH_TOKENS tokens. A longer sample is a batch of
+        its own."""
         batches: list[list[Sample]] = [[]]
         for sample in self.samples:
             tokens = sum(len(each.tokens) for each in (*batches[-1], sample))

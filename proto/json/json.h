@@ -31,12 +31,12 @@ class JsonObject {
   // `path` names the object in messages; empty for the root.
   JsonObject(const Json& json, absl::string_view path);
 
-  // An integer, a boolean, a string, a list of integers, or an optional integer (null counts as absent).
+  // Reads an integer, a boolean, a string, a list of integers, or an optional integer (null counts as absent).
   template <typename T>
   void Read(const char* key, T& value);
-  // One integer or a list of them.
+  // Reads one integer (a list of one) or a list of integers.
   void ReadOneOrMany(const char* key, std::vector<int32_t>& value);
-  // One of `names`.
+  // Reads a text that must be one of `names`.
   template <typename Enum>
   void Read(const char* key, const std::vector<std::pair<const char*, Enum>>& names, Enum& value);
   // The field's value, or null if it is absent.

@@ -1,4 +1,4 @@
-"""local_server: runs inside the context, and ends with it or with its process."""
+"""local_server: the server runs inside the context, and ends with the context or with the process that started it."""
 
 from __future__ import annotations
 

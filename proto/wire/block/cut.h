@@ -27,7 +27,7 @@ absl::StatusOr<uint32_t> CutPlane(const Geometry& geometry, const BlockView& blo
 void DecodeCut(const Geometry& geometry, int32_t ordinal, Codec codec, int32_t bit_offset, int64_t rows,
                absl::Span<const uint8_t> cut, absl::Span<uint8_t> out);
 
-// `codec`, or RAW if a block of `rows` rows would not be smaller in it.
+// Returns `codec`, or RAW if a block of `rows` rows would not be smaller in `codec`.
 Codec SmallerCodec(const Geometry& geometry, int64_t rows, Codec codec);
 
 // Encodes `rows` rows of one layer, given as DecodeCut writes them, as a plane. The sizes must be exact, and every id

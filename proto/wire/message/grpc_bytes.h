@@ -39,7 +39,7 @@ class ByteBufferBuilder {
  public:
   // Moves the bytes in.
   void Add(std::string bytes);
-  // By reference: `owner` is released when gRPC has sent the bytes (from any thread).
+  // Adds the bytes by reference. `owner` keeps them alive; gRPC releases it, on any thread, when it has sent the bytes.
   void Add(absl::Span<const uint8_t> bytes, std::shared_ptr<const void> owner);
   grpc::ByteBuffer Build();
 

@@ -83,15 +83,15 @@ class MessageFields {
   // An unspecified value gives nullopt.
   std::optional<Codec> ReadAnyCodec(const char* name, v1::Codec value);
   std::optional<Durability> ReadAnyDurability(const char* name, v1::Durability value);
-  // At most `max_bytes`; protobuf has already checked that it is UTF-8.
+  // Returns a text, and checks that it has at most `max_bytes`. Protobuf has already checked that it is UTF-8.
   const std::string& Text(const char* name, const std::string& value, size_t max_bytes = kMaxLabelBytes);
   RowRange Range(const char* name, std::optional<size_t> index, const v1::RowRange& value);
   WeightSpan Weights(const char* name, size_t index, const v1::WeightSpan& value);
-  // A normal list of ranges inside `bounds`.
+  // Reads a list of ranges, and checks that it is normal and inside `bounds`.
   template <typename Repeated>
   std::vector<RowRange> NormalRanges(const char* name, const Repeated& values, RowRange bounds);
 
-  // For further checks: keeps the first error.
+  // Reports the result of a check that the caller made itself. Only the first error is kept.
   void Fail(const absl::Status& status) { status_.Update(status); }
   void FailField(const char* name, absl::string_view message, Reason reason = Reason::kField) {
     Fail(FieldError(path_.Child(name), message, reason));
