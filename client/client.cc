@@ -54,7 +54,7 @@ absl::StatusOr<RunSettings> SettingsFromProto(const v1::RunOptions& options) {
 }
 
 absl::StatusOr<OpenedRun> CallOpenRun(const Caller& caller, v1::OpenRunRequest request) {
-  // Not idempotent, because only the first answer says what was removed.
+  // With resume_at the call is not idempotent: only its first answer says what was removed.
   const Repeat repeat = request.has_resume_at() ? Repeat::kNever : Repeat::kAlways;
   RR_ASSIGN_OR_RETURN(const auto response, caller.Call(&Stub::OpenRun, request, repeat));
   RR_ASSIGN_OR_RETURN(auto geometry, FromProto(response.geometry()));

@@ -165,7 +165,8 @@ TEST_F(RunTest, AServerThatStallsEndsWithTheDeadline) {
   EXPECT_EQ(sink.last(), 2);
 }
 
-// The status of a call that had the time for an answer; on a busy machine the deadline may pass first.
+// Returns the code of a call that was answered. Repeats a call whose deadline passed before the answer, as happens on a
+// busy machine.
 absl::StatusCode CodeOf(const std::function<absl::Status()>& call) {
   const auto end = std::chrono::steady_clock::now() + kLong;
   absl::Status status;
@@ -226,7 +227,7 @@ TEST_F(MovedServerTest, TheEndpointsFileIsReadAgain) {
   Move();
   EXPECT_OK(run->Put({.sample = "put"}, tensor, ids));
   Move();
-  // Not retried: the first attempt must be right.
+  // Truncate is sent only once, so it must go to the new address at once.
   EXPECT_OK(run->Truncate("s", Producer::kRollout, 0, {}));
   EXPECT_EQ(service_->Calls("Truncate"), 1);
   Move();

@@ -70,7 +70,7 @@ TEST_F(FailoverTest, CallsGoOnWithTheNextServerAndStayThere) {
   const int before = first.Calls("Stat");
   for (int i = 0; i < 5; ++i) EXPECT_OK(run_->Stat("a"));
   EXPECT_EQ(first.Calls("Stat"), before);
-  // Waits until that server has stopped.
+  // Stops the servers except the first. Destroying a service waits until its server has stopped.
   for (auto& service : services_) {
     if (service.get() != &first) service.reset();
   }
@@ -86,7 +86,7 @@ TEST_F(FailoverTest, ACallThatMustNotBeRepeatedFindsALivingServer) {
   }
   ASSERT_OK_AND_ASSIGN(const SampleState state, run_->Truncate("a", Producer::kRollout, 5, {}));
   EXPECT_EQ(state.revision, 1);
-  // A call that fails is not sent again.
+  // A Truncate that fails is not sent again, not even to another server.
   for (auto& service : services_) {
     if (service) service->FailNext(1);
   }
@@ -148,7 +148,8 @@ TEST_F(FailoverTest, AReadGoesOnWithWhatIsMissing) {
       EXPECT_EQ((*read)[s].layers[0], std::vector<uint16_t>(ids.begin(), ids.end()));
     }
   };
-  // The read breaks at the first message, then in the middle, once on each server, and then again.
+  // First the read fails before its first message. Then it breaks off in the middle, once on each of the three servers,
+  // so that the fourth try succeeds.
   Present().FailNext(1);
   expect_all();
   for (const auto& service : services_) service->BreakNextReads(1);
@@ -160,7 +161,8 @@ TEST_F(FailoverTest, AReadGoesOnWithWhatIsMissing) {
 TEST_F(FailoverTest, ASampleThatChangedBetweenTwoServersIsReadAsItIsNow) {
   ASSERT_OK(Put("a", ModelIds(random_, 10)));
   ASSERT_OK(Put("b", ModelIds(random_, 10)));
-  // The fake breaks off between samples, so a record without its rows is an incomplete sample.
+  // FakeService breaks a read off only between samples. To make a sample that was read in part, remove the rows and
+  // leave its record.
   for (const auto& service : services_) {
     service->OnRead([](v1::ReadResponse& response) {
       response.clear_pieces();

@@ -143,8 +143,8 @@ class PlanAppender : public Appender {
   // Queues the plan once there is room. If `may_wait` is false and it would have to wait: returns nothing and leaves
   // the plan unchanged. Errors as for Append.
   virtual absl::StatusOr<std::optional<Queued>> Enqueue(AppendPlan& plan, bool may_wait) = 0;
-  // Waits until no append of that sample up to this one is open. DEADLINE_EXCEEDED; CANCELLED if the appender was
-  // closed before.
+  // Waits until the append with this sequence number and all earlier ones of its sample have an outcome. Fails with
+  // DEADLINE_EXCEEDED, or with CANCELLED if the appender was closed before.
   virtual absl::Status SettleUpTo(uint64_t sequence, std::chrono::milliseconds timeout) = 0;
   // Time within which every append gets its outcome.
   std::chrono::milliseconds settle_time() const { return settle_time_; }

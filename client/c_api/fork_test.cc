@@ -261,7 +261,8 @@ TEST(ForkTest, AReadThatWaitsGoesOnInTheParent) {
   EXPECT_FALSE(queue.Readable(0));
   EXPECT_EQ(of_thread, "nothing");
   ASSERT_EQ(user.Put(go).message, "");
-  // The servers look for "go" whenever they get a call.
+  // The slow server looks for "go" only when a read begins. This fork interrupts the reads that hang, and the parent
+  // sends them again.
   ASSERT_EQ(Child([] { return ""; }).Wait(), "");
   waits.join();
   EXPECT_EQ(of_thread, "");

@@ -36,7 +36,7 @@ std::vector<WeightSpan> WeightsFrom(const rr_weight_span* weights, size_t count)
 std::optional<std::pair<int64_t, int64_t>> GroupsFrom(const rr_range* groups);
 std::vector<std::string> StringsFrom(const rr_text* texts, size_t count);
 
-// As in rr_tensor; "" for none.
+// Returns the text that rr_tensor has for this value, for example "U8"; "" if there is none.
 absl::string_view NameOf(DType dtype);
 // `path` names the tensor in errors.
 absl::StatusOr<TensorDescription> TensorFrom(const rr_tensor& tensor, absl::string_view path = "append.tensor");

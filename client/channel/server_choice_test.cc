@@ -34,7 +34,7 @@ TEST(ServerChoiceTest, BeginsAnywhereAndGoesRound) {
   EXPECT_EQ(first.size(), 3u);
 }
 
-// Many calls notice at once that a server is gone.
+// If many calls report at once that a server is gone, the client moves on by one server only.
 TEST(ServerChoiceTest, OneServerIsLeftOnce) {
   ServerChoice choice("a:1,b:1,c:1", 0);
   for (int i = 0; i < 5; ++i) {
@@ -67,7 +67,8 @@ TEST(ServerChoiceTest, TheFileOfAListIsReadAgain) {
   std::ofstream(path) << "c:1,d:1\n";
   choice.LookAgain();
   EXPECT_EQ(Present(choice), "dns:///c:1");
-  // The call had used a server of the earlier list.
+  // The file has changed, and a call to a server of the earlier list fails: the client begins with the first server of
+  // the new list.
   std::ofstream(path) << "e:1,f:1\n";
   choice.OnUnavailable("dns:///c:1");
   EXPECT_EQ(Present(choice), "dns:///e:1");

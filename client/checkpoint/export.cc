@@ -137,7 +137,8 @@ class Exporter {
     if (there && same) return Write(state, read);
     --progress_.total;
     outcome_.unsealed +=
-        // The sample was released meanwhile, or truncated and appended to again.
+        // kNotFound: the sample was released meanwhile. Any other status: it was truncated and appended to again, and
+        // counts as left out.
         record.status != SampleStatus::kNotFound;
     return absl::OkStatus();
   }

@@ -1,11 +1,12 @@
-// routing_replay._append: the common append from Python without ctypes, whose conversions cost as much as the append.
+// The Python module routing_replay._append. It makes the most common kind of append without ctypes, whose conversions
+// take as long as the append itself.
 //
 //   bind(function)                     once: the address of rr_appender_append
 //   queue(appender, arguments, options)
 //
-// `queue` takes the arguments and keywords of Appender.append. It makes only plain appends, and never waits: a
-// contiguous array of ids, and integers of the right type. It never raises because of an argument: it returns 0, and
-// the call through ctypes then raises an error that names the argument. Returns
+// `queue` takes the arguments and keywords of Appender.append, and never waits. It makes only plain appends: a
+// contiguous array of ids, and options that are integers of the right type. It never raises because of an argument: it
+// returns 0, and the call through ctypes then raises an error that names the argument. Returns
 //
 //   n > 0          the sequence number
 //   0              not a plain append: nothing has happened, and the caller goes through ctypes

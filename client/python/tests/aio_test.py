@@ -80,7 +80,7 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
         del appender, run
         deadline = time.monotonic() + 30
         while any(reference() for reference in gone) and time.monotonic() < deadline:
-            await asyncio.sleep(0.01)  # The loop still holds the tasks that have just ended.
+            await asyncio.sleep(0.01)  # Until its next turn, the loop holds the tasks that have just ended.
             gc.collect()
         self.assertEqual([reference() for reference in gone], [None] * 2)
         await self.client.close()
@@ -220,7 +220,8 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
             np.testing.assert_array_equal(sample.rows, LARGE)
 
     async def test_a_full_executor_of_the_loop(self) -> None:
-        """Threads that wait for appends may occupy the whole executor: the appends need none of its threads."""
+        """Threads that wait for appends occupy the whole executor of the loop. The appends end all the same, because
+        they need none of its threads."""
         loop = asyncio.get_running_loop()
         workers = min(32, (os.cpu_count() or 1) + 4)
 

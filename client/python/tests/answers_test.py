@@ -31,7 +31,7 @@ class AnswerTest(ServerTest):
         self.store = client.run(self.run_name, GEOMETRY)
 
     def stored(self, recorded: Any, begin: int = 0, unrecorded: tuple[tuple[int, int], ...] = ()) -> rr.SampleState:
-        """The state of a sample that first holds `begin` rows, and then the rows of the answer."""
+        """Appends the first `begin` rows and then those of the answer, checks what is stored, and returns the state."""
         if begin:
             self.store.append("s", ROUTES[:begin], tokens=TOKENS[:begin])
         self.store.append("s", recorded, seal=True)
@@ -138,7 +138,7 @@ class CacheTest(AnswerTest):
             ({"cached_tokens_details": {"device": 4, "host": 0}}, 4),
             ({"cached_tokens_details": None, "cached_tokens": 0}, 0),
             ({}, 4),
-            ({"cached_tokens": None}, 6),  # Unknown: all rows of the prompt.
+            ({"cached_tokens": None}, 6),  # The number of cached tokens is unknown: the whole prompt counts as cached.
             ({"num_retractions": 1}, 8),
         ):
             recorded = self.rows(self.response(**meta), hierarchical_cache=True)

@@ -91,9 +91,9 @@ class AppendExtensionTest(ServerTest):
                 np.testing.assert_array_equal(fast[1], slow[1])
 
     def taken(self, appender: rr.Appender) -> tuple[rr.SampleState, np.ndarray]:
-        """The state and the rows of the only sample, which is then released."""
+        """Returns the state and the rows of the run's only sample, and releases it."""
         appender.flush()
-        state = replace(self.run_.list()[0], idle_ms=0, content_id=0)  # A sample that is made again has another one.
+        state = replace(self.run_.list()[0], idle_ms=0, content_id=0)  # Samples with equal rows differ in these.
         rows = self.run_.read_one(state.sample).rows
         self.run_.release([state.sample])
         return state, rows

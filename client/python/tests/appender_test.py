@@ -137,7 +137,7 @@ class AppenderTest(ServerTest):
         run.flush()
         for name, tokens in (("opened", 61), ("behind", 81), ("within", 61), ("holes", 7), ("lost", 5), ("empty", 1)):
             self.assertEqual(run.stat(name).num_tokens, tokens, name)
-        # Payloads whose shape is only in their header.
+        # The shape of this payload is only in the header of its .npy file.
         file = io.BytesIO()
         np.save(file, ROWS[:20])
         outcome = run.put("file", rr.Payload(file.getvalue(), "NPY"), seal=True)
@@ -159,7 +159,7 @@ class AppenderTest(ServerTest):
         del appender, run, dropped
         gc.collect()
         self.assertEqual([reference() for reference in gone], [None] * 4)
-        client.close()  # Also sends the queue of a run without references.
+        client.close()  # Also sends what was queued through a run that nobody refers to any more.
         self.assertEqual(rr.Client(self.server.endpoint).run(self.run_name).stat("c").committed_rows, 500)
         gone = [weakref.ref(client), weakref.ref(client._link)]
         del client
@@ -434,7 +434,7 @@ class TroubleTest(unittest.TestCase):
                 later = threading.Timer(0.3, lambda: file.write_text(second.endpoint))
                 file.unlink()
                 later.start()
-                run = client.run("r", GEOMETRY)  # Called until the run exists.
+                run = client.run("r", GEOMETRY)  # Waits until the file names the second server.
                 later.join()
                 run.append("after", ROWS)
                 run.flush(60)
@@ -443,13 +443,13 @@ class TroubleTest(unittest.TestCase):
                 with rr.Client(third.endpoint) as direct:
                     direct.run("r", GEOMETRY)
                 second.stop()
-                run.append("later", ROWS)  # The appender's stream was connected to the second server.
+                run.append("later", ROWS)  # The appender still has a stream to the second server, which is gone.
                 run.flush(60)
                 self.assertEqual(run.stat("later").committed_rows, 500)
                 fourth = self.start()
                 file.write_text(fourth.endpoint)
                 third.stop()
-                with self.assertRaises(rr.NotFoundError):  # Not retried: the first attempt must be right.
+                with self.assertRaises(rr.NotFoundError):  # Sent only once, so it must go to `fourth`.
                     run.truncate("later", 0)
 
     def test_a_run_that_a_server_has_lost(self) -> None:

@@ -45,7 +45,7 @@ def params(start: int) -> SimpleNamespace:
 
 
 class Llm:
-    """Like vllm.LLM of 0.33: its methods call each other as there, and enqueue requests."""
+    """Stands in for the LLM of vLLM 0.33: its methods call each other in the same way, and can enqueue requests."""
 
     def __init__(self) -> None:
         self.queue: list[Any] = []
@@ -124,7 +124,7 @@ class CallsTest(AttachedTest):
         self.assertIsNone(outputs[1].outputs[0].routed_experts)
 
     def test_chat_that_calls_generate(self) -> None:
-        """As in older releases of vLLM."""
+        """In older releases of vLLM, `chat` calls `generate`: outputs are recorded only once."""
         llm = Llm()
         llm.chat = lambda messages, sampling_params=None: llm.generate(messages, sampling_params)
         attachment = self.attached(llm)
@@ -144,7 +144,7 @@ class CallsTest(AttachedTest):
         llm.enqueue_chat([["c"]], params(0))
         self.assertEqual(len(llm.wait_for_completion()), 3)
         llm.enqueue(["d"], params(0))
-        self.assertEqual(len(llm.generate(["e"], [params(3)])), 2)  # Also runs the enqueued requests.
+        self.assertEqual(len(llm.generate(["e"], [params(3)])), 2)  # Also runs the enqueued request "d".
         attachment.flush()
         self.stored(*(f"{i}/0" for i in range(5)))
 
@@ -225,7 +225,7 @@ class FlushTest(AttachedTest):
         return queue
 
     def test_all_that_failed_are_named(self) -> None:
-        """Rows that the client rejects, and rows that the server rejects."""
+        """`flush` names the samples whose rows the client rejected, and those whose rows the server rejected."""
         llm = Llm()
         attachment = self.attached(llm)
         for sample in ("0/0", "1/0"):
@@ -349,7 +349,7 @@ class EndTest(AttachedTest):
             while not queue._waiting:
                 time.sleep(0.01)
             closing = pool.submit(queue.close, PATIENCE)
-            time.sleep(0.3)  # Until `close` waits for job a. Otherwise b might be in the queue before `close` begins.
+            time.sleep(0.3)  # By then `close` waits for job a. Otherwise b might be queued before `close` begins.
             go.set()
             closing.result(PATIENCE)
             taken.result(PATIENCE)

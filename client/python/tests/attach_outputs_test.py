@@ -35,7 +35,7 @@ def text_of(routes: np.ndarray) -> str:
 
 
 def event(name: str, prompt: int, count: int | None, finish: Any, ids: Any = None, rows: Any = None) -> dict[str, Any]:
-    """With the fields of SGLang's output."""
+    """Makes one event of a request, with the fields of SGLang's output."""
     meta = {"id": name, "prompt_tokens": prompt, "finish_reason": finish}
     if count is not None:
         meta["completion_tokens"] = count
@@ -56,11 +56,11 @@ class Engine:
 
 
 class StreamTest(unittest.TestCase):
-    """All ids so far or only the new ones, according to the engine's settings."""
+    """Streams whose events hold all ids so far, or only the new ones, as the engine's settings say."""
 
     def test_against_the_truth(self) -> None:
-        """Random streams. In some a stop token is cut off, in others the settings are wrong: rows that are not rejected
-        are the right ones."""
+        """Random streams. In some, a stop token is cut off; in others, the settings do not match the events. Rows that
+        are not rejected must be the right ones."""
         seen: collections.Counter[bool] = collections.Counter()
         for number in range(1000):
             prompt, ids = RNG.integers(3, size=RNG.integers(1, 4)).tolist(), RNG.integers(3, size=RNG.integers(1, 7))
@@ -85,7 +85,7 @@ class StreamTest(unittest.TestCase):
                 continue
             truth = [*prompt, *ids.tolist()]
             self.assertEqual((finished.num_tokens, recorded.take), (len(truth), (0, len(truth) - 1)))
-            if not (cut and wrong):  # With wrong settings the counts may match by chance.
+            if not (cut and wrong):  # Else wrong ids may have the right number by chance.
                 self.assertEqual(recorded.tokens.tolist(), truth)
             seen[True] += 1
         self.assertGreater(seen[False], 100)

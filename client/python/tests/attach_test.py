@@ -322,7 +322,7 @@ class DetachTest(ServerTest):
             await asyncio.to_thread(attachment.detach, 0.01)
             done = await asyncio.gather(*requests)
             go.set()
-            attachment._handover._thread.join(20)  # Says that the appender is closed.
+            attachment._handover._thread.join(20)  # Before it ends, it logs that the appender is closed.
             return [out.outputs[0] for out in done], engine.routes
 
         with self.assertLogs("routing_replay", logging.WARNING):
@@ -343,7 +343,7 @@ class DetachTest(ServerTest):
             attachment.detach()
             self.assertEqual(engine.generate.__func__, Llm.generate)
             again = kind(engine, self.run_)
-            attachment.detach()  # The earlier attachment has no effect on the new one.
+            attachment.detach()  # To detach the earlier attachment again does not affect the new one.
             self.assertNotEqual(getattr(engine.generate, "__func__", None), Llm.generate)
             again.detach()
             self.assertEqual(vars(engine).keys(), {"made"})
@@ -386,7 +386,7 @@ class SnapshotTest(ServerTest):
         self.run_ = client.run(self.run_name, Geometry(num_layers=LAYERS, num_experts=EXPERTS, top_k=TOP_K))
 
     def play(self, rows: Any, prompt_rows: Any = None) -> tuple[list[str], Any]:
-        """Names of the threads that read the rows, and the engine's output."""
+        """Records these rows. Returns the names of the threads that read them, and the engine's output."""
         threads: list[str] = []
         nested = _forms.nested
         go = threading.Event()
@@ -473,7 +473,7 @@ class SnapshotTest(ServerTest):
 
 
 class HandOverTest(unittest.TestCase):
-    """A client whose appends take as long as the test wants."""
+    """The hand-over alone, with appends that take as long as the test wants."""
 
     def setUp(self) -> None:
         self.go = threading.Event()
@@ -489,7 +489,7 @@ class HandOverTest(unittest.TestCase):
         return _handover.Job(name, size, run, lambda: self.done.append(f"-{name}"), lambda: self.taken.append(name))
 
     def hand_over(self, patience: float = 30.0) -> _handover.HandOver:
-        """A run whose calls take that many seconds."""
+        """A hand-over whose callers wait for room for at most `patience` seconds."""
         changed = mock.patch.object(_handover, "_PATIENCE", patience)
         changed.start()
         self.addCleanup(changed.stop)

@@ -73,7 +73,7 @@ class CommitTest(QuietTest):
         slow.append("slow", ROWS[:9], seal=True)
         self.run_.append("s", ROWS[:9], seal=True)
         self.assertTrue(self.run_.commit("s", 10).ok)
-        self.assertTrue(self.run_.commit("slow", 10).ok)  # Unlike flush, it does not wait for on_outcome.
+        self.assertTrue(self.run_.commit("slow", 10).ok)  # Unlike flush, commit does not wait for on_outcome.
         with self.assertRaises(rr.DeadlineExceededError):
             slow.flush(0.1)
         go.set()
@@ -102,7 +102,8 @@ class CommitTest(QuietTest):
         self.assertEqual((said.status, said.error.reason), ("missing", "GAP"))
 
     def test_a_name_that_is_taken(self) -> None:
-        """The existing rows are of another trajectory, and stay as they are."""
+        """If the sample id is taken by another trajectory, commit reports this, and the stored rows stay as they
+        are."""
         run = self.run_
         run.put("s", ROWS[:9], tokens=TOKENS[:9])
         run.append("s", ROWS[:20], tokens=TOKENS[1:21], seal=True)
@@ -134,7 +135,7 @@ class CommitTest(QuietTest):
         self.assertTrue(self.unrecorded("s"))
 
     def test_who_asks_again_is_told_the_same(self) -> None:
-        """Holds until more of the sample is appended."""
+        """Commit gives the same answer again until more of the sample is appended."""
         run = self.run_
         run.append("gap", ROWS[:9])
         run.append("gap", ROWS[20:30], row_start=20)
@@ -196,7 +197,7 @@ class CommitTest(QuietTest):
 
 
 class AttemptTest(QuietTest):
-    """A prompt that is dispatched again, to a worker that does not know of the first one."""
+    """The same prompt is dispatched to two workers that do not know of each other."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -209,7 +210,7 @@ class AttemptTest(QuietTest):
         first.flush()
         second.append("s", ROWS[100:120], tokens=TOKENS[100:120], attempt=2)
         second.flush()
-        # Appends of the first attempt that were queued, and one that was sent too late.
+        # Attempt 2 has begun. What the first worker appends to "s" with attempts 0 and 1 comes too late.
         first.append("s", ROWS[9:30], row_start=9, tokens=TOKENS[9:30], attempt=0, seal=True)
         first.append("s", ROWS[:9], tokens=TOKENS[:9], attempt=1, seal=True)
         first.append("t", ROWS[:9], attempt=0, seal=True)
@@ -226,7 +227,7 @@ class AttemptTest(QuietTest):
         np.testing.assert_array_equal(first.read_one("s").rows, ROWS[:9])
 
     def test_numbers_of_other_types(self) -> None:
-        """Like an element of a batch's column: a tensor has __index__ like an int, but another hash."""
+        """The attempt may be an element of a batch's column: a tensor has __index__ like an int, but another hash."""
 
         class Tensor:
             def __index__(self) -> int:
@@ -254,7 +255,8 @@ class AttemptTest(QuietTest):
             run.flush()
 
     def test_rejections_that_no_later_attempt_explains(self) -> None:
-        """The truncated sample has the same attempt, or none: the rows are lost."""
+        """The samples were truncated, and no later attempt exists. So the rejected rows are lost, and flush reports
+        them."""
         run = self.run_
         run.put("s", ROWS[:9], attempt=1)
         run.truncate("s", 5)
@@ -274,16 +276,16 @@ class AttemptTest(QuietTest):
         run.append("s", ROWS[9:20], row_start=9, attempt=1)
         said = run.commit("s", attempt=1)
         self.assertEqual((said.status, said.error.reason, said.committed_rows), ("missing", "GAP", 9))
-        # The missing rows of the earlier attempt are not marked in the later one.
+        # Attempt 1 has none of the rows of attempt 0, so commit marks all of its 20 rows.
         self.assertEqual(run.commit("s", 21, attempt=1).status, "marked")
         self.assertEqual(run.stat("s").unrecorded, ((0, 20),))
-        # All rows of the earlier attempt are stored, and none of the later one.
+        # All rows of attempt 0 are stored, and none of attempt 1.
         run.put("t", ROWS[:20], attempt=0, seal=True)
         self.assertTrue(run.commit("t", 21, attempt=0).ok)
         self.assertEqual(run.commit("t", attempt=1).error.reason, "GAP")
         self.assertEqual(run.stat("t").unrecorded, ())
         self.assertEqual(run.commit("t", 21, attempt=1).status, "marked")
-        # No row of the earlier attempt is left, and its worker does not know this.
+        # Attempt 1 has replaced the rows of attempt 0, whose worker learns this from the error.
         self.assertEqual(run.commit("t", 21, attempt=0).error.reason, "OLD_REVISION")
         self.assertEqual(run.commit("t", attempt=0).error.reason, "OLD_REVISION")
 
@@ -392,7 +394,7 @@ class EventLoopTest(QuietTest):
 
 class JoinTest(QuietTest):
     def later(self, work: Any) -> None:
-        """Runs while the caller waits."""
+        """Runs `work` 0.3 s later, while the caller waits."""
         timer = threading.Timer(0.3, work)
         timer.start()
         self.addCleanup(timer.join)
@@ -436,7 +438,7 @@ class ReleaseTest(QuietTest):
         for name in names:
             run.put(name, ROWS[:9], seal=True)
         column = np.array([rr.sample_handle(name) for name in names[:3]] + [0, rr.sample_handle("s0")])
-        self.assertEqual(run.release(column).samples, 3)  # As a batch carries them, with padding.
+        self.assertEqual(run.release(column).samples, 3)  # The padding (0) and the second s0 do not count.
         self.assertEqual(run.release(column).samples, 0)
         self.assertEqual(run.release(["s3", rr.sample_handle("s4"), "nobody"]).samples, 2)
         self.assertEqual([state.sample for state in run.list()], ["s5"])

@@ -40,7 +40,7 @@ def b64(data: Any) -> str:
 
 
 def bodies(response: Any) -> list[Any]:
-    """A JSON response, parsed in both ways."""
+    """A JSON response as json.loads and as http.routed_experts return it."""
     return [json.loads(json.dumps(response)), http.routed_experts(json.dumps(response).encode())]
 
 
@@ -52,7 +52,7 @@ class EngineTest(ServerTest):
         self.samples = 0
 
     def check(self, recorded: rr.RecordedRows, begin: int = 0, unrecorded: tuple = (), tokens: bool = True) -> Any:
-        """Appends the rows after `begin` stored ones; the store then holds the sample's rows."""
+        """Appends the first `begin` rows and then `recorded`, and checks what is stored."""
         self.samples += 1
         sample = f"s/{self.samples}"
         if begin:
@@ -109,7 +109,7 @@ class VllmTest(EngineTest):
 
     def test_split_arrays(self) -> None:
         prompt, output = MOE[:P].astype(np.int16), MOE[P:].astype(np.int16)
-        prompt[:5] = -1  # As if they came from the prefix cache.
+        prompt[:5] = -1  # -1: unrecorded, as if these rows came from the prefix cache.
         for rows, surplus in ((output, 1), (output[:-1], 0)):
             recorded = vllm.rows(self.output(rows, prompt_routed_experts=prompt))
             self.assertEqual((recorded.layers, recorded.surplus_rows), ("moe", surplus))
@@ -224,7 +224,7 @@ class VllmTest(EngineTest):
             self.rejected(lambda i=index: vllm.rows({"choices": [first]}, i), "FIELD", "index")
 
     def test_media_in_the_prompt(self) -> None:
-        """The model has more tokens than the caller, who counts a picture as one token."""
+        """The engine counts more prompt tokens than the caller, for whom a picture is one token."""
         choice = {"index": 0, "token_ids": OUTPUT, "routed_experts": b64(npy(ALL[:-1]))}
         body = {"usage": {"prompt_tokens": P}, "choices": [choice], "prompt_token_ids": PROMPT[:-5]}
         spans = [{"version": 3, "start": 0, "end": 2}, {"version": 4, "start": 2, "end": G}]
@@ -323,7 +323,7 @@ class SglangTest(EngineTest):
         prompt = {"prompt_token_ids": PROMPT}
         self.rejected(lambda: sglang.rows(uncounted, GEOMETRY, **prompt), "ROW_COUNT", "output_token_ids")
         self.rejected(lambda: sglang.rows(self.response(b64(ALL[1:-1])), GEOMETRY), "ROW_COUNT", "rows are missing")
-        twice = b64(np.concatenate([ALL[:-1]] * 2))  # An attention-TP group gathered into one buffer.
+        twice = b64(np.concatenate([ALL[:-1]] * 2))  # The rows of two attention-TP ranks in one buffer.
         self.rejected(lambda: sglang.rows(self.response(twice), GEOMETRY), "ROW_COUNT")
         other = rr.Geometry(num_layers=5, num_experts=64, top_k=3)
         self.rejected(lambda: sglang.rows(self.response(b64(ALL[:-1])), other), "LENGTH", "whole rows")

@@ -19,7 +19,7 @@ SAMPLES = [f"s{i}" for i in range(8)]
 
 
 class Shutters:
-    """Shuts each gate in turn, never both."""
+    """Shuts the gates in turn, but never both at once."""
 
     def __init__(self, gates: list[Gate]) -> None:
         self._gates = gates

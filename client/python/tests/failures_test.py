@@ -25,7 +25,7 @@ PATIENCE = 60.0
 
 class FlushTest(ServerTest):
     def wait_for_lines(self, lines: list[str]) -> None:
-        """The client logs in a thread of its own."""
+        """Waits until five lines are logged: the client logs in a thread of its own."""
         end = time.monotonic() + PATIENCE
         while len(lines) < 5 and time.monotonic() < end:
             time.sleep(0.01)
@@ -167,7 +167,7 @@ class CredentialsTest(unittest.TestCase):
         self.addCleanup(self.server.stop)
 
     def test_a_token_file_that_is_away_for_a_moment(self) -> None:
-        """The error names the real cause, before the first stream."""
+        """The error says that the token file cannot be read, even before the appender has had a stream."""
         with tempfile.TemporaryDirectory() as directory:
             token = Path(directory, "token")
             token.write_text("secret")

@@ -27,7 +27,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 U = TypeVar("U")
 
-_HANDLER_MS = 50  # Seconds that a signal may have to wait before Python runs its handler.
+_HANDLER_MS = 50  # Milliseconds that a signal may have to wait before Python runs its handler.
 PLAIN_CALL = byref(Call(-1, None, 0))
 
 
@@ -191,8 +191,8 @@ class Queue(Handle):
         lib.rr_queue_cancel(self.pointer, tag)
 
     def wait_for(self, operation: Operation[Any]) -> int | None:
-        """Starts the operation, as the only one, waits for it, and returns its error. An exception in a signal handler
-        cancels the operation."""
+        """Starts the operation, which must be the only one in this queue, waits for it, and returns its error. An
+        exception in a signal handler cancels the operation."""
         ended = self.ended[0]
         ended.tag, pid = 0, os.getpid()
         try:
@@ -202,7 +202,8 @@ class Queue(Handle):
                 if os.getpid() != pid:
                     raise FailedPreconditionError("the process forked in a signal handler, while the call waited")
         except BaseException:
-            # A handler may raise again while the operation still runs: then both objects are never freed.
+            # A handler may raise again before the operation has ended. Then queue and operation stay in _waiting, and
+            # are never freed.
             with contextlib.suppress(BaseException):
                 self.close()
                 operation.drop(ended.error if ended.tag else None)
@@ -216,7 +217,8 @@ class Queue(Handle):
 _main_thread = threading.main_thread().ident
 # Idle queues for waits in the main thread; there may be several, because a signal handler may wait, too.
 _interruptible: list[Queue] = []
-# What the main thread waits for. The library writes to the operation's memory until the operation has ended.
+# The operations for which the main thread waits, by queue. Kept here, because the library writes to the memory of an
+# operation until the operation has ended.
 _waiting: dict[Queue, Operation[Any]] = {}
 
 
@@ -247,7 +249,7 @@ def _pass_on() -> None:
 
 def _after_fork_in_child() -> None:
     global _main_thread, _thread, _lock
-    _main_thread = threading.main_thread().ident  # Only the thread that forked may do this.
+    _main_thread = threading.main_thread().ident  # In the child, the thread that forked.
     lib.rr_fork_in_child()
     _interruptible.clear()
     _lock = threading.Lock()

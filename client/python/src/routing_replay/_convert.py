@@ -71,7 +71,7 @@ def taking(made: Callable[P, A]) -> Callable[[Callable[[S, A], T]], Callable[Con
 
 
 def like(made: Callable[P, A]) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
-    """Gives a method the signature of that class: see `taking`."""
+    """Gives a method the signature of the class `made`, for help and inspection. The method itself stays as it is."""
     parameters = list(inspect.signature(made).parameters.values())
 
     def decorate(method: Callable[..., T]) -> Callable[Concatenate[Any, P], T]:
@@ -109,7 +109,7 @@ def _of_recorded(append: Append, recorded: RecordedRows) -> Append:
     return replace(append, **(recorded.options(given) | {"rows": recorded.rows}))
 
 
-_ROLLOUT, _ZERO = "rollout", 0  # Compared by identity, which is faster; equal values give the same result.
+_ROLLOUT, _ZERO = "rollout", 0  # Compared by identity, for speed; other objects that are equal only take longer.
 
 
 def _fill(target: _native.Append, append: Append) -> list[Any]:
@@ -257,8 +257,8 @@ def _ids(rows: Any, sample: str) -> np.ndarray:
 
 @functools.lru_cache(1024)
 def _described(dtype: np.dtype[Any], shape: tuple[int, ...]) -> _native.Tensor | None:
-    """The result is cached, because rollouts append many arrays with few different shapes. None for a dtype that ids
-    cannot have."""
+    """Makes the rr_tensor for arrays of this dtype and shape, without an address; None for a dtype that ids cannot
+    have. The result is cached, because rollouts append many arrays with few different shapes."""
     name = _NATIVE_DTYPES.get(dtype.str[1:])
     if name is None:
         return None
@@ -269,8 +269,8 @@ def _described(dtype: np.dtype[Any], shape: tuple[int, ...]) -> _native.Tensor |
 
 
 def _little_endian(array: np.ndarray) -> np.ndarray:
-    """A contiguous array."""
-    # True for nearly all arrays, and saves the microsecond that the code below takes.
+    """Returns a contiguous array with the same ids in little-endian order: the array itself, if possible."""
+    # This is the case for nearly all arrays, and saves the microsecond that the code below takes.
     if array.flags.c_contiguous and array.dtype.isnative:
         return array
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
@@ -396,7 +396,7 @@ def _readers(kind: Any, structure: Any) -> list[tuple[str, Callable[[Any], Any]]
 def _reader(field: Any, declared: Any) -> Callable[[Any], Any]:
     name = field.name
     items = getattr(types, declared._type_.__name__, None) if issubclass(declared, ctypes._Pointer) else None
-    if items is not None:  # The field is a pointer with a count beside it.
+    if items is not None:  # The field is a pointer to several items; the field NAME_count says how many.
         return lambda found: tuple(
             value(items, item) for item in getattr(found, name)[: getattr(found, f"{name}_count")]
         )

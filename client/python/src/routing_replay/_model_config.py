@@ -28,8 +28,8 @@ _FREQUENCY = "moe_layer_freq"
 
 
 class Layers(NamedTuple):
-    """The geometry: decoder layers, MoE layers (ascending), and E and K of each of these; and the MoE layers whose ids
-    come from a table of token ids."""
+    """The geometry of a model: the number of decoder layers, the ids of the MoE layers (ascending), E and K of each MoE
+    layer, and the MoE layers whose expert ids come from a table by token id (hash_layers)."""
 
     num_layers: int
     moe_layers: list[int]
@@ -197,7 +197,7 @@ class Reader:
         return invalid(self.path_of(key), what)
 
     def inner(self, key: str) -> Reader | None:
-        """A reader of an object inside this one."""
+        """Returns a reader for the object with this key; None if there is no such object."""
         config = self.config.get(key)
         return Reader(config, self.path_of(key)) if isinstance(config, dict) else None
 
@@ -222,7 +222,7 @@ class Reader:
 
     def integers(self, *keys: str) -> list[int] | None:
         values = self._list(keys)
-        # Booleans are allowed as flags.
+        # A list of flags may consist of booleans.
         return values and [int(item) if isinstance(item, bool) else self._integer(keys, item) for item in values]
 
     def texts(self, *keys: str) -> list[str] | None:
@@ -300,9 +300,9 @@ def _check_names(names: Sequence[str], key: str, reader: Reader) -> Sequence[str
 
 
 def _hybrid_flags(pattern: str, key: str) -> list[bool]:
-    """The layers of a hybrid pattern with one symbol per layer: E has experts; M, G, D, *, + and - have no routes.
-    Pipeline
-    marks ("|") are skipped, and the MTP layers follow "/"."""
+    """Returns for each decoder layer of a hybrid pattern whether it is a MoE layer. The pattern has one symbol per
+    layer: E has experts; M, G, D, *, + and - have no routes. Pipeline marks ("|") are skipped, and so are the MTP
+    layers, which follow "/"."""
     symbols = pattern.partition("/")[0].replace("|", "")
     for symbol in symbols:
         if symbol not in "EMGD*+-":
@@ -348,7 +348,10 @@ class _Plan(NamedTuple):
 
 
 def _plan(family: Family, mtp_layers: int, reader: Reader) -> _Plan:
-    """mtp_layers: lists may have entries for this many MTP layers after those of the decoder layers"""
+    """Finds the MoE layers in the notation of the family.
+
+    mtp_layers: lists may have entries for this many MTP layers after those of the decoder layers
+    """
     if family.pattern == "blocks":
         return _blocks(reader)
     num_layers = reader.integer(family.depth_key)
@@ -461,7 +464,7 @@ _PATTERNS: dict[Pattern, Callable[[Family, Reader, int], list[int]]] = {
 
 
 def _plan_by_keys(mtp_layers: int, reader: Reader) -> _Plan:
-    """The layers of an unknown type: all keys that imply a pattern must agree."""
+    """Finds the MoE layers of a model of unknown type: all keys that imply a pattern must give the same layers."""
     found: dict[str, _Plan] = {}
     depth_keys = ("num_hidden_layers", "num_layers", "n_layers")
     depth_key = next((key for key in depth_keys if reader.has(key)), depth_keys[0])
@@ -517,7 +520,8 @@ def of_hugging_face(config: Mapping[str, Any]) -> Layers:
         raise _no_experts("no layer is a MoE layer")
 
     def per_layer(values: list[int], names: Sequence[str], fact: Sequence[str]) -> list[int]:
-        """The values of the MoE layers, from one number or one per decoder layer, and from per_layer_config."""
+        """Returns one value per MoE layer. `values` is one number for all layers or one per decoder layer;
+        per_layer_config may state another value for a single layer."""
         shared = len(set(values)) == 1
         if not shared and len(values) != plan.num_layers:
             what = f"has {len(values)} values, the model {plan.num_layers} layers"
@@ -535,7 +539,7 @@ def of_hugging_face(config: Mapping[str, Any]) -> Layers:
 
 
 def _family_of(levels: Sequence[Reader]) -> Family:
-    """The family of the innermost known type."""
+    """The family of the innermost object whose model_type is known."""
     for level in reversed(levels):
         model_type = level.config.get("model_type")
         if isinstance(model_type, str) and model_type.removesuffix("_text") in _FAMILY_OF:
@@ -546,7 +550,7 @@ def _family_of(levels: Sequence[Reader]) -> Family:
 def _read_experts(
     family: Family, levels: Sequence[Reader], of_experts: Reader, keys: Sequence[str]
 ) -> tuple[list[int], list[int]]:
-    """E and K as written: one number, or one per decoder layer."""
+    """E and K as the configuration states them: a list of one number, or of one per decoder layer."""
     if family.enabled_by and not levels[-1].flag(family.enabled_by):
         raise _no_experts(f"{family.enabled_by} is not set")
     experts = of_experts.integer_or_integers(*keys)
@@ -572,7 +576,8 @@ def _read_zero_experts(family: Family, reader: Reader) -> int:
 
 
 def _read_mtp(levels: Sequence[Reader]) -> int:
-    """The number of MTP layers in the text model, one of the objects around it, or their mtp_config."""
+    """The number of MTP layers, from the innermost object that states it, itself or in its mtp_config; 0 if none
+    does."""
     for level in reversed(levels):
         inner = level.inner("mtp_config")
         count = level.integer(*_MTP)

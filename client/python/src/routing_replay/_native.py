@@ -225,8 +225,8 @@ Form = structure("Form", "t:dtype i*:shape z:shape_count Range:data")
 Route = structure("Route", "Step*:path z:path_count Range:data")
 Routes = sequence("Routes", "Route")
 
-# Functions by their parameters: p an address, t a text, o an optional integer, r ranges, i int64, w int32, u uint32, q
-# uint64, z size_t. Those of _FALLIBLE return an error or NULL.
+# The functions of the library, with a letter for each parameter: p an address, t a text, o an optional integer, r
+# ranges, i int64, w int32, u uint32, q uint64, z size_t. The functions in _FALLIBLE return an error or NULL.
 _FALLIBLE = {
     "rr_queue_new": "p",
     "rr_geometry_check": "pp",
@@ -317,10 +317,10 @@ VERSION: str = lib.rr_version().decode()
 
 
 def _load_queue() -> Callable[[int | None, tuple[Any, ...], dict[str, Any]], int]:
-    """`queue` of append_extension.cc; a function that returns 0 where the Python has no stable interface or the
-    extension was not built."""
+    """Returns `queue` of append_extension.cc. If this Python has no stable ABI, or the extension was not built, returns
+    a function that always returns 0."""
     with contextlib.suppress(ImportError):
-        # The free-threaded Pythons before 3.15 load such files as well, and crash.
+        # Free-threaded Pythons before 3.15 would also load a file of this name, and crash.
         if ".abi3.so" in EXTENSION_SUFFIXES and "t" not in sys.abiflags:
             file = Path(lib._name).with_name("_append.abi3.so")
             loader = ExtensionFileLoader("routing_replay._append", str(file))
@@ -379,11 +379,11 @@ class Handle:
     __slots__ = ("__weakref__", "_free", "pointer")
 
     def __init__(self, free: Callable[[Any], None], pointer: int | None) -> None:
-        self._free = free  # Kept as attributes, because module globals may be gone when the interpreter exits.
+        self._free = free  # An attribute, because module globals may be gone when the interpreter exits.
         self.pointer = pointer
 
     def __del__(self) -> None:
-        if getattr(self, "pointer", None) is not None:  # It has none if its making was interrupted.
+        if getattr(self, "pointer", None) is not None:  # Absent if __init__ was interrupted.
             self._free(self.pointer)
 
 

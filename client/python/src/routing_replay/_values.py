@@ -156,7 +156,7 @@ def choice(value: Any, field: str, choices: Mapping[Any, T], sample: Any = None)
 def items(value: Any, field: str, what: str, sample: Any = None) -> list[Any]:
     """A list of the items of any iterable except text."""
     if not isinstance(value, (str, bytes)) and isinstance(value, Iterable):
-        # A numpy array without an axis, or a memoryview with several.
+        # list() fails for a numpy array without an axis and for a memoryview with several.
         with contextlib.suppress(TypeError, NotImplementedError):
             return list(value)
     raise invalid(field, f"must be a list of {what}, got {reprlib.repr(value)}", sample)

@@ -101,7 +101,7 @@ class _Loop:
             while ended.cancelled() and tag in self._under_way:
                 ended = make_future()
                 self._under_way[tag] = operation, ended
-                # The first exception is already being raised to the caller.
+                # One CancelledError is enough for the caller: this one is not raised as well.
                 with contextlib.suppress(asyncio.CancelledError):
                     await ended
             if not ended.cancelled():
@@ -112,14 +112,15 @@ class _Loop:
     def _take(self) -> None:
         ended = self._queue.ended
         try:
-            # The tag of the first one is there as long as not all of them are passed on.
+            # If an exception interrupted the last _take, the first tag is still set: then pass on the same calls again.
             count = len(ended) if ended[0].tag else self._queue.take()
             while count:
                 for one in ended[:count]:
                     self._pass_on(one.tag, one.error)
                 ended[0].tag = 0
                 count = self._queue.take()
-        except BaseException:  # Raised by a signal handler. The descriptor may not become readable again.
+        except BaseException:  # Raised by a signal handler.
+            # The descriptor may not become readable again, so call this function again soon.
             asyncio.get_running_loop().call_soon(self._take)
             raise
 

@@ -119,8 +119,9 @@ class AppenderCalls:
         raise NotImplementedError
 
     def settle(self, number: int, arguments: tuple[Any, ...], options: dict[str, Any]) -> int:
-        """Ends an append with these parameters of `Append` for which `_native.queue` has returned `number`, which is
-        not positive."""
+        """Ends an append for which `_native.queue` has returned `number`, which is not positive: reports dropped rows,
+        raises an error, or makes the append through ctypes. The other arguments are the parameters of `Append`. Returns
+        the sequence number."""
         if number < -_native.DROPPED:
             self._report_drop([Append(*arguments, **options)])
             return -_native.DROPPED - number
@@ -135,7 +136,7 @@ class AppenderCalls:
         _kept = _convert.append(append, made)
         on_full = self._on_full()
         if on_full == _BLOCK and self._may_wait and in_main_thread():
-            on_full = _RAISE  # A signal handler could not interrupt a wait within this call.
+            on_full = _RAISE  # Do not wait in this call, which a signal handler could not interrupt.
         error = lib.rr_appender_append(
             self.line.pointer, byref(made), 1, on_full, PLAIN_CALL, byref(sequence), byref(dropped)
         )
@@ -165,7 +166,8 @@ class AppenderCalls:
         return Operation(lib.rr_appender_append, arguments, outputs, read, kept=kept)
 
     def _on_full(self) -> int:
-        """What a full queue means for this append: a thread with a running event loop must not wait."""
+        """What to do with an append if the queue is full. By default an append in a thread with a running event loop is
+        dropped, because it must not wait."""
         return _DROP if self._never_waits_in_loop and asyncio._get_running_loop() is not None else _BLOCK
 
     def _report_drop(self, appends: Sequence[Append]) -> None:

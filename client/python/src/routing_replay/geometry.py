@@ -158,7 +158,7 @@ def _text_of(path: str | os.PathLike[str]) -> str:
 
 
 def _of_each(name: str, value: Any, layers: int) -> list[int]:
-    """One number for all MoE layers, or one per layer."""
+    """Returns one number per MoE layer, from one number for all layers or one per layer."""
     field = f"geometry.{name}"
     if isinstance(value, str) or not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:
         return [_values.integer(value, field, _values.INT32)] * layers

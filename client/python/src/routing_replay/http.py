@@ -56,7 +56,8 @@ def routed_experts(body: bytes | bytearray | memoryview) -> Any:
 
 
 def _routes(found: Any) -> list[tuple[list[Any], int, int]]:
-    """The positions of the routed experts: keys and indexes, begin and end."""
+    """Where routed experts are in the body: for each field, the keys and indexes that lead to it, and its begin and
+    end."""
     return [([step.value() for step in text.path[: text.path_count]], text.data.begin, text.data.end) for text in found]
 
 

@@ -103,7 +103,8 @@ class Link:
 
     @contextlib.contextmanager
     def closing(self, lines: list[Line], drop: bool) -> Iterator[None]:
-        """The body closes the appenders. If it is interrupted or cancelled, they are closed in the background."""
+        """A context in which the caller closes the appenders. If it is interrupted or cancelled, they are closed in the
+        background."""
         try:
             yield
         except BaseException:
@@ -229,7 +230,7 @@ class RunCalls(Generic[A, T]):
             return self._kept_appender
 
     def _lines_to_close(self) -> list[Line]:
-        """Takes the open appenders of the run, to close them. The next append makes a new one."""
+        """Returns the open appenders of the run, which the caller then closes. The next append makes a new one."""
         self._kept_appender = None
         return [line for line in list(self.link.lines) if line.run is self._native]
 
@@ -589,7 +590,8 @@ class Run(RunCalls[Appender, Trajectory], Closing):
 
 
 def _with_trouble(commit: Commit, trouble: RoutingReplayError | None) -> Commit:
-    """Returns the outcome, including errors of queues in front of the appender, and marks rows that did not arrive."""
+    """Adds to the outcome the error of a queue in front of the appender, which the library does not know. That queue
+    has marked its rejected rows as unrecorded, so the status "committed" becomes "marked"."""
     if trouble is None:
         return commit
     if commit.ok:

@@ -21,9 +21,9 @@ from routing_replay.errors import InvalidArgumentError
 from routing_replay.geometry import Geometry
 from routing_replay.types import Payload, RecordedRows, WeightSpan, token_ids
 
-_ROWS = (0, 1 << 22)  # Rows of a sample, as in routing_replay/wire/geometry.h.
+_ROWS = (0, 1 << 22)  # How many rows a sample may have, as in routing_replay/wire/geometry.h.
 _ALL_DTYPES = ("uint8", "int8", "uint16", "int16", "int32", "int64")
-# Frameworks that pass ids as objects: the dtypes that they use, and the dtype if the object states none.
+# For each framework that passes ids as objects: the dtypes that it uses, and the dtype of an object that states none.
 _DIALECTS: dict[str, tuple[tuple[str, ...], str | None]] = {
     "prime_rl": (_ALL_DTYPES, "uint8"),
     "skyrl": (("uint8", "int16", "int32"), None),
@@ -309,7 +309,7 @@ def object_payload(value: Any, dialect: str, field: str) -> tuple[Payload, int |
 
 
 def nested(value: Any, field: str) -> np.ndarray:
-    """An array, a tensor, or nested lists of integers (which cost about a hundred times what base64 costs)."""
+    """Converts an array, a tensor, or nested lists of integers (which cost about a hundred times what base64 costs)."""
     try:
         array = as_array(value)
     except ValueError as error:
@@ -366,7 +366,7 @@ def start_of(own: int | None, asked: Any, field: str) -> int:
 
 
 def row_count(rows: Any) -> int:
-    """Length of the first of the three axes; 0 for empty lists."""
+    """The number of rows: the length of the first of three axes; 0 for empty lists."""
     axes = tuple((with_shape(rows) if isinstance(rows, Payload) else rows).shape or ())
     if len(axes) != 3 and axes != (0,):
         raise invalid("append.tensor.shape", f"must be [rows, layers, K], got {list(axes)}", "SHAPE")
@@ -374,14 +374,15 @@ def row_count(rows: Any) -> int:
 
 
 def account(rows: Any, tokens: Tokens, start: Any, **others: Any) -> RecordedRows:
-    """RecordedRows of `rows`, counted; `tokens` matched to the rows (see Tokens.fitting). None: all are missing."""
+    """Makes RecordedRows, after a check that the number of rows fits the number of tokens. `rows` is None if all are
+    missing; `tokens` must be matched to the rows already (see Tokens.fitting)."""
     start = _values.integer(start, "start", (0, max(0, tokens.prompt_tokens)))
     prompt = _values.integer(tokens.prompt_tokens, "prompt_tokens", _ROWS)
     output = _values.integer(tokens.output_tokens, "output_tokens", _ROWS)
     count = 0 if rows is None else _values.integer(row_count(rows), "rows", (0, _ROWS[1] + 1))
     expected = max(0, prompt + output - 1 - start)
-    # Rows 1 … T - 1 may also be rows 0 … T - 2 of an engine that ignored the start: accepting them as either would
-    # shift them silently.
+    # If rows were asked from row 1 on, T - 1 rows may be rows 1 … T - 1, or rows 0 … T - 2 of an engine that ignored
+    # the start. They are rejected, because a wrong guess would shift all rows by one unnoticed.
     surplus = count > 0 and start + count == prompt + output and start != 1
     if rows is not None and count != expected and not surplus:
         what = _wrong_count(prompt, output, start, count)
@@ -415,7 +416,7 @@ def _wrong_count(prompt: int, output: int, start: int, count: int) -> str:
 
 
 def absent(field: str, why: str, policy: str, tokens: Tokens, start: Any, **others: Any) -> RecordedRows:
-    """How `absent` treats a response without rows: all rows are unrecorded, or an error."""
+    """The result for a response without rows: all rows are unrecorded, or it is an error, as `policy` says."""
     start = _values.integer(start, "start")
     if _values.text(policy, "absent") == "unrecorded":
         return account(None, tokens.fitting(None, start), start, **others)
@@ -425,8 +426,8 @@ def absent(field: str, why: str, policy: str, tokens: Tokens, start: Any, **othe
 
 
 def with_shape(payload: Payload) -> Payload:
-    """The Payload with the dtype and the shape that its bytes imply. A shape of two axes is [layers, K] of a row of
-    flat ids.
+    """Returns the payload with its dtype and with a shape of three axes, as its bytes imply them. If the shape given
+    has two axes, the payload holds flat ids, and the shape is [layers, K] of one row.
     """
     if payload.shape is not None:
         return replace(payload, shape=[_flat_rows(payload), *payload.shape]) if len(payload.shape) == 2 else payload
@@ -436,7 +437,7 @@ def with_shape(payload: Payload) -> Payload:
 
 
 def _flat_rows(payload: Payload) -> int:
-    """Flat ids, by their length."""
+    """The number of rows in flat ids, from their length."""
     layers, top_k = payload.shape or (0, 0)
     size = len(payload.data)
     if payload.encoding == "BASE64":
@@ -459,7 +460,8 @@ def _element(payload: Payload) -> np.dtype[Any]:
 
 
 def check_narrowest(payload: Payload) -> None:
-    """InvalidArgumentError if SkyRL would have written another dtype than the smallest of uint8, int16 and int32."""
+    """Raises InvalidArgumentError if the dtype is not the smallest of uint8, int16 and int32 that holds the ids: SkyRL
+    always writes that one."""
     try:
         ids = np.frombuffer(base64.b64decode(payload.data, validate=True), _element(payload))
     except ValueError as error:

@@ -131,7 +131,7 @@ def _of_others(response: Any, choice: Any, counted: _forms.Tokens, hierarchical:
     device, host, storage = (_forms.count(_forms.get(details, tier) or 0, tier) for tier in _TIERS)
     if not hierarchical and not host + storage:
         return 0
-    if retracted:  # The beginning of an interrupted answer is in the cache, too.
+    if retracted:  # When SGLang continues the answer, its beginning may come from the cache, too.
         return counted.prompt_tokens + counted.output_tokens
     if details is not None:
         return device + host + storage
@@ -151,7 +151,7 @@ def _choice(response: Any, index: int | None) -> Any:
 
 
 def _find(response: Any, choice: Any, name: str) -> tuple[Any, Any]:
-    """Returns the field from the first extension that has it, and this extension."""
+    """Returns the first extension that has the field, and the value of the field."""
     for place in (choice, response):
         for extension in _EXTENSIONS:
             holder = _forms.get(place, extension)
@@ -178,7 +178,7 @@ def _ids(response: Any, choice: Any, prompt: Any, sampled: Any) -> tuple[np.ndar
 
 
 def _of_choice(ids: Any, choice: Any) -> Any:
-    """The item of a list with one item per choice."""
+    """The item for this choice, from a list with one item per choice; None if there is no such item."""
     number = _forms.get(choice, "index")
     known = isinstance(ids, Sequence) and isinstance(number, int) and 0 <= number < len(ids)
     return ids[number] if known else None

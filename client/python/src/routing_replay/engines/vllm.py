@@ -76,7 +76,7 @@ def rows(
     others: dict[str, Any] = {"engine": _forms.engine_name("vllm")}
     value, split = _value(output, choice)
     if value is None:
-        # A reference that `attach` put here: the rows are in the store, not missing.
+        # `attach` may have put a reference here. Then the rows are in the store, not missing.
         value = _forms.get(choice, "routing_replay")
     if value is None:
         policy = "unrecorded" if aborted(choice, counted) else absent
@@ -106,8 +106,8 @@ def _ids(output: Any, choice: Any, prompt: Any, sampled: Any) -> tuple[np.ndarra
 
 
 def tokens_of(output: Any, choice: Any, prompt_token_ids: Any, output_token_ids: Any) -> _forms.Tokens:
-    """Returns what is known about the tokens: from their ids, else from usage, which can be used if there is only one
-    choice."""
+    """Returns what is known about the tokens: from their ids, else from usage. Its count of output tokens is used only
+    if there is one choice, because it is the sum over all choices."""
     prompt, sampled = _ids(output, choice, prompt_token_ids, output_token_ids)
     usage = _forms.get(output, "usage")
     alone = _forms.choice_count(output) == 1

@@ -46,9 +46,10 @@ class Finished:
     """A completion that the engine has finished. Only what must be read in the engine's loop has been read.
 
     output, index: name the sample
-    rows: the rows in the output, or a tuple of them; their size counts as the size of the job. None: the output has
-        none
-    row_start, num_tokens: absolute row of the first one; of the sample
+    rows: the rows in the output, or a tuple of them; their size counts as the size of the job. None: the output has no
+        rows
+    row_start: absolute row of the first of these rows
+    num_tokens: number of tokens of the sample
     describe: converts the rows for the run's geometry; called in the thread of the hand-over. It must not refer to
         anything that the engine may change: see `snapshot`
     refer: replaces the rows in the output by a reference. None if the rows are known to be rejected: then they stay,
@@ -65,14 +66,14 @@ class Finished:
 
 
 class Collector(Protocol):
-    """The outputs of one call of an engine."""
+    """Reads the outputs of one call of an engine."""
 
     def parts(self, outputs: Any) -> Iterable[Any]:
-        """Returns one part per completion."""
+        """Splits outputs into parts, one per completion."""
 
     def ended(self, part: Any) -> Finished | None:
-        """Returns True if the part is the last of its completion, and rows are expected. Raises any exception for an
-        output of an unknown shape: without a name and a token count its rows cannot even be marked as unrecorded."""
+        """Returns the completion if the part is its last one and rows are expected; else None. Raises any exception for
+        an output of an unknown shape: without a name and a token count its rows cannot even be marked as unrecorded."""
 
 
 def read(collector: Collector, outputs: Any) -> tuple[list[Finished], int]:
@@ -206,7 +207,7 @@ class Attachment:
         return Job(sample, size_of(finished.rows), run, mark, refer if self._replace else None)
 
     def pass_by(self, method: str, count: int) -> None:
-        """Counts outputs of a method of the engine that is not recorded."""
+        """Counts outputs of an engine method whose outputs are not recorded, and warns once for each method."""
         if not count or not self.attached:
             return
         if method not in self._passed_by:
@@ -216,8 +217,8 @@ class Attachment:
 
     def flush(self, timeout: float = 120.0) -> None:
         """Waits until the rows of all outputs finished so far are acknowledged; raises the first error since the last
-        flush, whose `failed_samples` names every sample that failed. DeadlineExceededError after `timeout` seconds, and
-        the failures come with the next flush."""
+        flush, whose `failed_samples` names every sample that failed. After `timeout` seconds raises
+        DeadlineExceededError; then the next flush reports the failures."""
         self._handover.flush(timeout)
 
     def metrics(self) -> dict[str, int]:

@@ -47,9 +47,9 @@ class HandOver:
     """A queue, bounded in bytes, and a thread that makes the appends in order. Thread-safe.
 
     Reading, decoding and encoding rows takes milliseconds per megabyte, so the thread does this and the engine's loop
-    only queues. If there is no room, a call of the engine waits for at most _PATIENCE seconds; an event loop waits
-    without an executor. Rows for which there is no room in time are dropped: marked as unrecorded in the store, and
-    counted.
+    only queues. If there is no room, a call of the engine waits for at most _PATIENCE seconds. With `put_async`, only
+    the coroutine waits, without a thread. Rows for which there is no room in time are dropped: marked as unrecorded in
+    the store, and counted.
 
     run: the appends go through a new appender of this run, which is closed with the hand-over
     max_queued_bytes: limit for rows that wait for the thread; the appender has its own limit
@@ -59,11 +59,11 @@ class HandOver:
         self._max_queued_bytes = _values.integer(max_queued_bytes, "max_queued_bytes", _values.NATURAL)
         self._closed = False
         self._changed = threading.Condition()
-        self._waiting: dict[concurrent.futures.Future[None], Job] = {}  # Calls that wait in event loops.
+        self._waiting: dict[concurrent.futures.Future[None], Job] = {}  # Jobs that wait for room in event loops.
         # Jobs, each with a flag: whether its rows are dropped.
         self._jobs: collections.deque[tuple[Job, bool]] = collections.deque()
         self._queued_bytes = 0
-        self._queued = self._done = 0  # Number of jobs so far.
+        self._queued = self._done = 0  # Number of jobs queued, and of jobs done, so far.
         self._unsettled: collections.Counter[str] = collections.Counter()  # Number of unfinished jobs by sample.
         self._thread: threading.Thread | None = None
         self._failed: dict[str, RoutingReplayError] = {}  # Failures by sample since the last flush.
@@ -215,7 +215,8 @@ class HandOver:
 
     def flush(self, timeout: float) -> None:
         """Waits until everything so far is acknowledged; raises the first error since the last flush, which names every
-        sample that failed. DeadlineExceededError after `timeout` seconds, and the failures come with the next flush."""
+        sample that failed. After `timeout` seconds raises DeadlineExceededError; then the next flush reports the
+        failures."""
         deadline = time.monotonic() + timeout
         with self._changed:
             last = self._queued
@@ -280,7 +281,8 @@ os.register_at_fork(
 
 
 def _at_exit() -> None:
-    """Runs before the appenders are closed: exit handlers run in reverse order of registration."""
+    """Sends the queued rows when the interpreter exits. Runs before the appenders are closed, because exit handlers run
+    in reverse order of registration."""
     deadline = time.monotonic() + _EXIT_TIMEOUT
     for handover in list(_open):
         handover.close(_left(deadline))

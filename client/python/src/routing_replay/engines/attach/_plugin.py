@@ -24,7 +24,7 @@ class Joining:
     """Records the outputs of a server in a run that another process creates.
 
     `begin` starts a thread that joins the run. The thread retries every RETRY_SECONDS until the run exists and can be
-    reached; no request waits for that. Outputs that end before keep their rows, and are counted.
+    reached; no request waits for that. Outputs that end before the run is joined keep their rows, and are counted.
 
     attachment: None until the run is joined
     """
@@ -38,11 +38,11 @@ class Joining:
         self._passed = 0
 
     def metrics(self) -> dict[str, int]:
-        """Flat: not_joined (finished outputs before the run was joined), and then those of the attachment."""
+        """Flat counters: not_joined (outputs that finished before the run was joined), and those of the attachment."""
         return {"not_joined": self._passed, **({} if self.attachment is None else self.attachment.metrics())}
 
     def begin(self) -> None:
-        """Starts joining the run. Idempotent, in the thread of the server's loop."""
+        """Starts joining the run, unless this was called before. Call it only in the thread of the server's loop."""
         if not self._begun:
             self._begun = True
             threading.Thread(target=self._join, name="routing-replay-joining", daemon=True).start()

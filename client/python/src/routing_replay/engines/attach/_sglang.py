@@ -61,7 +61,7 @@ def attach_to(
 
 
 def _has_one_of(owner: Any, settings: Sequence[str]) -> bool:
-    """A value of the server_args of an engine, or of a tokenizer manager."""
+    """True if one of these server_args of an engine, or of a tokenizer manager, is set."""
     arguments = getattr(owner, "server_args", None)
     return any(getattr(arguments, name, None) is True for name in settings)
 
@@ -78,7 +78,8 @@ def _is_whole(owner: Any) -> bool:
 
 def _has_right_rows(owner: Any) -> bool:
     """Returns False if the engine verifies several draft tokens per position at once. SGLang then moves the keys and
-    values of accepted drafts to their place in the cache, but not their rows: those of rejected drafts stay there."""
+    values of an accepted draft to their final place in the cache, but not its row. So the row of a rejected draft stays
+    at that place."""
     arguments = getattr(owner, "server_args", None)
     resolved = getattr(arguments, "resolved_dict", None)  # The settings after SGLang has changed them.
     settings = resolved() if callable(resolved) else getattr(arguments, "__dict__", {})
@@ -133,18 +134,17 @@ async def _stream(outputs: AsyncGenerator[Any, None], take: Callable[[Any], Awai
 
 
 def _arguments(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
-    """The server_args by name."""
+    """The arguments of a call of `function`, by parameter name."""
     return inspect.signature(function).bind_partial(*arguments, **keywords).arguments
 
 
 class _Collector:
-    """The outputs of one call, which asks for one sample or a batch of them."""
+    """Reads the outputs of one call, which asks for one sample or a batch of them."""
 
     def __init__(self, asked: Mapping[str, Any], engine: Any = None, only_with_rows: bool = False) -> None:
         """asked: input_ids (None if the engine tokenizes), routed_experts_start_len and sampling_params, each for one
-        sample
-        or as a list
-        engine: or tokenizer manager, whose server_args tell about caches and streams
+            sample or as a list
+        engine: an engine or a tokenizer manager, whose server_args tell about caches and streams
         only_with_rows: ignore outputs without rows
         """
         self._hierarchical = _has_one_of(engine, HIERARCHIES)
@@ -160,7 +160,7 @@ class _Collector:
         return enumerate(outputs if isinstance(outputs, list) else [outputs])
 
     def ended(self, part: tuple[int, Any]) -> _attachment.Finished | None:
-        """The end of a completion, if the output is its last."""
+        """Returns the completion if the output is its last one; else None."""
         place, output = part
         index, meta = output.get("index", place), output["meta_info"]
         if (ids := output.get("output_ids")) is not None:
@@ -197,9 +197,9 @@ class _Collector:
         )
 
     def _asked_of(self, index: int) -> tuple[Any, Any]:
-        """The prompt's ids and the first row."""
+        """Returns the ids of the prompt, and the first row asked for, of the output with this index."""
         params = self._params[0] if isinstance(self._params, list) else self._params
-        number = index // int(params.get("n") or 1)  # Number of answers to each prompt.
+        number = index // int(params.get("n") or 1)  # Each prompt has n answers.
         prompts = self._prompts
         prompt = prompts[number] if _is_list(prompts) and _is_list(prompts[0]) else prompts
         return prompt, self._start[number] if _is_list(self._start) else self._start
@@ -220,7 +220,7 @@ def _reject(_: Geometry) -> RecordedRows:
 
 
 def _is_list(value: Any) -> bool:
-    """The item of a list, or the single value."""
+    """True for a sequence that is not empty."""
     return hasattr(value, "__len__") and len(value) > 0
 
 
@@ -258,7 +258,7 @@ class Hook(_plugin.Joining):
         if self._usable:
             self.begin()
         outputs = original(manager, request, *rest, **more)
-        asks = getattr(request, "return_routed_experts", None)  # None, because this kind of request has no such field.
+        asks = getattr(request, "return_routed_experts", None)  # None: this kind of request has no such field.
         if not self._usable or (asks is not None and not asks):
             return outputs
         collector = _Collector(_fields_of(request), manager, only_with_rows=asks is None)

@@ -64,7 +64,8 @@ class _Offline:
         self._enqueued: dict[str, Any] = {}  # Sampling parameters by request.
 
     def around(self, engine: Any) -> dict[str, _attachment.Around]:
-        """All methods that run the engine call _run_engine, if this vLLM has it."""
+        """Returns the function that wraps each method. If this vLLM has _run_engine, all methods that run the engine
+        call it, so its wrapper also sees the outputs of methods that are not known here."""
         recorded, enqueued = ("generate", "chat", "wait_for_completion"), ("enqueue", "enqueue_chat")
         makers = dict.fromkeys(recorded, self._records) | dict.fromkeys(enqueued, self._enqueues)
         makers |= dict.fromkeys(("beam_search", "_run_engine"), self._passes)
@@ -140,7 +141,10 @@ def _async(original: Callable[..., Any], attachment: Attachment) -> Callable[...
 def _generating(
     original: Callable[..., Any], take: Callable[[list[tuple[_Collector, Any]]], Awaitable[None]], refer: Refer, at: int
 ) -> Callable[..., Any]:
-    """at: position of the prompt among the positional arguments"""
+    """Wraps an asynchronous generator: `take` gets each output before it is yielded.
+
+    at: position of the prompt among the positional arguments
+    """
 
     @functools.wraps(original)
     async def generate(*arguments: Any, **keywords: Any) -> AsyncIterator[Any]:
@@ -154,7 +158,7 @@ def _generating(
 
 
 def _params(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Finds prompt and sampling_params, which all vLLM methods take in this order."""
+    """Returns the sampling_params. All vLLM methods take them after the prompt, or by name."""
     return keywords.get("sampling_params", arguments[1] if len(arguments) > 1 else None)
 
 
@@ -173,7 +177,7 @@ class _Collector:
         return ((output, place, completion) for place, completion in enumerate(output.outputs))
 
     def ended(self, part: tuple[Any, int, Any]) -> _attachment.Finished | None:
-        """The end of a completion that finishes with this output."""
+        """Returns the completion if it finishes with this output; else None."""
         output, place, completion = part
         index = getattr(completion, "index", place)
         if self._deltas:
@@ -205,7 +209,7 @@ Refer = Callable[[Any, str], None]
 
 
 def _refer_beside(completion: Any, reference: str) -> None:
-    """The reference is another attribute, because vLLM's servers send routed_experts as an array."""
+    """Puts the reference into an attribute of its own, because vLLM's servers send routed_experts as an array."""
     completion.routed_experts, completion.routing_replay = None, reference
 
 
@@ -246,13 +250,13 @@ def register() -> None:
     def text_or_array(value: Any) -> str:
         return value if isinstance(value, str) else encode(value)
 
-    for module in tuple(sys.modules.values()):  # The servers' modules have it under the same name.
+    for module in tuple(sys.modules.values()):  # The servers' modules import `encode` under its name.
         if getattr(module, "__dict__", {}).get(encode.__name__) is encode:
             setattr(module, encode.__name__, text_or_array)
 
 
 def _plugged(original: Callable[..., Any], joining: _plugin.Joining) -> Callable[..., Any]:
-    """AsyncLLM.generate, which every route of vLLM's servers goes through."""
+    """Wraps AsyncLLM.generate, which every route of vLLM's servers goes through."""
 
     async def take(outputs: list[tuple[_Collector, Any]]) -> None:
         joining.begin()
