@@ -30,7 +30,7 @@ absl::Status OverBudget(int32_t retry_after_ms) {
   return MakeError(absl::StatusCode::kResourceExhausted, "full", detail);
 }
 
-// A message of the queue, parsed as the server does. Keeps its bytes.
+// A message of the queue, parsed as the server parses it, with the bytes to which `request` refers.
 struct Received {
   explicit Received(const AppendQueue::Message& message) : bytes(message.header) {
     for (const auto part : message.payload) bytes.append(part.begin(), part.end());

@@ -20,7 +20,8 @@ Gate& Gate::Shared() {
   return *gate;
 }
 
-// After a fork without rr_fork_before, locks may be held by threads that do not exist in the child.
+// After a fork without rr_fork_before, the child cannot use the library: its locks may be held by threads that exist
+// only in the parent.
 Gate::Gate() {
   of_process = this;
   pthread_atfork(nullptr, nullptr, [] {

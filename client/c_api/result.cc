@@ -9,7 +9,7 @@
 
 namespace routing_replay::c_api {
 
-// Stored in front of the object.
+// What an arena stores in front of its object.
 struct alignas(std::max_align_t) Arena::Head {
   std::pmr::monotonic_buffer_resource memory;
   std::vector<Buffer> kept;

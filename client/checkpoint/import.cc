@@ -24,7 +24,8 @@ namespace {
 constexpr int64_t kAppendBytes = int64_t{16} << 20;
 constexpr char kEngine[] = "import";
 
-// The CRC's state before `token`, computed from the state after it (Castagnoli, reflected).
+// Undoes the 32 bit steps in which the CRC (Castagnoli, reflected) takes in a token. Takes the state after the token,
+// and returns the state before it, XORed with the token.
 uint32_t StateBeforeToken(uint32_t state) {
   constexpr uint32_t kPolynomial = 0x82F63B78;
   for (int bit = 0; bit < 32; ++bit) {

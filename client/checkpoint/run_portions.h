@@ -30,8 +30,8 @@ inline bool InGroups(const std::optional<std::pair<int64_t, int64_t>>& groups, i
   return !groups || (group >= groups->first && group < groups->second);
 }
 
-// Call this after all samples of a list were processed and some were missing. OK: they were released meanwhile.
-// Otherwise a server has lost the run, and the error is that of Run::List.
+// Call this after all samples of a list were processed, if some of them were missing. OK means that these were released
+// meanwhile. An error, that of Run::List, means that a server has lost the run.
 inline absl::Status CheckSameRun(Run& run, Producer producer) {
   constexpr std::pair<int64_t, int64_t> kNone{0, 0};
   return run.List(kNone, producer).status();

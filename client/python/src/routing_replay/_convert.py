@@ -251,7 +251,7 @@ def _ids(rows: Any, sample: str) -> np.ndarray:
         return as_array(rows)
     except ValueError as error:
         raise _values.invalid("append.tensor.shape", str(error), sample, "SHAPE") from None
-    except (TypeError, OverflowError, RuntimeError) as error:  # torch has more dtypes than numpy.
+    except (TypeError, OverflowError, RuntimeError) as error:  # For example a dtype of torch that numpy lacks.
         raise _values.invalid("append.tensor.dtype", f"must be an array of ids: {error}", sample, "DTYPE") from None
 
 

@@ -196,8 +196,7 @@ class Appender(AppenderCalls, Closing):
     call flush before.
 
     Survives broken connections, and restarts of a server that keeps its runs: unacknowledged appends are sent again. A
-    run
-    that is gone (dropped, or lost with a server that keeps runs in memory) is not created again, because its
+    run that is gone (dropped, or lost with a server that keeps runs in memory) is not made again, because its
     acknowledged rows would be missing without notice. Its appends end with NotFoundError (NO_RUN), which flush raises
     and on_outcome receives. After `Client.run` has made the run again, the appender continues. Appends of one sample
     are applied in the order of the calls.
@@ -230,8 +229,8 @@ class Appender(AppenderCalls, Closing):
     def flush(self, timeout: float = 120.0) -> Operation[None]:
         """Waits until every append made so far has an outcome: it is acknowledged or has failed.
 
-        Raises the first error since the last flush, whose `failed_samples` names every sample with a failed append;
-        DeadlineExceededError after `timeout` seconds; then the next flush reports the failures.
+        Raises the first error since the last flush; its `failed_samples` names every sample with a failed append. After
+        `timeout` seconds raises DeadlineExceededError; then the next flush reports the failures.
         """
         return self._flushing(timeout)
 

@@ -127,8 +127,7 @@ class Client(ClientCalls, Closing):
             group and of higher groups, of both producers, are stale and are removed; `Run.dropped` says how many. Only
             one coordinator may pass it, before any worker appends
         wait: seconds to wait for a run that does not exist yet (if no geometry is given), and for a server that cannot
-        be
-            reached, in addition to call_timeout: so a trainer may start before the rollout
+            be reached, in addition to call_timeout. So a trainer may start before the rollout
 
         Raises FailedPreconditionError if the run exists with another geometry or other settings, NotFoundError (NO_RUN)
         if it does not exist and no geometry is given, and with `wait` DeadlineExceededError if nobody created it in
@@ -171,11 +170,11 @@ class Client(ClientCalls, Closing):
         run: name of the run, which is created if it does not exist; by default the name under which it was exported.
             For settings other than the server's defaults, call `run` first
         groups: samples of groups[0] <= group < groups[1]; all if absent
-        on_progress: called in this thread, of asyncio in the event loop
+        on_progress: called in this thread; with asyncio, in the event loop
 
         Rows that the run already has are compared, and only the missing rows are appended. So calling it again does
-        nothing, or continues a call that was interrupted. AlreadyExistsError (CONFLICTING_ROWS) naming a sample whose
-        rows in the run differ; FailedPreconditionError (NOT_COMMITTED) if the directory has no finished export;
+        nothing, or continues a call that was interrupted. Raises AlreadyExistsError (CONFLICTING_ROWS) naming a sample
+        whose rows in the run differ; FailedPreconditionError (NOT_COMMITTED) if the directory has no finished export;
         DataLossError naming a sample whose file is damaged. Rows, unrecorded rows, weights, groups, seals and the token
         check at the end are restored; revisions, content ids and provenance are those of new samples.
         """

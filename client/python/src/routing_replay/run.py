@@ -210,7 +210,7 @@ class RunCalls(Generic[A, T]):
             routing_replay.aio only the coroutine waits). The rows of a dropped append are marked as unrecorded in the
             store, so that a trainer sees at once that they are missing, and are counted in metrics()
         append_timeout: seconds for which an append is retried while the server is unreachable or full (default 120)
-        on_outcome: called once per append, in order per sample, in a thread of the appender or, of asyncio, in the
+        on_outcome: called once per append, in order per sample, in a thread of the appender or, with asyncio, in the
             event loop; must not call the appender
         """
         size = max_queued_bytes
@@ -368,9 +368,8 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         attempt: int | None = None,
         timeout: float = 120.0,
     ) -> Operation[Commit]:
-        """Waits until every append of one sample has its outcome, and returns whether it is in the store: call it
-        before a
-        rollout worker passes the sample's key on. Does not wait for other samples.
+        """Waits until every append of one sample has its outcome, and returns whether the sample is in the store: call
+        this before a rollout worker passes the sample's key on. Does not wait for other samples.
 
         It waits for appends through any appender of this Run object and through `engines.attach`, but not for those of
         other processes.
@@ -460,7 +459,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     ) -> Operation[list[SampleRows]]:
         """Reads and decodes; every byte is checked against its CRC32C. One result per sample, in the order asked.
 
-        samples: ids, handles, or SampleRead for more than that
+        samples: ids, handles, or SampleRead to ask for more than the rows of an id
         layers: global decoder layer ids, ascending; all MoE layers if absent
         wait: wait until shortly before `timeout` for rows that are not committed yet, instead of NOT_READY, and for
             samples that nobody has begun, instead of NOT_FOUND
@@ -553,15 +552,15 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     ) -> Operation[CheckpointOutcome]:
         """Writes the sealed samples to a new directory. Appends may continue meanwhile.
 
-        directory: must not exist, or be empty; an exported run, from which `Client.restore` and a trainer's
-            DirectorySource read. It gets this name only when it is complete; an interrupted call leaves DIRECTORY.part,
-            which the next call removes
+        directory: where to write; must not exist, or be empty. It becomes an exported run, which `Client.restore` and a
+            trainer's DirectorySource can read. It gets this name only when it is complete; an interrupted call leaves
+            DIRECTORY.part, which the next call removes
         groups: samples of groups[0] <= group < groups[1]; all if absent
         previous: directory of an earlier checkpoint of the run. Unchanged samples become hard links to its files, and
             so do samples of these groups that the run has released since. Each of the two directories may be removed
             without harm to the other
         timeout: seconds for one portion of some tens of MB
-        on_progress: called in this thread, of asyncio in the event loop
+        on_progress: called in this thread; with asyncio, in the event loop
 
         AlreadyExistsError if the directory is not empty; FailedPreconditionError if `previous` holds another run;
         DataLossError naming a sample that the store or `previous` lost (all others are in the directory then); errors

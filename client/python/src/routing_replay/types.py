@@ -122,7 +122,7 @@ class RecordedRows:
     rows: ids [slots, layers, K] of an integer dtype, or a Payload of such, undecoded; None: nothing was recorded
     row_start: absolute row of the first row
     take: half-open range of the first axis of `rows` that counts; None: all of it
-    layers: what the axis of layers holds: "all", "moe", decoder layer ids, or None: by its length
+    layers: what the axis of layers holds: "all", "moe" or decoder layer ids; None: its length decides
     weights: weight versions of ranges of absolute rows, ascending and disjoint; may be empty
     engine: name and version of the engine, for information, for example "vllm 0.33.0"
     surplus_rows: slots outside of `take`: 1 if the engine returned a row for the last token
@@ -220,13 +220,15 @@ class Append:
     unrecorded: half-open ranges inside the append whose rows the engine did not deliver; they are not in `rows`
     tokens: token ids, one per row, or one per position from 0 on (then the whole history is checked); None, not an
         empty list, if they are unknown
-    layers: "all" (one column per decoder layer), "moe" (per MoE layer) or decoder layer ids; by the axis if absent
+    layers: "all" (one column per decoder layer), "moe" (per MoE layer) or decoder layer ids; if absent, the length of
+        the axis decides
     seal: no more rows will come; num_tokens is then one more than the rows up to the end of this append, those of a
         prefix included. Without rows give row_start, the rows so far, or num_tokens
     num_tokens: seals with this number of tokens
     group: int64 of the caller, for example the training step
-    weight_version, weight_label: of the weights that routed the rows
-    weights: of ranges of the absolute rows that are appended, ascending and disjoint; others are of weight_version
+    weight_version, weight_label: number and name of the version of the weights that routed the rows
+    weights: WeightSpans, the versions for ranges of absolute rows, ascending and disjoint; rows in no range have
+        weight_version
     revision: the revision of the sample that the rows belong to, from `stat` or `truncate`
     restart: not 0: these rows replace the sample from its beginning. Use a new number for each restart, the same on all
         of its appends
@@ -348,7 +350,8 @@ class SampleRead:
     sample, handle: names the sample; give one of them
     rows: half-open ranges, ascending; all committed rows if empty
     num_tokens: expected; if it differs the status is LENGTH_MISMATCH
-    token_checks: expected; if one differs TOKENS_MISMATCH, if the store cannot compare TOKENS_NOT_KNOWN
+    token_checks: expected; the status is TOKENS_MISMATCH if one differs, and TOKENS_NOT_KNOWN if the store cannot
+        compare them
     min_weight_version, max_weight_version: if any row has weights outside this range, the status is VERSION_REJECTED
     """
 
@@ -371,8 +374,8 @@ class SampleRows:
     status: "OK", or why not: "NOT_FOUND", "NOT_RECORDED", "NOT_READY", "LOST", "VERSION_REJECTED", "LENGTH_MISMATCH",
         "TOKENS_MISMATCH", "TOKENS_NOT_KNOWN", "OUT_OF_RANGE", "UNAVAILABLE"
     rows: ids [rows, layers, K], or None if status is not "OK". dtype uint8 if every layer read has E <= 256, else
-        uint16. The axis of rows holds those of `row_ranges` in order; that of layers the layers asked for; slots beyond
-        a layer's own K are 0. A view of layer-major memory: rows[:, i] is contiguous.
+        uint16. The first axis holds the rows of `row_ranges` in order, the second one the layers asked for; slots
+        beyond a layer's own K are 0. A view of layer-major memory: rows[:, i] is contiguous.
     row_ranges: absolute rows, half-open; unrecorded rows are not among them
     layers: global decoder layer ids
     """

@@ -8,7 +8,7 @@
 | {data: base64, shape, dtype, __ndarray__: true} | ms-swift | dialect="ms_swift" |
 | base64 of a .npy file | vLLM | |
 | flat base64 | SGLang, AReaL | geometry, dtype (int32) |
-| nested lists | NeMo-RL, ms-swift before, twinkle | through numpy: about a hundred times the cost of base64 |
+| nested lists | NeMo-RL, older ms-swift, twinkle | through numpy: about a hundred times the cost of base64 |
 | a numpy or torch array, -1 rows unrecorded | tunix, ROLL | |
 """
 
@@ -47,8 +47,8 @@ def rows(
         are taken
     start: absolute position of the first row; if an object states one, it must agree
     dialect: which framework wrote the object
-    dtype: of flat ids ("uint8" …)
-    layers: what the axis of layers holds: "all", "moe", layer ids; None: by its length
+    dtype: dtype of flat ids ("uint8" …)
+    layers: what the axis of layers holds: "all", "moe" or layer ids; None: its length decides
 
     InvalidArgumentError: ENCODING, DTYPE, SHAPE, LENGTH, ROW_COUNT or FIELD, naming the field.
     """

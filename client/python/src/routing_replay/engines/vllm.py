@@ -7,8 +7,8 @@
 | RequestOutput | 0.22 on | outputs[i].routed_experts, T - 1 rows; weight_versions from 0.32 | all | u8, u16 |
 | /v1/completions, /v1/chat/completions | 0.21 | prompt_routed_experts, choices[i].routed_experts: lists | MoE | - |
 | the same, and /inference/v1/generate | 0.22 on | choices[i].routed_experts, base64 of a .npy | all | in it |
-| finishing chunk of a stream of the latter | 0.22 on | the same; not chunks before, nor other streams | all | in it |
-| prime-rl's route of that name | - | choices[i].routed_experts, {data, shape, start, dtype} | all | uint8 if absent |
+| last chunk of a stream of /inference/v1/generate | 0.22 on | the same; no other chunk or stream has it | all | in it |
+| prime-rl's /inference/v1/generate | - | choices[i].routed_experts, {data, shape, start, dtype} | all | u8 if absent |
 
 Token ids are read from prompt_token_ids (of the response or the choice) and token_ids (of the choice; over HTTP request
 them with return_token_ids). If a response with one choice has no ids, only the counts in usage are used, and tokens are

@@ -105,7 +105,8 @@ class Attachment:
 
     max_queued_bytes: limit for rows that wait to be encoded (default 256 MiB). If there is no room, a call of the
         engine waits at most 60 seconds for all of its outputs together; then rows are dropped and marked as unrecorded
-    replace: whether a reference replaces the rows in the output (default True); rows that are dropped stay
+    replace: whether a reference replaces the rows in the output (default True); rows that are dropped stay in the
+        output
     seal: whether a finished output ends its sample (default True); pass False if more turns follow
     group, weight_version: used for all following appends; set these attributes when a step begins or weights change.
         Without a weight_version, the version in the outputs is used

@@ -47,9 +47,9 @@ def attach_to(
 
     engine: its attributes `generate` and `async_generate` are wrapped until `detach`; streams too. Outputs, their
         order and exceptions are the engine's own. Requests must ask for return_routed_experts
-    sample: from (output, its number in the batch) to the sample's id
+    sample: function that returns the sample's id, from an output and its number in the batch
 
-    Otherwise as `attach.vllm`. If the request has input_ids, tokens are sent with the rows; else rows are stored
+    All else is as for `attach.vllm`. If the request has input_ids, tokens are sent with the rows; else rows are stored
     without tokens and count as unverified. An engine that does only prefill or only decode, or verifies several draft
     tokens per position at once, is not attached, and a warning says so, because its rows are wrong.
     """
@@ -245,8 +245,8 @@ def register() -> None:
 
 
 class Hook(_plugin.Joining):
-    """Around TokenizerManager.generate_request, for requests that ask for routed experts; the first one begins to join
-    the run."""
+    """Runs around TokenizerManager.generate_request. Records requests that ask for routed experts. The first request of
+    any kind begins to join the run."""
 
     def __init__(self, name: str, connect: Callable[[], Client] = Client) -> None:
         super().__init__(name, "sglang", default_sample, connect)

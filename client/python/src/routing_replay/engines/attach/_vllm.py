@@ -41,10 +41,11 @@ def attach_to(
 
     engine: a vllm.LLM, or an AsyncLLM (also known as AsyncLLMEngine) of this process. Its methods are wrapped until
         `detach`: generate, and of an LLM chat and wait_for_completion. Outputs, their order and exceptions are the
-        engine's own. Outputs of beam_search, and of methods that are unknown here, are not recorded, which is warned of
-        once each and counted
-    sample: from (RequestOutput, completion's index) to the sample's id. The server rejects a request id that the engine
-        uses twice when the tokens differ: name samples by what is unique in the run
+        engine's own. Outputs of beam_search, and of methods that are unknown here, are not recorded. They are counted,
+        and each such method is warned of once
+    sample: function that returns the sample's id, from a RequestOutput and the index of a completion. The server
+        rejects a request id that the engine uses twice when the tokens differ: name samples by what is unique in the
+        run
     options: see Attachment
 
     The engine's loop waits for nothing: threads read, decode and send the rows. A finished completion without rows
@@ -223,8 +224,8 @@ def register() -> None:
     Does nothing unless ROUTING_REPLAY_RUN names a run. Then the rows of every finished answer of a server, or of an
     AsyncLLM, go to that run at ROUTING_REPLAY_ENDPOINT, as `default_sample` names it, and its routed_experts is the
     reference. Somebody who knows the model must make the run (`Client.run`): until it exists and can be reached, the
-    plug-in tries again every few seconds, with a warning, and answers keep their rows. They also keep them, after a
-    warning, in a vLLM that encodes them otherwise.
+    plug-in tries again every few seconds, with a warning, and answers keep their rows. Answers also keep their rows,
+    after a warning, if this vLLM encodes routed_experts in a way that is not known here.
 
     Rows are recorded in vLLM's front-end process, not in the scheduler, because only the front end knows where an
     answer ends: it finds stop strings and handles aborts. Rows are not taken from the blocks of vLLM's own store, which
