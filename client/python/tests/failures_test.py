@@ -167,7 +167,7 @@ class CredentialsTest(unittest.TestCase):
         self.addCleanup(self.server.stop)
 
     def test_a_token_file_that_is_away_for_a_moment(self) -> None:
-        """The token file is missing when the appender opens its first stream. The append succeeds once the file is back."""
+        """The token file is missing when the first stream begins. The append succeeds when the file is back."""
         with tempfile.TemporaryDirectory() as directory:
             token = Path(directory, "token")
             token.write_text("secret")
