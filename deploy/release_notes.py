@@ -31,9 +31,9 @@ FRAMEWORKS = {
 }
 # The first step for frameworks whose sections do not begin with lines of code that could be quoted.
 FIRST = {
-    "Megatron-Core": "Build the model with `moe_enable_routing_replay=True`, and put `megatron.attach` of "
-    "`routing_replay_trainer` and three calls into your training step.",
-    "transformers": "Put `hf.attach` of `routing_replay_trainer` and three calls into your training loop.",
+    "Megatron-Core": "Build the model with `moe_enable_routing_replay=True`, and add `megatron.attach` of "
+    "`routing_replay_trainer` and three calls to your training step.",
+    "transformers": "Add `hf.attach` of `routing_replay_trainer` and three calls to your training loop.",
     "vLLM": "Start vLLM with `--enable-return-routed-experts`, and append its answers as they are "
     "(`routing_replay.engines.vllm`); or set `ROUTING_REPLAY_RUN`, and its server appends them.",
     "SGLang": "Start SGLang with `--enable-return-routed-experts`, and append its answers as they are "

@@ -180,7 +180,7 @@ Finding CheckPlaintext(const ServerAddress& server, const SocketAddress& address
                   "give the certificate of its authority: --cacert FILE (ROUTING_REPLAY_CACERT)");
   }
   return {.check = "tls",
-          .what = server.unix_path.empty() ? "plaintext, on both sides" : "plaintext, over a socket of this machine"};
+          .what = server.unix_path.empty() ? "plaintext, on both sides" : "plaintext, over a Unix socket"};
 }
 
 std::string FixOfDistrust(const TlsProbe& probe, const ChannelKeys& keys) {

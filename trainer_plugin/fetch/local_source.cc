@@ -48,7 +48,7 @@ uint64_t HashOf(const DecodedRows& rows) {
   return XXH64(words.data(), words.size() * sizeof(int64_t), 0);
 }
 
-// Checks that the layout's layers are those of the geometry, in order and with one K.
+// Checks that the layout's layers are those of the geometry, in order, and have the same K.
 absl::Status CheckRecorded(const Geometry& geometry, const BufferLayout& layout, size_t rows, size_t bytes) {
   bool same = layout.geometry() == geometry && layout.num_layers() == geometry.num_moe_layers();
   for (int32_t slot = 0; same && slot < layout.num_layers(); ++slot) {
@@ -56,7 +56,7 @@ absl::Status CheckRecorded(const Geometry& geometry, const BufferLayout& layout,
            layout.layer(slot).id_bytes() == layout.layer(0).id_bytes();
   }
   if (!same) {
-    return Invalid(Reason::kGeometryMismatch, "layout", "must have the layers of the source, with one K");
+    return Invalid(Reason::kGeometryMismatch, "layout", "must have all layers of the source, which must have the same K");
   }
   if (static_cast<int64_t>(rows) == layout.rows() && static_cast<int64_t>(bytes) == layout.bytes()) {
     return absl::OkStatus();

@@ -360,9 +360,9 @@ class Run {
   virtual absl::StatusOr<AppendOutcome> PutUnrecorded(const AppendOptions& options, int64_t rows) = 0;
 
   // Fills in request.run, and passes the rows to `sink` while the next messages arrive. If the server fails, the read
-  // continues within `timeout` on the next server, or on the same one when it is back. The sink then gets the sample
-  // that was partly read again from its beginning; finished samples are not repeated. UNAVAILABLE if no server came
-  // back in time. With "shard:" the samples of an unreachable server get the status kUnavailable at once.
+  // continues within `timeout` on the next server, or on the same one when it is back. If a sample was
+  // only partly read, the sink gets it again from its beginning; finished samples are not repeated. UNAVAILABLE if no
+  // server came back in time. With "shard:" the samples of an unreachable server get the status kUnavailable at once.
   virtual absl::Status Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) = 0;
   // Reads and decodes. Returns one entry per entry of request.samples.
   absl::StatusOr<std::vector<SampleRows>> ReadRows(ReadRequest request, std::chrono::milliseconds timeout);

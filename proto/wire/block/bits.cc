@@ -87,8 +87,8 @@ void StoreGroups(hn::Vec<D> groups, D d, uint8_t* to, size_t step) {
   }
 }
 
-// Returns indices for TableLookupBytesOr0: in each group, they move the eight bytes from `first` on to `at`, and set
-// all other bytes to 0.
+// Returns indices for TableLookupBytesOr0: in each group, they move the eight bytes that begin at `first` to
+// `at`, and set all other bytes to 0.
 hn::Vec<Bytes> MoveWord(size_t first, size_t at) {
   const Bytes d;
   const auto place =

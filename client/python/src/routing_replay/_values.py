@@ -75,7 +75,7 @@ def milliseconds(value: Any, field: str = "timeout") -> int:
 
 
 def callback(value: T, field: str) -> T:
-    """A function that is called without `await`, or None."""
+    """Returns a caller's function, or None. Rejects coroutine functions, because it is called without `await`."""
     if value is not None and (not callable(value) or inspect.iscoroutinefunction(value)):
         raise invalid(field, f"must be a function that is not async, got {reprlib.repr(value)}")
     return value
