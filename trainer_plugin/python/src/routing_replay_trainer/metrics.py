@@ -53,7 +53,7 @@ KEYS = (
     Key("step_samples", "max", "samples of begin_step, the same on all ranks of a replica"),
     Key("step_fallback_samples", "max", "samples of begin_step that the ranks agreed to route live"),
     Key("step_dropped_samples", "max", "samples of begin_step that the caller must leave out of the loss"),
-    Key("weight_lag_max", "max", "how many weight versions the oldest replayed row is behind the version given to begin_step"),
+    Key("weight_lag_max", "max", "how many versions the oldest replayed row is behind that given to begin_step"),
     Key(
         "weight_version/mixed_ratio",
         "ratio",
