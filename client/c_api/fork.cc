@@ -42,8 +42,8 @@ constexpr std::chrono::seconds kLongestEnd(1);  // How long to wait for a thread
 constexpr std::chrono::microseconds kPoll(100);
 
 // Returns true if gRPC's threads are running or about to run. gRPC does not join the threads that it ends, and an
-// Abseil lock that such a thread still holds would stay locked in the child. Threads of other copies of gRPC look the
-// same, but mostly sleep.
+// Abseil lock that such a thread still holds would stay locked in the child. Threads of other copies of gRPC have
+// the same names; they hardly delay a fork, because they mostly sleep.
 bool ThreadsOfGrpcRun() {
   static constexpr absl::string_view kNames[] = {"grpc_", "event_engine", "timer_manager", "default-exec",
                                                  "resolver-exec"};

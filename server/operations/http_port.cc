@@ -83,8 +83,9 @@ class HttpSessions {
   // Returns true if one more session may open. If there are too many, it cuts the one that has kept the port waiting
   // longest. So a client that sends or reads nothing cannot keep others out.
   bool MakeRoom();
-  // Records that the port waits for a session: for its request, or for it to read the answer. Lasts until Forget with
-  // the returned number. `cut` ends the session, if it has not ended; it may be called from any thread.
+  // Records that the port waits for a client: for its request, or until it has read the answer. Call Forget with the
+  // returned number when the wait is over. `cut` ends the session, if it has not ended; it may be called from any
+  // thread.
   uint64_t Await(std::function<void()> cut);
   void Forget(uint64_t waiting);
 

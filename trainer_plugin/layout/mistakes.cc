@@ -263,7 +263,7 @@ class LayerCatalogue {
     Add(mistake.name, mistake.what, reversed, std::move(layers));
   }
 
-  // Adds the layers that the rank has under another split, if that is valid.
+  // Adds a guess: the layers that the rank would have under `split`. Adds nothing if the split is not valid.
   void AddSplit(const std::string& mistake, const std::string& what, const LayerSplit& split, const PlanRank& rank) {
     const absl::StatusOr<LayerTable> table = LayerTable::Create(split);
     if (!table.ok()) return;

@@ -312,9 +312,9 @@ Passes = dict[str, dict[int, list[torch.Tensor]]]  # By name of the pass and by 
 
 
 def fill(module: Any, passes: Passes) -> Counter[str]:
-    """Makes NeMo-RL's own R3 use the choices of `passes` for rows without a route; for rows with a route it still uses
-    its record. Returns the number of rows with a route ("routed"), and of those for which `passes` have other experts
-    than the record ("different")."""
+    """Makes NeMo-RL's own R3 use the choices of `passes` for rows without a route; for rows with a route R3 still uses
+    the record. Returns the number of rows with a route ("routed"), and how many of them have other experts in `passes`
+    than in the record ("different")."""
     found: Counter[str] = Counter()
     for router in gpt.routers([module]):
         other = iter([one for maps in passes.values() for one in maps[router.layer_number - 1]])

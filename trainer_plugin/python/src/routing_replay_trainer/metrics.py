@@ -3,8 +3,8 @@ contract, which checks the weight versions of the rows that a step replays.
 
 A rollout that continues while weights are updated has rows of several versions. Under on_policy="strict" such a sample
 is rejected, for trainers that need engine and trainer to be bit-equal; under "lax" the share of such samples and the
-oldest version are reported. Only the weight spans of the whole sample count, which every read returns, and not the rows
-that a rank happens to hold. So all ranks decide alike, whatever the parallelism.
+oldest version are reported. The decision is made from the weight spans of the whole sample, which every read returns,
+not from the rows that a rank happens to hold. So all ranks decide alike, whatever the parallelism.
 """
 
 from __future__ import annotations
