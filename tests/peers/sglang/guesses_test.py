@@ -48,7 +48,7 @@ class SeveralGuessesTest(EngineTest):
         # tries.
         for _ in range(20):
             wrong = wrong or self.wrong_sets()
-        self.assertGreater(wrong, 0, "with several drafts SGLang's rows are correct by now: attach must accept such engines")
+        self.assertGreater(wrong, 0, "SGLang's rows of several drafts are correct by now: attach must accept them")
         self.assertEqual(self.run_.list(), [])
 
     def wrong_sets(self) -> int:
