@@ -56,7 +56,7 @@ absl::Status CheckRecorded(const Geometry& geometry, const BufferLayout& layout,
            layout.layer(slot).id_bytes() == layout.layer(0).id_bytes();
   }
   if (!same) {
-    return Invalid(Reason::kGeometryMismatch, "layout", "must have all layers of the source, which must have the same K");
+    return Invalid(Reason::kGeometryMismatch, "layout", "must have all layers of the source, all with the same K");
   }
   if (static_cast<int64_t>(rows) == layout.rows() && static_cast<int64_t>(bytes) == layout.bytes()) {
     return absl::OkStatus();
