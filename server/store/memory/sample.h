@@ -147,7 +147,8 @@ class MemorySample final {
   absl::StatusOr<SampleState> TruncateLocked(int64_t rows, std::optional<int64_t> expected_revision, Work& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
 
-  // Makes `pool` hold `bytes`, by reserving the part that it lacks. RESOURCE_EXHAUSTED (kOverBudget) if the budget has no room for it.
+  // Makes `pool` hold `bytes`, by reserving the part that it lacks. RESOURCE_EXHAUSTED (kOverBudget) if the budget has
+  // no room for it.
   absl::Status Pay(int64_t bytes, ByteReservation& pool) const;
   // Returns the reservation that pays for the metadata, and subtracts the metadata from the run's stored bytes.
   ByteReservation TakeMetadata() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
