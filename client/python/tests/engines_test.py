@@ -216,7 +216,7 @@ class VllmTest(EngineTest):
             np.testing.assert_array_equal(told.tokens, PROMPT + other)
         chunk = {"prompt_token_ids": PROMPT, "choices": [second]}
         self.assertEqual(vllm.rows(chunk, 1).take, (0, P + 3))
-        self.rejected(lambda: vllm.rows(chunk), "FIELD", "those of [1]")
+        self.rejected(lambda: vllm.rows(chunk), "FIELD", "the response has items [1]")
         output = Object(prompt_token_ids=PROMPT, outputs=[Object(**second), Object(**first)])
         self.check(vllm.rows(output, 0))
         self.rejected(lambda: vllm.rows({"choices": [first, first]}), "FIELD", "2 item 0")
