@@ -219,7 +219,7 @@ class Queue final : private client::ForkPart {
     call.Cancel();
     Threads::Shared().RunCancelled(call);
   }
-  // Makes lock and condition anew: a thread of the parent may have been waiting on them when the process forked, for
+  // Makes a new lock and condition: a thread of the parent may have been waiting on them when the process forked, for
   // example to free the queue. That thread does not exist in the child.
   void BeginAnew() override {
     std::construct_at(&mutex_);

@@ -130,9 +130,7 @@ class Layout:
 
         options: arguments of GPTModel
         """
-        torch.manual_seed(11)
-        if DEVICE == "cuda":  # On a GPU, Megatron draws the weights from its own random generators.
-            tensor_parallel.model_parallel_cuda_manual_seed(5, force_reset_rng=True)
+        seed()
         chunks = []
         for stage in range(self.vpp):
             virtual = stage if self.vpp > 1 else None
@@ -163,6 +161,13 @@ class Layout:
         return chunks
 
 
+def seed() -> None:
+    """Gives the next model the same weights as all others."""
+    torch.manual_seed(11)
+    if DEVICE == "cuda":  # There Megatron draws weights from generators of its own.
+        tensor_parallel.model_parallel_cuda_manual_seed(5, force_reset_rng=True)
+
+
 def hybrid(config: TransformerConfig, pattern: str) -> Any:
     """Returns a HybridModel of attention and MoE layers. It is built from the parts of GPTModel's local specification,
     because Megatron's own specification of a HybridModel, and its final norm, require Transformer Engine. Megatron-Core
@@ -171,9 +176,7 @@ def hybrid(config: TransformerConfig, pattern: str) -> Any:
     from megatron.core.models.hybrid.hybrid_block import HybridStack, HybridStackSubmodules
     from megatron.core.models.hybrid.hybrid_model import HybridModel
 
-    torch.manual_seed(11)
-    if DEVICE == "cuda":
-        tensor_parallel.model_parallel_cuda_manual_seed(5, force_reset_rng=True)
+    seed()
     local = get_gpt_layer_local_spec(num_experts=config.num_moe_experts).submodules
     attention = TransformerLayerSubmodules(
         input_layernorm=local.input_layernorm,

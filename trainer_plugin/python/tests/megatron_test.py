@@ -242,8 +242,7 @@ class CallTest(unittest.TestCase):
         self.assertEqual(ends.reads, 1)
 
     def test_lengths_that_begin_step_was_told(self) -> None:
-        """Lengths that begin_step got are used if the boundaries include padding, and ignored if the real boundaries
-        are given as well."""
+        """They are used if the boundaries include padding, and ignored if the real boundaries are given as well."""
         padded = {"format": "THD", "cu_seqlens": [0, 8, 16], "cu_seqlens_padded": [0, 8, 16], "total_rows": 16}
         real = padded | {"cu_seqlens": [0, 7, 12]}
         for called, told, counts in (
@@ -350,8 +349,7 @@ class MicroBatchTest(unittest.TestCase):
             self.assertEqual(caught.exception.field, field)
 
     def test_documents_that_nobody_has_named(self) -> None:
-        """Rows of unnamed documents route live, unless they are declared as padding: they may hold real tokens, which
-        would be trained wrongly with filler experts."""
+        """Their rows route live, unless declared as padding: filler experts would train real tokens wrongly."""
         geometry = {"num_layers": 2, "num_experts": 64, "top_k": 1}
         source = trainer.LocalSource(geometry)
         source.add("a", np.arange(4).reshape(2, 2, 1), tokens=np.zeros(3, np.int64))

@@ -118,10 +118,11 @@ class AppenderCalls:
         """Starts the thread (or task) that calls on_outcome."""
         raise NotImplementedError
 
-    def settle(self, number: int, arguments: tuple[Any, ...], options: dict[str, Any]) -> int:
-        """Ends an append for which `_native.queue` has returned `number`, which is not positive: reports dropped rows,
-        raises an error, or makes the append through ctypes. The other arguments are the parameters of `Append`. Returns
-        the sequence number."""
+    def queue(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> int:
+        """Queues an append with the parameters of `Append` from this thread, and returns its sequence number."""
+        number = _native.queue(self.line.pointer, arguments, options)
+        if number > 0:
+            return number
         if number < -_native.DROPPED:
             self._report_drop([Append(*arguments, **options)])
             return -_native.DROPPED - number
@@ -214,8 +215,7 @@ class Appender(AppenderCalls, Closing):
         cancelled may have been queued all the same). Raises InvalidArgumentError at once if the ingest checks reject
         the rows. Never raises because of trouble with the service: when the queue is full, on_full decides.
         """
-        number = _native.queue(self.line.pointer, arguments, options)
-        return number if number > 0 else self.settle(number, arguments, options)
+        return self.queue(arguments, options)
 
     @blocking
     def append_many(self, appends: Iterable[Append]) -> Operation[list[int]]:

@@ -343,9 +343,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     @like(Append)
     def append(self, *arguments: Any, **options: Any) -> int:
         """Appends through the run's own appender: see `Appender.append`."""
-        appender = self._kept_appender or self._default_appender()
-        number = _native.queue(appender.line.pointer, arguments, options)
-        return number if number > 0 else appender.settle(number, arguments, options)
+        return (self._kept_appender or self._default_appender()).queue(arguments, options)
 
     @blocking
     def append_many(self, appends: Iterable[Append]) -> Operation[list[int]]:
