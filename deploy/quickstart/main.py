@@ -8,18 +8,16 @@ import argparse
 import functools
 import json
 import multiprocessing
-import signal
-import subprocess
-import tempfile
+import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
 from rank import train
+from routing_replay import local_server
 from scenario import CP, PP, TP, WORKERS, recorded, synthetic
 from worker import work
 
@@ -79,27 +77,6 @@ def play(count: int, role: Callable[[int, Barrier], Counts], names: list[str]) -
     return found, times
 
 
-@contextmanager
-def server(program: Path) -> Iterator[str]:
-    """Runs a routing-replay-server on a free port and yields its address. It must exit with status 0."""
-    with tempfile.TemporaryDirectory(prefix="routing-replay-quickstart.") as directory:
-        endpoint = Path(directory, "endpoint")
-        command: list[Any] = [program, "--listen", "127.0.0.1:0", "--endpoint-file", endpoint]
-        with subprocess.Popen(command) as process:
-            try:
-                deadline = time.monotonic() + PATIENCE
-                while not (endpoint.exists() and (address := endpoint.read_text().strip())):
-                    if process.poll() is not None or time.monotonic() > deadline:
-                        raise SystemExit(f"quickstart: {program} does not listen")
-                    time.sleep(0.01)
-                yield address
-                process.send_signal(signal.SIGTERM)
-                if process.wait(PATIENCE):
-                    raise SystemExit(f"quickstart: the server ended with status {process.returncode}")
-            finally:
-                process.kill()
-
-
 def table(figures: dict[str, Any]) -> str:
     counts = "{samples:,} samples, {rows:,} rows, {recorded_rows:,} of them recorded\n".format(**figures)
     lines = [*figures["runs"], counts]
@@ -123,10 +100,12 @@ def main() -> None:
     options = parser.parse_args()
     plays = recorded(options.trace) if options.trace else [synthetic()]
 
-    with server(options.server) as endpoint:
-        print(f"1 server at {endpoint}, {WORKERS} rollout workers, {RANKS} trainer ranks ({LAYOUT})", flush=True)
-        workers, append_ms = play(WORKERS, functools.partial(work, plays, endpoint), ["appended"])
-        ranks, rank_ms = play(RANKS, functools.partial(train, plays, endpoint), ["fetched", "checked"])
+    os.environ["ROUTING_REPLAY_SERVER"] = str(options.server)
+    with local_server(timeout=PATIENCE) as server:
+        at = f"1 server at {server.endpoint}"
+        print(f"{at}, {WORKERS} rollout workers, {RANKS} trainer ranks ({LAYOUT})", flush=True)
+        workers, append_ms = play(WORKERS, functools.partial(work, plays), ["appended"])
+        ranks, rank_ms = play(RANKS, functools.partial(train, plays), ["fetched", "checked"])
 
     into = {key: sum(result[key] for result in workers) for key in workers[0]}
     out = {key: sum(result[key] for result in ranks) for key in ranks[0]}

@@ -31,14 +31,14 @@ def padded(sample: Sample) -> int:
     return -(-len(sample.tokens) // MULTIPLE) * MULTIPLE
 
 
-def train(plays: list[Play], endpoint: str, rank: int, barrier: Barrier) -> dict[str, int]:
+def train(plays: list[Play], rank: int, barrier: Barrier) -> dict[str, int]:
     place = {"pp": rank // (TP * CP), "cp": rank // TP % CP, "tp": rank % TP}
     work = [
         (play, samples, rrt.plan(play.geometry, micro_batch(samples), rank=place, split={"pipeline_size": PP}))
         for play in plays
         for samples in play.micro_batches()
     ]
-    with Client(endpoint) as client:
+    with Client() as client:
         sources = {play.run: rrt.ServiceSource(client.run(play.run)) for play in plays}
         barrier.wait()
         batches = []

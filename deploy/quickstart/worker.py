@@ -24,7 +24,7 @@ def engine_gives(form: str, ids: NDArray[np.uint16]) -> NDArray[np.int32] | Payl
     return Payload(base64.b64encode(file.getvalue()), encoding="BASE64_NPY")
 
 
-def work(plays: list[Play], endpoint: str, worker: int, barrier: Barrier) -> dict[str, int]:
+def work(plays: list[Play], worker: int, barrier: Barrier) -> dict[str, int]:
     mine = {play.run: play.samples[worker::WORKERS] for play in plays}
     engine = {
         (run, sample.id, turn): engine_gives(sample.form, sample.delivered(*turn))
@@ -33,7 +33,7 @@ def work(plays: list[Play], endpoint: str, worker: int, barrier: Barrier) -> dic
         for turn in sample.turns
     }
     sent = 0
-    with Client(endpoint) as client:
+    with Client() as client:
         barrier.wait()
         for play in plays:
             run = client.run(play.run, play.geometry)

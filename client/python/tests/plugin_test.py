@@ -21,7 +21,7 @@ from support import ServerTest, random_routes
 
 from routing_replay import Client, FailedPreconditionError, Geometry
 from routing_replay.engines import attach
-from routing_replay.engines.attach import _plugin, _sglang
+from routing_replay.engines.attach import _attachment, _sglang
 
 GEOMETRY = Geometry(num_layers=4, num_experts=32, top_k=4)
 ROUTES = random_routes(np.random.default_rng(5), 5, 4, 32, 4)
@@ -47,13 +47,13 @@ class PluginTest(ServerTest):
     def setUp(self) -> None:
         self.client = Client(self.server.endpoint)
         self.addCleanup(self.client.close)
-        self.patch(mock.patch.object(_plugin, "RETRY_SECONDS", 0.02))
+        self.patch(mock.patch.object(_attachment, "RETRY_SECONDS", 0.02))
 
     def patch(self, patch: Any) -> None:
         patch.start()
         self.addCleanup(patch.stop)
 
-    async def joined(self, joining: _plugin.Joining) -> Any:
+    async def joined(self, joining: _attachment.Joining) -> Any:
         joining.begin()
         deadline = time.monotonic() + 20
         while joining.attachment is None and time.monotonic() < deadline:

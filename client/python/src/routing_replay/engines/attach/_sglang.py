@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from routing_replay.client import Client
 from routing_replay.engines import _forms, sglang
-from routing_replay.engines.attach import _attachment, _plugin
+from routing_replay.engines.attach import _attachment
 
 if TYPE_CHECKING:
     from routing_replay.engines.attach._attachment import Attachment, SampleName
@@ -233,7 +233,7 @@ def register() -> None:
     plug-in tries again every few seconds, with a warning, and responses keep their rows. Responses also keep their
     rows, after a warning, if the hook cannot be placed.
     """
-    name = os.environ.get(_plugin.VARIABLE)
+    name = os.environ.get(_attachment.VARIABLE)
     if not name:
         return
     try:
@@ -244,7 +244,7 @@ def register() -> None:
     hooks.HookRegistry.register(HOOKED, Hook(name), hooks.HookType.AROUND)
 
 
-class Hook(_plugin.Joining):
+class Hook(_attachment.Joining):
     """Runs around TokenizerManager.generate_request. Records requests that ask for routed experts. The first request of
     any kind begins to join the run."""
 

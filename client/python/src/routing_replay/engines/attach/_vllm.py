@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from routing_replay.engines import vllm
-from routing_replay.engines.attach import _attachment, _plugin
+from routing_replay.engines.attach import _attachment
 
 if TYPE_CHECKING:
     from routing_replay.engines.attach._attachment import Attachment, SampleName
@@ -232,7 +232,7 @@ def register() -> None:
     are named by hashes of their tokens: if running requests start again with new weights (reset_prefix_cache), those
     blocks are computed again, while the rows here are those with which the tokens were sampled.
     """
-    name = os.environ.get(_plugin.VARIABLE)
+    name = os.environ.get(_attachment.VARIABLE)
     if not name:
         return
     try:
@@ -243,7 +243,7 @@ def register() -> None:
         return
     if hasattr(engine, _attachment.MARK):  # vLLM may load a plug-in twice.
         return
-    joining = _plugin.Joining(name, "vllm", default_sample)
+    joining = _attachment.Joining(name, "vllm", default_sample)
     engine.generate = _plugged(engine.generate, joining)
     setattr(engine, _attachment.MARK, joining)
 
@@ -256,7 +256,7 @@ def register() -> None:
             setattr(module, encode.__name__, text_or_array)
 
 
-def _plugged(original: Callable[..., Any], joining: _plugin.Joining) -> Callable[..., Any]:
+def _plugged(original: Callable[..., Any], joining: _attachment.Joining) -> Callable[..., Any]:
     """Wraps AsyncLLM.generate, which every route of vLLM's servers goes through."""
 
     async def take(outputs: list[tuple[_Collector, Any]]) -> None:
