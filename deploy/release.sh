@@ -43,7 +43,7 @@ fingerprint=$(ssh-keygen -lf "$key" | cut -d' ' -f2) || fail "$key must be a key
 version=$(sed -n 's/^project(routing_replay VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 : "${out:=dist/$version}"
 image=routing-replay-server-$version-image.tar
-notes() { deploy/release_notes.py --version "$version" --key "$fingerprint" --image "$image"; }
+notes() { deploy/release.py notes --version "$version" --key "$fingerprint" --image "$image"; }
 
 [ -z "$(git status --porcelain)" ] || fail "the tree must be clean: git status names what is not committed"
 [ -z "$(ls -A "$out" 2>/dev/null)" ] || fail "$out must be new or empty"
@@ -68,7 +68,7 @@ for name in routing_replay{,_server}-"$version-py3-*.whl" routing-replay-{server
   [ -z "$packages" ] || cp "${found[0]}" "$out"
   files+=("$out/${found[0]##*/}")
 done
-deploy/release_sbom.py --version "$version" --out "$out/sbom.spdx.json" "${files[@]}"
+deploy/release.py bill --version "$version" "${files[@]}" >"$out/sbom.spdx.json"
 notes >"$out/RELEASE_NOTES.md"
 cd "$out"
 sha256sum "${files[@]##*/}" sbom.spdx.json RELEASE_NOTES.md >SHA256SUMS

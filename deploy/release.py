@@ -1,20 +1,38 @@
 #!/usr/bin/env python3
-"""Writes the notes of a release from texts of the repository.
+"""Writes the notes and the bill of materials (SPDX 2.3, JSON) of a release.
 
-    deploy/release_notes.py --version V --key FINGERPRINT --image FILE >RELEASE_NOTES.md
+    deploy/release.py notes --version V --key FINGERPRINT --image FILE >RELEASE_NOTES.md
+    deploy/release.py bill --version V PACKAGE… >sbom.spdx.json
 
-The changes are those of CHANGELOG.md; the READMEs say how a framework is started and what it was tested with. A section
-or a row that is missing there is an error, so that the notes are complete.
+The changes in the notes are those of CHANGELOG.md; the READMEs say how a framework is started and what it was tested
+with. A section or a row that is missing there is an error, so that the notes are complete.
+
+Each PACKAGE is a wheel, a Debian package or the container image. It contains its own bill, which notices.py wrote when
+the package was built. The bill of the release names the files, each with its checksum, and merges their bills; nothing
+else in the packages is looked at. A package of another version is rejected.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gzip
+import hashlib
+import io
+import json
 import re
+import subprocess
 import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import notices
 
 ROOT = Path(__file__).resolve().parents[1]
+BILL = "sbom.spdx.json"
 TRAINERS, CLIENTS = "trainer_plugin/README.md", "client/README.md"
 # For each framework, by its name in the README's table: the file and the section that tell its users what to do.
 FRAMEWORKS = {
@@ -116,29 +134,93 @@ def to_do(name: str, path: str, title: str) -> str:
     return re.sub(r"\[([^\]]+)\]\((?!http)[^)]*\)", r"\1", lines[0])
 
 
+def release_notes(version: str, key: str, image: str) -> str:
+    day, changed = changes(version)
+    rows = tested()
+    frameworks = []
+    for name, (path, title) in FRAMEWORKS.items():
+        runs, recorded, untested = rows.pop(name)
+        said = f"Tested: {runs}.\n\nCompared with saved output of: {recorded}. Untested: {untested}."
+        frameworks.append(f"### {name}\n\n{to_do(name, path, title)}\n\n{said} More: `{path}`, {title}.")
+    return NOTES.format(
+        version=version,
+        key=key,
+        image=image,
+        day=day,
+        changes=changed,
+        frameworks="\n\n".join(frameworks),
+        rest="\n".join(f"| {' | '.join((name, *cells))} |" for name, cells in rows.items()),
+        not_run=section("tests/README.md", "What was not run"),
+    )
+
+
+def _tar(archive: bytes) -> Iterator[bytes]:
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        yield from (tar.extractfile(entry).read() for entry in tar if entry.name.endswith(f"/{BILL}"))
+
+
+def _bills(package: Path) -> Iterator[bytes]:
+    if package.suffix == ".whl":
+        with zipfile.ZipFile(package) as wheel:
+            yield from (wheel.read(name) for name in wheel.namelist() if name.endswith(f"/sboms/{BILL}"))
+    elif package.suffix == ".deb":
+        yield from _tar(subprocess.run(["dpkg-deb", "--fsys-tarfile", package], stdout=-1, check=True).stdout)
+    else:
+        with tarfile.open(package) as image:
+            (manifest,) = json.load(image.extractfile("manifest.json"))
+            for layer in manifest["Layers"]:
+                yield from _tar(gzip.decompress(image.extractfile(layer).read()))
+
+
+def bill_in(package: Path) -> dict[str, Any]:
+    """Returns the bill of materials inside a package, which must have exactly one."""
+    found = []
+    with contextlib.suppress(OSError, KeyError, tarfile.TarError, zipfile.BadZipFile, subprocess.CalledProcessError):
+        found = list(_bills(package))
+    if len(found) != 1:
+        raise ValueError(f"{package.name} must be a package with one {BILL}, got {len(found)}")
+    return json.loads(found[0])
+
+
+def merged_bill(version: str, files: list[Path]) -> dict[str, Any]:
+    packages: dict[str, dict[str, Any]] = {}
+    relationships = []
+    for file in files:
+        bill = bill_in(file)
+        # Here a package is identified by its file name, because a wheel and a Debian package may have the same name.
+        ours = "SPDXRef-" + re.sub(r"[^A-Za-z0-9.-]", "-", file.name)
+        for entry in bill["packages"]:
+            if entry["SPDXID"] != "SPDXRef-Package":
+                packages.setdefault(entry["SPDXID"], entry)
+                continue
+            if entry["versionInfo"] != version:
+                raise ValueError(f"{file.name} must be of version {version}, got {entry['versionInfo']}")
+            sum_of = {"algorithm": "SHA256", "checksumValue": hashlib.sha256(file.read_bytes()).hexdigest()}
+            packages[ours] = entry | {"SPDXID": ours, "packageFileName": file.name, "checksums": [sum_of]}
+        for relation in bill["relationships"]:
+            ends = {key: ours for key, value in relation.items() if value == "SPDXRef-Package"}
+            relationships.append(relation | ends)
+    ordered = [packages[name] for name in sorted(packages)]
+    return notices.spdx(f"routing-replay-{version}", ordered, relationships)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("version", "key", "image"):
-        parser.add_argument(f"--{name}", required=True)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for command, names in (("notes", ("key", "image")), ("bill", ())):
+        options_of = commands.add_parser(command)
+        for name in ("version", *names):
+            options_of.add_argument(f"--{name}", required=True)
+    options_of.add_argument("files", nargs="+", type=Path, metavar="PACKAGE")
     options = parser.parse_args()
     try:
-        day, changed = changes(options.version)
-        rows = tested()
-        frameworks = []
-        for name, (path, title) in FRAMEWORKS.items():
-            runs, recorded, untested = rows.pop(name)
-            said = f"Tested: {runs}.\n\nCompared with saved output of: {recorded}. Untested: {untested}."
-            frameworks.append(f"### {name}\n\n{to_do(name, path, title)}\n\n{said} More: `{path}`, {title}.")
-        rest = "\n".join(f"| {' | '.join((name, *cells))} |" for name, cells in rows.items())
-        not_run = section("tests/README.md", "What was not run")
+        if options.command == "notes":
+            print(release_notes(options.version, options.key, options.image))
+        else:
+            print(json.dumps(merged_bill(options.version, options.files), indent=1))
     except (KeyError, ValueError) as error:
-        print(f"release_notes.py: {error}", file=sys.stderr)
+        print(f"release.py: {error}", file=sys.stderr)
         return 1
-    print(
-        NOTES.format(
-            **vars(options), day=day, changes=changed, frameworks="\n\n".join(frameworks), rest=rest, not_run=not_run
-        )
-    )
     return 0
 
 
