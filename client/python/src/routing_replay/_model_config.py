@@ -28,14 +28,14 @@ _FREQUENCY = "moe_layer_freq"
 
 
 class Layers(NamedTuple):
-    """The geometry of a model: the number of decoder layers, the ids of the MoE layers (ascending), E and K of each MoE
-    layer, and the MoE layers whose expert ids come from a table by token id (hash_layers)."""
+    """The geometry of a model: the number of decoder layers, the ids of the MoE layers (ascending), those whose expert
+    ids come from a table by token id (hash_layers), and E and K of each MoE layer."""
 
     num_layers: int
     moe_layers: list[int]
-    num_experts: list[int]
-    top_k: list[int]
     hash_layers: list[int]
+    num_experts: Sequence[int] = ()
+    top_k: Sequence[int] = ()
 
 
 # Model types.
@@ -214,11 +214,11 @@ class Reader:
         value = self.find(*keys)
         return None if value is None else self._integer(keys, value)
 
-    def flag(self, *keys: str) -> bool | None:
-        return cast("bool | None", self._typed(keys, bool, "true or false"))
-
     def text(self, *keys: str) -> str | None:
-        return cast("str | None", self._typed(keys, str, "a string"))
+        value = self.find(*keys)
+        if value is not None and not isinstance(value, str):
+            raise invalid(self.path_of(*keys), "must be a string")
+        return value
 
     def integers(self, *keys: str) -> list[int] | None:
         values = self._list(keys)
@@ -252,12 +252,6 @@ class Reader:
             raise invalid(self.path_of(*keys), f"must be a list of at most {MAX_LAYERS}")
         return value
 
-    def _typed(self, keys: Sequence[str], kind: type, what: str) -> Any:
-        value = self.find(*keys)
-        if value is not None and type(value) is not kind:
-            raise invalid(self.path_of(*keys), f"must be {what}")
-        return value
-
     def _integer(self, keys: Sequence[str], value: Any) -> int:
         if type(value) is not int or not INT32[0] <= value <= INT32[1]:
             raise invalid(self.path_of(*keys), "must be a 32-bit integer")
@@ -270,17 +264,22 @@ _MOE_NAMES = {"sparse", "moe", "hash_moe"}
 _OTHER_NAMES = {"dense", "mlp", "linear_attention", "full_attention", "attention", "mamba", "sliding_attention"}
 
 
-def _depth(key: str, num_layers: int | None) -> int:
+def _depth(reader: Reader, key: str, implied: int | None = None) -> int:
+    """The number of decoder layers: `implied` by another key if this one is absent."""
+    written = reader.integer(key)
+    num_layers = implied if written is None else written
     if num_layers is None or not 1 <= num_layers <= MAX_LAYERS:
-        raise invalid(key, "is missing" if num_layers is None else f"must be 1 … {MAX_LAYERS} layers, got {num_layers}")
+        what = "is missing" if num_layers is None else f"must be 1 … {MAX_LAYERS} layers, got {num_layers}"
+        raise reader.error(key, what)
     return num_layers
 
 
-def _every(step: int | None, key: str, num_layers: int, offset: int | None = None) -> list[int]:
-    """The layers i with i % step == offset; by default the last one of every `step` layers."""
-    step = step or 0
+def _every(reader: Reader, key: str, num_layers: int, offset: int | None = None, default: int = 1) -> list[int]:
+    """The layers i with i % step == offset, where the key gives the step; by default the last one of every `step`
+    layers."""
+    step = reader.one_integer(key, default) or 0
     if step < 1:
-        raise invalid(key, f"a step must be at least 1, got {step}")
+        raise reader.error(key, f"a step must be at least 1, got {step}")
     offset = step - 1 if offset is None else offset
     return [layer for layer in range(num_layers) if layer % step == offset]
 
@@ -341,35 +340,28 @@ def _frequency(text: str, key: str) -> int | list[int]:
         raise invalid(key, what) from None
 
 
-class _Plan(NamedTuple):
-    num_layers: int
-    moe_layers: list[int]
-    hash_layers: list[int]
-
-
-def _plan(family: Family, mtp_layers: int, reader: Reader) -> _Plan:
+def _plan(family: Family, mtp_layers: int, reader: Reader) -> Layers:
     """Finds the MoE layers in the notation of the family.
 
     mtp_layers: lists may have entries for this many MTP layers after those of the decoder layers
     """
     if family.pattern == "blocks":
         return _blocks(reader)
-    num_layers = reader.integer(family.depth_key)
-    num_layers = _depth(reader.path_of(family.depth_key), num_layers)
+    num_layers = _depth(reader, family.depth_key)
     names = _check_names(reader.texts(_LAYER_TYPES) or (), _LAYER_TYPES, reader)
     if reader.has(_LAYER_TYPES):
         names = names[:num_layers] if len(names) == num_layers + mtp_layers else names
         moe_layers = _flagged([name in _MOE_NAMES for name in names], reader.path_of(_LAYER_TYPES), num_layers)
-        return _Plan(num_layers, moe_layers, [layer for layer, name in enumerate(names) if name == "hash_moe"])
+        return Layers(num_layers, moe_layers, [layer for layer, name in enumerate(names) if name == "hash_moe"])
     read = _PATTERNS.get(family.pattern)
     moe_layers = list(range(num_layers)) if read is None else read(family, reader, num_layers)
     hashed = 0
     if family.pattern == "hash prefix":
         hashed = min(reader.one_integer("num_hash_layers", family.prefix) or 0, num_layers)
-    return _Plan(num_layers, moe_layers, list(range(hashed)))
+    return Layers(num_layers, moe_layers, list(range(hashed)))
 
 
-def _blocks(reader: Reader) -> _Plan:
+def _blocks(reader: Reader) -> Layers:
     lists, pattern_key = ("layers_block_type", "layer_types"), "hybrid_override_pattern"
     names = reader.texts(*lists)
     pattern = reader.text(pattern_key) if names is None else None
@@ -379,7 +371,7 @@ def _blocks(reader: Reader) -> _Plan:
         flags = _hybrid_flags(pattern, reader.path_of(pattern_key))
     else:
         raise reader.error(lists[0], f"is missing, and so are {lists[1]} and {pattern_key}")
-    return _Plan(_depth(reader.path_of(lists[0]), len(flags)), _flagged(flags, "", len(flags)), [])
+    return Layers(len(flags), _flagged(flags, "", len(flags)), [])
 
 
 def _prefix(family: Family, reader: Reader, num_layers: int) -> list[int]:
@@ -395,22 +387,28 @@ def _prefix(family: Family, reader: Reader, num_layers: int) -> list[int]:
             f"{_LAYER_TYPES}"
         )
         raise reader.error(_FIRST_K, what)
+    return _by_frequency(reader, num_layers, first or 0, family.every_nth)
+
+
+def _by_frequency(reader: Reader, num_layers: int, first: int, may_step: bool) -> list[int]:
+    """The layers from `first` on that moe_layer_freq selects: a flag per layer, or the step N: every N-th layer from
+    layer 0 on. A step is rejected unless may_step, because some software counts it from the end of the dense prefix."""
     moe_layers = list(range(num_layers))
     frequency = reader.find(_FREQUENCY)
     if isinstance(frequency, list):
-        moe_layers = _flagged(reader.integers(_FREQUENCY) or (), reader.path_of(_FREQUENCY), num_layers)
+        flags = reader.integers(_FREQUENCY) or ()
+        if any(flag not in (0, 1) for flag in flags):
+            raise reader.error(_FREQUENCY, "a flag must be 0 or 1")
+        moe_layers = _flagged(flags, reader.path_of(_FREQUENCY), num_layers)
     elif frequency is not None:
-        step = reader.integer(_FREQUENCY)
-        if step != 1 and not family.every_nth:
-            what = f"is ambiguous for this type if it is not 1: give {_LAYER_TYPES}"
-            raise reader.error(_FREQUENCY, what)
-        moe_layers = _every(step, reader.path_of(_FREQUENCY), num_layers, 0)
-    return [layer for layer in moe_layers if layer >= (first or 0)]
+        if frequency != 1 and not may_step:
+            raise reader.error(_FREQUENCY, f"a step of {frequency} is ambiguous here: give a flag per layer")
+        moe_layers = _every(reader, _FREQUENCY, num_layers, 0)
+    return [layer for layer in moe_layers if layer >= first]
 
 
 def _step(family: Family, reader: Reader, num_layers: int) -> list[int]:
-    key = "decoder_sparse_step"
-    sparse = _every(reader.one_integer(key, 1), reader.path_of(key), num_layers)
+    sparse = _every(reader, "decoder_sparse_step", num_layers)
     dense = reader.integers("mlp_only_layers")
     return [layer for layer in sparse if (layer >= (family.prefix or 0) if dense is None else layer not in dense)]
 
@@ -418,24 +416,20 @@ def _step(family: Family, reader: Reader, num_layers: int) -> list[int]:
 def _interval(family: Family, reader: Reader, num_layers: int) -> list[int]:
     first = reader.one_integer("moe_layer_start_index", family.prefix) or 0
     last = reader.one_integer("moe_layer_end_index", -1) or 0
-    key = "moe_layer_interval"
-    layers = _every(reader.one_integer(key, 1), reader.path_of(key), num_layers)
+    layers = _every(reader, "moe_layer_interval", num_layers)
     return [layer for layer in layers if layer >= first and (last == -1 or layer <= last)]
 
 
 def _period(family: Family, reader: Reader, num_layers: int) -> list[int]:
-    key = "expert_layer_period"
-    period = reader.one_integer(key, 2)
-    offset = reader.one_integer("expert_layer_offset", 1) or 0
-    return _every(period, reader.path_of("expert_layer_offset"), num_layers, offset)
+    offset = reader.one_integer("expert_layer_offset", 1)
+    return _every(reader, "expert_layer_period", num_layers, offset, 2)
 
 
 def _ids_or_step(family: Family, reader: Reader, num_layers: int) -> list[int]:
     ids = reader.integers("moe_layers")
     if ids is not None:
         return [layer for layer in range(num_layers) if layer in ids]  # MTP layers may follow.
-    key = "interleave_moe_layer_step"
-    return _every(reader.one_integer(key, 1), reader.path_of(key), num_layers)
+    return _every(reader, "interleave_moe_layer_step", num_layers)
 
 
 def _ids_or_prefix(family: Family, reader: Reader, num_layers: int) -> list[int]:
@@ -463,9 +457,9 @@ _PATTERNS: dict[Pattern, Callable[[Family, Reader, int], list[int]]] = {
 }
 
 
-def _plan_by_keys(mtp_layers: int, reader: Reader) -> _Plan:
+def _plan_by_keys(mtp_layers: int, reader: Reader) -> Layers:
     """Finds the MoE layers of a model of unknown type: all keys that imply a pattern must give the same layers."""
-    found: dict[str, _Plan] = {}
+    found: dict[str, Layers] = {}
     depth_keys = ("num_hidden_layers", "num_layers", "n_layers")
     depth_key = next((key for key in depth_keys if reader.has(key)), depth_keys[0])
     prefix_key = "num_dense_layers" if reader.has("num_dense_layers") else _FIRST_K
@@ -535,7 +529,7 @@ def of_hugging_face(config: Mapping[str, Any]) -> Layers:
         return made
 
     counts = [count + zero_experts for count in per_layer(experts, keys, _EXPERTS)]
-    return Layers(plan.num_layers, plan.moe_layers, counts, per_layer(top_k, _TOP_K, _TOP_K), plan.hash_layers)
+    return plan._replace(num_experts=counts, top_k=per_layer(top_k, _TOP_K, _TOP_K))
 
 
 def _family_of(levels: Sequence[Reader]) -> Family:
@@ -551,7 +545,7 @@ def _read_experts(
     family: Family, levels: Sequence[Reader], of_experts: Reader, keys: Sequence[str]
 ) -> tuple[list[int], list[int]]:
     """E and K as the configuration states them: a list of one number, or of one per decoder layer."""
-    if family.enabled_by and not levels[-1].flag(family.enabled_by):
+    if family.enabled_by and levels[-1].find(family.enabled_by) is not True:
         raise _no_experts(f"{family.enabled_by} is not set")
     experts = of_experts.integer_or_integers(*keys)
     if not experts:
@@ -578,16 +572,11 @@ def _read_zero_experts(family: Family, reader: Reader) -> int:
 def _read_mtp(levels: Sequence[Reader]) -> int:
     """The number of MTP layers, from the innermost object that states it, itself or in its mtp_config; 0 if none
     does."""
-    for level in reversed(levels):
-        inner = level.inner("mtp_config")
-        count = level.integer(*_MTP)
-        if count is None and inner is not None:
-            count = inner.integer(*_MTP)
-        if count is not None:
-            if not 0 <= count <= MAX_LAYERS:
-                raise levels[-1].error("mtp_layers", f"must be 0 … {MAX_LAYERS}, got {count}")
-            return count
-    return 0
+    places = [place for level in reversed(levels) for place in (level, level.inner("mtp_config")) if place is not None]
+    count = next((count for place in places if (count := place.integer(*_MTP)) is not None), 0)
+    if not 0 <= count <= MAX_LAYERS:
+        raise levels[-1].error("mtp_layers", f"must be 0 … {MAX_LAYERS}, got {count}")
+    return count
 
 
 _HYBRID = ("hybrid_override_pattern", "hybrid_layer_pattern")
@@ -601,41 +590,22 @@ def of_megatron(reader: Reader) -> Layers:
     top_k = reader.integer("moe_router_topk")
     if top_k is None:
         raise reader.error("moe_router_topk", "is missing")
-    depth = reader.integer("num_layers")
-    pattern = reader.text(*_HYBRID)
+    pattern, frequency = reader.text(*_HYBRID), reader.find(_FREQUENCY)
+    if isinstance(frequency, str):
+        frequency = _frequency(frequency, reader.path_of(_FREQUENCY))
+        reader = Reader({**reader.config, _FREQUENCY: frequency})
     if pattern is None:
-        depth = _depth(reader.path_of("num_layers"), depth)
-        moe_layers = _by_frequency(reader, depth)
+        depth = _depth(reader, "num_layers")
+        first = reader.integer(_FIRST_K) or 0
+        moe_layers = _by_frequency(reader, depth, first, first <= 0)
     else:
-        key = reader.path_of(_HYBRID[0])
+        key = reader.path_of(*_HYBRID)
         flags = _hybrid_flags(pattern, key)
-        depth = _depth(reader.path_of("num_layers"), len(flags) if depth is None else depth)
         # If the number of layers is given too, it must agree with the pattern.
+        depth = _depth(reader, "num_layers", len(flags))
         moe_layers = _flagged(flags, key, depth)
     if not moe_layers:
         raise reader.error(_FREQUENCY, "no routed experts: no layer is a MoE layer")
     hashed = max(reader.integer("moe_n_hash_layers") or 0, 0)
     count = len(moe_layers)
-    return Layers(depth, moe_layers, [experts] * count, [top_k] * count, moe_layers[:hashed])
-
-
-def _by_frequency(reader: Reader, depth: int) -> list[int]:
-    key = reader.path_of(_FREQUENCY)
-    first = reader.integer(_FIRST_K) or 0
-    frequency = reader.find(_FREQUENCY)
-    if isinstance(frequency, str):
-        frequency = _frequency(frequency, key)
-    elif isinstance(frequency, list):
-        frequency = reader.integers(_FREQUENCY)
-    elif frequency is not None:
-        frequency = reader.integer(_FREQUENCY)
-    if isinstance(frequency, list):
-        if any(flag not in (0, 1) for flag in frequency):
-            raise reader.error(_FREQUENCY, "a flag must be 0 or 1")
-        return [layer for layer in _flagged(frequency, key, depth) if layer >= first]
-    if first > 0 and frequency not in (None, 1):
-        # Megatron counts the step from layer 0, other software from the end of the dense prefix.
-        what = f"a step of {frequency} beside {_FIRST_K} is ambiguous: give a flag per layer"
-        raise reader.error(_FREQUENCY, what)
-    layers = range(depth) if frequency is None else _every(frequency, key, depth, 0)
-    return [layer for layer in layers if layer >= first]
+    return Layers(depth, moe_layers, moe_layers[:hashed], [experts] * count, [top_k] * count)
