@@ -96,16 +96,16 @@ class ObjectTest(Case):
             raw = bytes(rows * 5 * element) + more
             kind = {"u1": "U8", "i2": "I16", "i4": "I32", "i8": "I64"}[dtype]
             for payload in (
-                rr.Payload(raw, "RAW", dtype=kind, shape=(5, 1)),
-                rr.Payload(base64.b64encode(raw), "BASE64", dtype=kind, shape=(5, 1)),
+                rr.Payload(raw, "RAW", dtype=kind),
+                rr.Payload(base64.b64encode(raw), "BASE64", dtype=kind),
             ):
                 if more:
                     reason = "LENGTH" if element == 1 else "ENCODING"
-                    self.rejected(reason, lambda payload=payload: _forms.with_shape(payload))
+                    self.rejected(reason, lambda payload=payload: _forms._flat(payload, (5, 1), "ids"))
                 else:
-                    self.assertEqual(_forms.with_shape(payload).shape, [rows, 5, 1])
-        self.rejected("LENGTH", lambda: _forms.with_shape(rr.Payload(bytes(24), "RAW", dtype="I32", shape=(5, 1))))
-        self.rejected("ENCODING", lambda: _forms.with_shape(rr.Payload(b"abc", "BASE64", dtype="U8", shape=(1, 1))))
+                    self.assertEqual(_forms._flat(payload, (5, 1), "ids").shape, [rows, 5, 1])
+        self.rejected("LENGTH", lambda: _forms._flat(rr.Payload(bytes(24), "RAW", dtype="I32"), (5, 1), "ids"))
+        self.rejected("ENCODING", lambda: _forms._flat(rr.Payload(b"abc", "BASE64", dtype="U8"), (1, 1), "ids"))
 
 
 class AccountTest(Case):

@@ -342,9 +342,8 @@ DROPPED = 2**62
 def _detail(address: int) -> dict[str, Any]:
     error = Error.from_address(address)
     detail: dict[str, Any] = {"message": str(error.message), "code_name": str(error.code_name)}
-    detail |= {name: str(getattr(error, name)) or None for name in ("reason", "field", "sample")}
-    numbers = ("row", "layer", "first_differing_block", "retry_after_ms", "committed_rows", "revision")
-    detail |= {name: getattr(error, name).value for name in numbers}
+    detail |= {name: str(getattr(error, name)) or None for name in errors.TEXTS}
+    detail |= {name: getattr(error, name).value for name in errors.NUMBERS}
     if error.missing_rows.count:
         detail["missing_rows"] = error.missing_rows.pairs()
     if error.failed_count:

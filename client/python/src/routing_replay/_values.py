@@ -120,8 +120,13 @@ def native_tokens(tokens: Any, field: str, sample: Any = None) -> tuple[_native.
     except ValueError as error:
         raise invalid(field, str(error), sample, "SHAPE") from None
     axes = array.ndim
-    array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    array = little_endian(array)
     return _native.Tokens(array.ctypes.data, array.nbytes, _dtype_name(array.dtype), axes), array
+
+
+def little_endian(array: np.ndarray) -> np.ndarray:
+    """A contiguous array with the same values in little-endian order."""
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
 
 
 @functools.lru_cache

@@ -5,10 +5,12 @@ All of them can be pickled, so they can be passed between processes (multiproces
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
-_FIELDS = ("reason", "field", "sample", "row", "layer", "committed_rows", "revision", "first_differing_block")
+TEXTS = ("reason", "field", "sample")
+NUMBERS = ("row", "layer", "first_differing_block", "retry_after_ms", "committed_rows", "revision")
 
 
 class RoutingReplayError(Exception):
@@ -52,7 +54,7 @@ class RoutingReplayError(Exception):
         super().__init__(message)
         self.message = message
         self.code = detail.get("code_name", type(self).code)
-        for name in (*_FIELDS, "retry_after_ms"):
+        for name in TEXTS + NUMBERS:
             setattr(self, name, detail.get(name))
         ranges = detail.get("missing_rows")
         self.missing_rows = ranges and [(begin, end) for begin, end in ranges]
@@ -75,7 +77,7 @@ class RoutingReplayError(Exception):
         return type(self)(f"{name}: {what}", **self._detail | {"field": name})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (type(self), self.message, self._detail)
+        return functools.partial(type(self), self.message, **self._detail), ()
 
     def __str__(self) -> str:
         reason = f" ({self.reason})" if self.reason else ""
@@ -169,7 +171,3 @@ def from_detail(detail: dict[str, Any]) -> RoutingReplayError:
     """Makes the exception of the class for `detail["code_name"]`, with `detail["message"]` and the other fields."""
     others = {key: value for key, value in detail.items() if key not in ("code", "message")}
     return _BY_NAME.get(detail["code_name"], UnknownError)(detail["message"], **others)
-
-
-def _restore(kind: type[RoutingReplayError], message: str, detail: dict[str, Any]) -> RoutingReplayError:
-    return kind(message, **detail)

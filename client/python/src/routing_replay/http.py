@@ -7,7 +7,6 @@ from typing import Any
 
 from routing_replay import _native, _values
 from routing_replay._native import lib
-from routing_replay.errors import InvalidArgumentError
 
 _EVENT = re.compile(rb"\s*data:")
 _DONE = re.compile(rb"\s*\[DONE\]\s*")
@@ -35,7 +34,7 @@ def routed_experts(body: bytes | bytearray | memoryview) -> Any:
     try:
         view = memoryview(body).cast("B")
     except TypeError as error:
-        raise _invalid(f"must be contiguous bytes: {error}") from None
+        raise _values.invalid("body", f"must be contiguous bytes: {error}", reason="ENCODING") from None
     if event := _EVENT.match(view):
         view = view[event.end() :]
         if _DONE.fullmatch(view):
@@ -59,7 +58,3 @@ def _routes(found: Any) -> list[tuple[list[Any], int, int]]:
     """Where routed experts are in the body: for each field, the keys and indexes that lead to it, and its begin and
     end."""
     return [([step.value() for step in text.path[: text.path_count]], text.data.begin, text.data.end) for text in found]
-
-
-def _invalid(what: str) -> InvalidArgumentError:
-    return _values.invalid("body", what, reason="ENCODING")

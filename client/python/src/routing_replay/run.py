@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from ctypes import byref
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from numpy.typing import ArrayLike
 
@@ -148,14 +148,6 @@ class Progress:
     def _settle(self, error: RoutingReplayError | None) -> None:
         if self._error is not None:
             raise self._error
-
-
-class Source(Protocol):
-    """A queue in front of an appender of a run, such as that of `engines.attach`."""
-
-    def settle_sample(self, sample: str, deadline: float) -> RoutingReplayError | None:
-        """Waits until all rows put for a sample have reached the appender's queue, and returns the error since the last
-        call, if any. Raises DeadlineExceededError."""
 
 
 class RunCalls(Generic[A, T]):
@@ -333,8 +325,12 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     _appender_type = Appender
     _trajectory_type = Trajectory
 
-    def add_source(self, source: Source) -> None:
-        """Registers a queue in front of an appender of this run, so that `commit` waits for it as well."""
+    def add_source(self, source: Any) -> None:
+        """Registers a queue in front of an appender of this run (`engines.attach` has one): `commit` also waits for it.
+
+        Its `settle_sample(sample, deadline)` waits until all rows put for a sample have reached the appender's queue,
+        and returns the error since the last call, if any. It raises DeadlineExceededError.
+        """
         with self._lock:
             self._sources.add(source)
 

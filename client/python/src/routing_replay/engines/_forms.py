@@ -4,6 +4,7 @@ to what `append` takes. A form is recognised by its type and first bytes; the by
 from __future__ import annotations
 
 import base64
+import functools
 import re
 import reprlib
 import sys
@@ -52,11 +53,13 @@ def invalid(field: str, what: str, reason: str = "FIELD") -> InvalidArgumentErro
 
 def get(holder: Any, *names: str) -> Any:
     """The first of the fields that exists and is not None."""
-    for name in names:
-        value = holder.get(name, None) if isinstance(holder, Mapping) else getattr(holder, name, None)
-        if value is not None:
-            return value
-    return None
+    read = holder.get if isinstance(holder, Mapping) else functools.partial(getattr, holder)
+    return first(*(read(name, None) for name in names))
+
+
+def first(*values: Any) -> Any:
+    """The first value that is not None."""
+    return next((value for value in values if value is not None), None)
 
 
 def has(holder: Any, name: str) -> bool:
@@ -250,8 +253,8 @@ def flat_payload(array: np.ndarray, row: Row, field: str) -> Payload:
     dtype = DTYPES.get(f"{array.dtype.kind}{array.dtype.itemsize}")
     if dtype is None:
         raise bad_dtype("append.tensor.dtype", array)
-    data = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-    found = _flat(Payload(data.reshape(-1).view(np.uint8).data, dtype=dtype), row, field)
+    data = _values.little_endian(array).reshape(-1).view(np.uint8).data
+    found = _flat(Payload(data, dtype=dtype), row, field)
     if array.ndim == 2 and found.shape is not None and found.shape[0] != array.shape[0]:
         raise invalid(field, f"must be rows of {list(row or ())}, got {list(array.shape)}", "LENGTH")
     return found
@@ -261,7 +264,22 @@ def _flat(ids: Payload, row: Row, field: str) -> Payload:
     """Converts flat ids; their length gives the number of rows."""
     if not isinstance(row, tuple):
         raise invalid(field, "flat ids have neither layers nor K: pass the run's geometry", "SHAPE")
-    return with_shape(replace(ids, shape=row))
+    layers, top_k = row
+    if layers < 1 or top_k < 1:
+        raise invalid("append.tensor.shape", f"rows of [{layers}, {top_k}]", "SHAPE")
+    size = len(ids.data)
+    if ids.encoding == "BASE64":
+        if size % 4:
+            raise invalid("payload", f"base64: length {size} is not a multiple of 4", "ENCODING")
+        size = size // 4 * 3 - bytes(ids.data[-2:]).count(b"=")
+    element = _element(ids).itemsize
+    if size % element:
+        raise invalid("payload", f"{size} bytes end inside an element", "ENCODING")
+    rows, rest = divmod(size, layers * top_k * element)
+    if rest:
+        what = f"{size} bytes are not whole rows of {layers} layers and {top_k} ids of {element} bytes"
+        raise invalid("payload", what, "LENGTH")
+    return replace(ids, shape=[rows, layers, top_k])
 
 
 def row_of(geometry: Any, layers: Any) -> tuple[int, int] | None:
@@ -310,12 +328,7 @@ def object_payload(value: Any, dialect: str, field: str) -> tuple[Payload, int |
 
 def nested(value: Any, field: str) -> np.ndarray:
     """Converts an array, a tensor, or nested lists of integers (which cost about a hundred times what base64 costs)."""
-    try:
-        array = as_array(value)
-    except ValueError as error:
-        raise invalid(field, f"lists of different lengths: {error}", "SHAPE") from None
-    except (TypeError, OverflowError, RuntimeError) as error:
-        raise invalid(field, f"must be an array of ids: {error}", "DTYPE") from None
+    array = as_array(value, field, field)
     if array.size == 0 and isinstance(value, (list, tuple)):
         return array.astype(np.int32)
     if array.dtype.kind not in "iu":
@@ -426,33 +439,12 @@ def absent(field: str, why: str, policy: str, tokens: Tokens, start: Any, **othe
 
 
 def with_shape(payload: Payload) -> Payload:
-    """Returns the payload with its dtype and with a shape of three axes, as its bytes imply them. If the shape given
-    has two axes, the payload holds flat ids, and the shape is [layers, K] of one row.
-    """
+    """Returns the payload with a shape, and a dtype: its own, or as its bytes imply them."""
     if payload.shape is not None:
-        return replace(payload, shape=[_flat_rows(payload), *payload.shape]) if len(payload.shape) == 2 else payload
+        return payload
     tensor, _data = tensor_of(payload, None, "")
     found, _ = give(lib.rr_payload_shape, _native.Form, form, tensor)
     return replace(payload, dtype=found.dtype, shape=found.shape)
-
-
-def _flat_rows(payload: Payload) -> int:
-    """The number of rows in flat ids, from their length."""
-    layers, top_k = payload.shape or (0, 0)
-    size = len(payload.data)
-    if payload.encoding == "BASE64":
-        if size % 4:
-            raise invalid("payload", f"base64: length {size} is not a multiple of 4", "ENCODING")
-        size = size // 4 * 3 - bytes(payload.data[-2:]).count(b"=")
-    element = _element(payload).itemsize
-    if layers < 1 or top_k < 1:
-        raise invalid("append.tensor.shape", f"rows of [{layers}, {top_k}]", "SHAPE")
-    if size % element:
-        raise invalid("payload", f"{size} bytes end inside an element", "ENCODING")
-    if size % (layers * top_k * element):
-        what = f"{size} bytes are not whole rows of {layers} layers and {top_k} ids of {element} bytes"
-        raise invalid("payload", what, "LENGTH")
-    return size // (layers * top_k * element)
 
 
 def _element(payload: Payload) -> np.dtype[Any]:

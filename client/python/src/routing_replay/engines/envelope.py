@@ -15,16 +15,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from routing_replay import _values
 from routing_replay.engines import _forms
+from routing_replay.geometry import Geometry
 from routing_replay.types import RecordedRows
-
-if TYPE_CHECKING:
-    from routing_replay.geometry import Geometry
 
 Dialect = Literal["prime_rl", "skyrl", "ms_swift"]
 _FIELD = "routed_experts"

@@ -42,15 +42,13 @@ during an answer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from routing_replay.engines import _forms
+from routing_replay.geometry import Geometry
 from routing_replay.types import RecordedRows
-
-if TYPE_CHECKING:
-    from routing_replay.geometry import Geometry
 
 _FIELD = "routed_experts"
 _EXTENSIONS = ("meta_info", "sglext", "sgl_ext", "metadata")
@@ -164,16 +162,11 @@ def _find(response: Any, choice: Any, name: str) -> tuple[Any, Any]:
 
 
 def _ids(response: Any, choice: Any, prompt: Any, sampled: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
-    if prompt is None:
-        prompt = _forms.get(choice, "prompt_token_ids", "input_ids")
-    if prompt is None:
-        prompt = _forms.get(response, "prompt_token_ids", "input_ids")
-    if sampled is None:
-        sampled = _forms.get(choice, "output_ids", "token_ids", "response_token_ids")
-    extension = _forms.get(response, "sglext", "sgl_ext")
-    if extension is not None:
-        prompt = _forms.get(extension, "input_ids") if prompt is None else prompt
-        sampled = _of_choice(_forms.get(extension, "output_ids"), choice) if sampled is None else sampled
+    extension, of_prompt = _forms.get(response, "sglext", "sgl_ext"), ("prompt_token_ids", "input_ids")
+    places = _forms.get(choice, *of_prompt), _forms.get(response, *of_prompt), _forms.get(extension, "input_ids")
+    prompt = _forms.first(prompt, *places)
+    own = _forms.get(choice, "output_ids", "token_ids", "response_token_ids")
+    sampled = _forms.first(sampled, own, _of_choice(_forms.get(extension, "output_ids"), choice))
     return _forms.ids(prompt, "prompt_token_ids"), _forms.ids(sampled, "output_ids")
 
 

@@ -96,12 +96,8 @@ def _choice(output: Any, index: int) -> Any:
 
 
 def _ids(output: Any, choice: Any, prompt: Any, sampled: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
-    if prompt is None:
-        prompt = _forms.get(choice, "prompt_token_ids")
-    if prompt is None:
-        prompt = _forms.get(output, "prompt_token_ids")
-    if sampled is None:
-        sampled = _forms.get(choice, "token_ids")
+    prompt = _forms.first(prompt, _forms.get(choice, "prompt_token_ids"), _forms.get(output, "prompt_token_ids"))
+    sampled = _forms.first(sampled, _forms.get(choice, "token_ids"))
     return _forms.ids(prompt, "prompt_token_ids"), _forms.ids(sampled, "token_ids")
 
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,12 +19,10 @@ from routing_replay.client import Client
 from routing_replay.engines import _forms
 from routing_replay.engines.attach._handover import HandOver, Job
 from routing_replay.errors import FailedPreconditionError
-from routing_replay.types import Append
+from routing_replay.geometry import Geometry
+from routing_replay.run import Run
+from routing_replay.types import Append, RecordedRows
 
-if TYPE_CHECKING:
-    from routing_replay.geometry import Geometry
-    from routing_replay.run import Run
-    from routing_replay.types import RecordedRows
 _log = logging.getLogger("routing_replay")
 
 VARIABLE = "ROUTING_REPLAY_RUN"  # The environment variable that names the run and so turns the plug-ins on.

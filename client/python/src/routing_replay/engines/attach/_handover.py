@@ -16,13 +16,11 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from routing_replay import _values
 from routing_replay.errors import DeadlineExceededError, InternalError, ResourceExhaustedError, RoutingReplayError
-
-if TYPE_CHECKING:
-    from routing_replay.run import Run
+from routing_replay.run import Run
 
 _log = logging.getLogger("routing_replay")
 _KEPT = 100_000  # Limit for the samples that an error names, and for those whose errors are remembered.

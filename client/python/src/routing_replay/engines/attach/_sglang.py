@@ -9,17 +9,16 @@ import inspect
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from routing_replay.client import Client
 from routing_replay.engines import _forms, sglang
 from routing_replay.engines.attach import _attachment
+from routing_replay.engines.attach._attachment import Attachment, SampleName
+from routing_replay.geometry import Geometry
+from routing_replay.run import Run
+from routing_replay.types import RecordedRows
 
-if TYPE_CHECKING:
-    from routing_replay.engines.attach._attachment import Attachment, SampleName
-    from routing_replay.geometry import Geometry
-    from routing_replay.run import Run
-    from routing_replay.types import RecordedRows
 _log = logging.getLogger("routing_replay")
 
 # The asynchronous generator that every request of SGLang's servers and of its Engine goes through.

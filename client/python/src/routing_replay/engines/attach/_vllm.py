@@ -11,16 +11,15 @@ import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from routing_replay.engines import vllm
 from routing_replay.engines.attach import _attachment
+from routing_replay.engines.attach._attachment import Attachment, SampleName
+from routing_replay.geometry import Geometry
+from routing_replay.run import Run
+from routing_replay.types import RecordedRows
 
-if TYPE_CHECKING:
-    from routing_replay.engines.attach._attachment import Attachment, SampleName
-    from routing_replay.geometry import Geometry
-    from routing_replay.run import Run
-    from routing_replay.types import RecordedRows
 _log = logging.getLogger("routing_replay")
 
 
