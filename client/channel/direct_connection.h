@@ -55,8 +55,8 @@ class DirectConnection {
   // Reads the answer to a greeting that asked for shared memory, and continues over that memory or on the socket.
   absl::Status TakeMemory(Clock::Time deadline);
 
-  // Sets the frame to send next: its header, then the payload, whose memory must live until the frame is sent. Requires
-  // that no frame is being sent.
+  // Sets the frame to send next: its header, then the payload, whose memory must live until the frame is sent. See
+  // FrameWriter::Put.
   void Put(FrameType type, std::string header, absl::Span<const absl::Span<const uint8_t>> payload) {
     writer_.Put(type, std::move(header), payload, /*in_parts=*/true);
   }

@@ -107,15 +107,17 @@ DirectPath::Connection DirectPath::Begin(const Server& server, const std::string
   if (transport_ == Transport::kGrpc) return nullptr;
   const Clock::Time now = Clock::Real().Now(), soon = SoonBefore(deadline, now);
   const bool in_a_hurry = soon - now < kPatience;  // In this case, a missing answer says nothing about the server.
-  const auto begin = [&](absl::StatusOr<Connection> connection, const Offer& offer) -> absl::StatusOr<Connection> {
-    if (!connection.ok()) return connection;
-    (*connection)->Put(FrameType::kCall, CallOf(offer.ticket, method, deadline).SerializeAsString(), {});
-    RR_RETURN_IF_ERROR((*connection)->Send(soon));
+  // The call is sent with its first message, so that it wakes the server once.
+  const auto begin = [&](const Offer& offer) {
+    auto connection = ConnectTo(offer, soon);
+    if (connection.ok()) {
+      (*connection)->Put(FrameType::kCall, CallOf(offer.ticket, method, deadline).SerializeAsString(), {});
+    }
     return connection;
   };
   absl::Status broken;
   if (const auto known = Known(server)) {
-    auto connection = begin(ConnectTo(*known, soon), *known);
+    auto connection = begin(*known);
     if (connection.ok()) return *std::move(connection);
     broken = connection.status();
     OnBroken();  // The server may have restarted.
@@ -128,7 +130,7 @@ DirectPath::Connection DirectPath::Begin(const Server& server, const std::string
     if (silent || absl::IsNotFound(offer.status())) Avoid(server, broken);
     return nullptr;
   }
-  auto connection = begin(ConnectTo(*offer, soon), *offer);
+  auto connection = begin(*offer);
   if (!connection.ok()) {
     if (!in_a_hurry) Avoid(server, connection.status());
     return nullptr;

@@ -15,6 +15,9 @@ namespace {
 constexpr uint64_t kWakeNumber = 0;
 constexpr std::chrono::seconds kLook(1);
 
+// The loop that this thread serves.
+thread_local const DirectLoop* served_here = nullptr;
+
 }  // namespace
 
 DirectLoop::DirectLoop() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
@@ -35,6 +38,7 @@ void DirectLoop::Start() {
 }
 
 void DirectLoop::Wake() {
+  if (served_here == this) return;  // The loop takes what was posted before it waits again.
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof(one));
 }
@@ -98,6 +102,7 @@ void DirectLoop::Forget(uint64_t number, int fd) {
 }
 
 void DirectLoop::Serve() {
+  served_here = this;
   while (true) {
     const int timeout_ms = TakePosted();
     const std::vector<Ready> ready = std::exchange(ready_, {});

@@ -146,6 +146,10 @@ void FrameReader::Recycle(ReceivedFrame frame) {
 
 void FrameWriter::Put(FrameType type, std::string header, absl::Span<const absl::Span<const uint8_t>> payload,
                       bool in_parts) {
+  std::string before;
+  for (const iovec& piece : absl::MakeConstSpan(left_).subspan(next_)) {
+    before.append(static_cast<const char*>(piece.iov_base), piece.iov_len);
+  }
   header_ = std::move(header);
   left_.assign(2, {});
   next_ = 0;
@@ -158,7 +162,7 @@ void FrameWriter::Put(FrameType type, std::string header, absl::Span<const absl:
     payload_bytes += part.size();
   }
   if (parts.size() > kMaxFrameParts || payload_bytes > UINT32_MAX) parts.clear();
-  frame_ = EncodeFrame(type, header_.size(), payload_bytes, parts);
+  frame_ = std::move(before) + EncodeFrame(type, header_.size(), payload_bytes, parts);
   left_[0] = {frame_.data(), frame_.size()};
   left_[1] = {header_.data(), header_.size()};
 }

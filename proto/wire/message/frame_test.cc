@@ -156,6 +156,31 @@ TEST(FrameTest, AWriterSendsItsFramesAsTheSocketTakesThem) {
   EXPECT_EQ(writer.SendTo(stream), absl::UnavailableError("Broken pipe"));
 }
 
+TEST(FrameTest, AFrameThatIsNotSentYetGoesWithTheNextOne) {
+  std::array<int, 2> ends;
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends.data()), 0);  // Each packet is one call of send.
+  SocketStream stream(ends[0]);
+  const std::vector<uint8_t> payload = {1, 2, 3};
+  const absl::Span<const uint8_t> pieces[] = {payload};
+  FrameWriter writer;
+  writer.Put(FrameType::kCall, "call", {}, /*in_parts=*/true);
+  writer.Put(FrameType::kMessage, "first", pieces, /*in_parts=*/true);
+  ASSERT_OK(writer.SendTo(stream));
+  ASSERT_TRUE(writer.done());
+  std::array<char, 100> packet;
+  const ssize_t size = recv(ends[1], packet.data(), packet.size(), 0);
+  FrameReader reader(AdmitAll);
+  absl::string_view bytes(packet.data(), static_cast<size_t>(size));
+  ASSERT_OK(Feed(reader, bytes, 100));
+  EXPECT_EQ(reader.Take().header(), "call");
+  ASSERT_OK(Feed(reader, bytes, 100));
+  const ReceivedFrame frame = reader.Take();
+  EXPECT_EQ(frame.header(), "first");
+  EXPECT_EQ(Text(frame.chain()), std::string("first\1\2\3"));
+  EXPECT_TRUE(bytes.empty());
+  close(ends[1]);
+}
+
 // Bytes that were read ahead are delivered before the socket is polled again.
 TEST(FrameTest, SmallFramesThatComeTogetherAreReadTogether) {
   std::array<int, 2> ends;
