@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Writes the licence notices and the bill of materials (SPDX 2.3, JSON) of third-party software in our packages.
+"""Finds the third-party software in our packages; writes its licence notices and bill of materials (SPDX 2.3, JSON).
 
-    deploy/notices.py --name NAME --version V --build DIR [--contains DIR] --out DIR FILE…
+    deploy/notices.py write --name NAME --version V --build DIR [--contains DIR] --out DIR FILE…
+    deploy/notices.py libraries FILE…    prints the shared libraries, including the loader, one path per line
 
-FILE are the programs and libraries of the package, in the build tree DIR. closure.py finds the software that they
-consist of. Code that was compiled in is part of the package. Shared libraries are only dependencies, unless the folder
-of --contains has a copy of them: auditwheel puts such copies into a wheel. The licence texts are those of
-/usr/share/doc/*/copyright.
+FILE are the programs and libraries of the package, in the build tree DIR. Code that was compiled in is part of the
+package. Shared libraries are only dependencies, unless the folder of --contains has a copy of them: auditwheel puts
+such copies into a wheel. The licence texts are those of /usr/share/doc/*/copyright. Paths of libraries are those by
+which the loader finds them; links must be followed (`cp -L`).
 
 Writes DIR/THIRD_PARTY_NOTICES and DIR/sbom.spdx.json.
 """
@@ -14,19 +15,20 @@ Writes DIR/THIRD_PARTY_NOTICES and DIR/sbom.spdx.json.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
+import functools
 import hashlib
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 import uuid
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
-
-import closure
 
 OURS = "Apache-2.0"
 # Debian's licence names and their SPDX names. Others are reported as NOASSERTION, together with Debian's name.
@@ -46,12 +48,135 @@ FOREIGN_TERMS = {"cuda-toolkit": "The static CUDA runtime, under NVIDIA's CUDA T
 COMPILED, CONTAINED, NEEDED = "compiled in", "contained", "needed"
 
 
-def copyright_file(package: closure.Package) -> Path | None:
+class SoftwareError(Exception):
+    """The software in a package cannot be determined; the message says what to do."""
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Package:
+    """An installed Debian package, or third-party software that owns a file."""
+
+    name: str
+    version: str
+    source: str  # The name of the source package from which this package was built.
+    source_version: str
+    debian: bool = True  # False: not installed by dpkg, such as a CUDA toolkit of NVIDIA's own installer.
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SoftwareError(f"{' '.join(command[:4])} failed: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def shared_libraries(file: Path) -> list[Path]:
+    """The libraries that the loader maps for `file`, itself included, sorted."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("LD_")}
+    done = subprocess.run(["ldd", str(file)], env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip() or done.stdout.strip()
+        raise SoftwareError(f"{file}: {said}; is it a program or library of this machine?")
+    found = set()
+    for line in done.stdout.splitlines():
+        name = line.split()[0]
+        if "not found" in line:
+            raise SoftwareError(f"{file} needs {name}, which is not installed")
+        path = re.search(r"(?:=> |^\s*)(/\S+) \(0x", line)
+        if path:
+            found.add(Path(path[1]))
+    return sorted(found)
+
+
+def closure(files: list[Path]) -> list[Path]:
+    """The union of the shared libraries of `files`."""
+    return sorted(set().union(*(shared_libraries(file) for file in files)))
+
+
+@functools.cache
+def _described(names: tuple[str, ...]) -> dict[str, Package]:
+    fields = "${binary:Package}\t${Version}\t${source:Package}\t${source:Version}\n"
+    rows = (line.split("\t") for line in _run("dpkg-query", "-W", f"-f={fields}", *names).splitlines())
+    return {row[0]: Package(row[0].partition(":")[0], *row[1:]) for row in rows}
+
+
+@functools.cache
+def _owners() -> dict[str, str]:
+    """The package of each installed file. Reading dpkg's lists once is faster than one `dpkg -S` per header."""
+    owners = {}
+    for listing in Path("/var/lib/dpkg/info").glob("*.list"):
+        for path in listing.read_text().splitlines():
+            owners.setdefault(path, listing.stem)
+    return owners
+
+
+def _spellings(path: Path) -> list[str]:
+    """Both forms of a path: /lib is a link to /usr/lib, and packages list files under either."""
+    names = []
+    for each in (str(path), str(path.resolve())):
+        names += [each, each.removeprefix("/usr") if each.startswith("/usr/lib") else "/usr" + each]
+    return names
+
+
+def _foreign(path: Path) -> Package:
+    """Finds the owner of a file that dpkg does not know."""
+    cuda = next((parent for parent in path.resolve().parents if re.fullmatch(r"cuda(-[\d.]+)?", parent.name)), None)
+    if cuda:
+        version = cuda.name.partition("-")[2] or "unknown"
+        return Package("cuda-toolkit", version, "cuda-toolkit", version, debian=False)
+    return Package(path.name, "unknown", path.name, "unknown", debian=False)
+
+
+def packages_of(paths: list[Path]) -> dict[Package, list[Path]]:
+    """The packages that own `paths`, and which paths belong to which."""
+    owners = _owners()
+    owned = {path: next((owners[name] for name in _spellings(path) if name in owners), None) for path in paths}
+    names = tuple(sorted({owner for owner in owned.values() if owner}))
+    described = _described(names) if names else {}
+    # dpkg names a package with its architecture only if several may be installed; its lists always have it.
+    described |= {name.partition(":")[0]: package for name, package in described.items()}
+    found: dict[Package, list[Path]] = {}
+    for path, owner in owned.items():
+        package = described[owner.partition(":")[0]] if owner else _foreign(path)
+        found.setdefault(package, []).append(path)
+    return dict(sorted(found.items()))
+
+
+def compiled_in(build: Path, file: Path) -> dict[Package, list[Path]]:
+    """The packages whose static libraries or headers went into `file` of the Ninja build tree `build`."""
+    build = build.resolve()
+    if not (build / "build.ninja").exists():
+        raise SoftwareError(f"{build} is no Ninja build tree; build with a preset of CMakePresets.json")
+    target = os.path.relpath(file.resolve(), build)
+    inputs = _run("ninja", "-C", str(build), "-t", "inputs", target).splitlines()
+    objects = [name for name in inputs if name.endswith((".o", ".gch"))]
+    outside = {Path(name) for name in inputs if name.startswith("/") and name.endswith(".a")}
+    # Headers and archives of static_libraries.sh have the same names as those in Debian's packages.
+    for name in inputs:
+        if "/static/lib/" in name:
+            outside.discard(Path(name))
+            outside.update(Path("/usr/lib").glob(f"*/{Path(name).name}"))
+    records = _run("ninja", "-C", str(build), "-t", "deps", *objects)
+    cache = (build / "CMakeCache.txt").read_text()
+    source = re.search(r"^CMAKE_HOME_DIRECTORY:INTERNAL=(.*)$", cache, re.MULTILINE)[1]
+    for line in set(records.splitlines()):
+        path = line.strip()
+        if line.startswith("    /") and not path.startswith((f"{source}/", f"{build}/")):
+            outside.add(Path(os.path.normpath(path)))
+    if not outside:
+        raise SoftwareError(f"{build} has no record of what went into {target}; build it there first")
+    return packages_of(sorted(outside))
+
+
+# Notices and bill.
+
+
+def copyright_file(package: Package) -> Path | None:
     path = Path("/usr/share/doc", package.name, "copyright")
     return path if package.debian and path.exists() else None
 
 
-def licence_of(package: closure.Package) -> tuple[str, str]:
+def licence_of(package: Package) -> tuple[str, str]:
     """An SPDX expression for the licence of most files, or NOASSERTION; and all licences that Debian names."""
     path = copyright_file(package)
     if path is None:
@@ -64,7 +189,7 @@ def licence_of(package: closure.Package) -> tuple[str, str]:
     return declared, said
 
 
-def bill(build: Path, files: list[Path], contains: Path | None) -> dict[closure.Package, str]:
+def bill(build: Path, files: list[Path], contains: Path | None) -> dict[Package, str]:
     """Each third-party package, and how the package contains or uses it; the closest relation if there are several."""
     copies = [copy.name for copy in contains.iterdir()] if contains and contains.exists() else []
 
@@ -73,26 +198,26 @@ def bill(build: Path, files: list[Path], contains: Path | None) -> dict[closure.
         stem = re.escape(path.name.partition(".so")[0])
         return any(re.match(rf"{stem}(-[0-9a-f]{{6,}})?\.so", name) for name in copies)
 
-    found: dict[closure.Package, str] = {}
+    found: dict[Package, str] = {}
     loaded = [file for file in files if file.suffix != ".a"]
-    for package, paths in closure.packages_of(closure.closure(loaded)).items():
+    for package, paths in packages_of(closure(loaded)).items():
         found[package] = CONTAINED if any(copied(path) for path in paths) else NEEDED
     for file in files:
-        for package in closure.compiled_in(build, file):
+        for package in compiled_in(build, file):
             found[package] = COMPILED
     return dict(sorted(found.items()))
 
 
-def notices(name: str, parts: dict[closure.Package, str]) -> str:
+def notices(name: str, parts: dict[Package, str]) -> str:
     """The texts of all parts of the package, each source once."""
-    by_text: dict[str, list[closure.Package]] = {}
+    by_text: dict[str, list[Package]] = {}
     for package, how in parts.items():
         if how == NEEDED:
             continue
         path = copyright_file(package)
         text = path.read_text(errors="replace") if path else licence_of(package)[1]
         if not text:
-            raise closure.ClosureError(f"{package.name} is part of {name}, and its licence file was not found")
+            raise SoftwareError(f"{package.name} is part of {name}, and its licence file was not found")
         by_text.setdefault(text, []).append(package)
     head = f"{name} has parts of the software below: static libraries, code of headers"
     if CONTAINED in parts.values():
@@ -120,7 +245,7 @@ def _entry(identifier: str, name: str, version: str, declared: str) -> dict[str,
     }
 
 
-def _entry_of(package: closure.Package) -> dict[str, Any]:
+def _entry_of(package: Package) -> dict[str, Any]:
     declared, said = licence_of(package)
     identifier = "SPDXRef-" + re.sub(r"[^A-Za-z0-9.-]", "-", f"{package.name}-{package.version}")
     entry = _entry(identifier, package.name, package.version, declared)
@@ -151,7 +276,7 @@ def spdx(name: str, packages: list[dict[str, Any]], relationships: list[dict[str
     }
 
 
-def document(name: str, version: str, parts: dict[closure.Package, str]) -> dict[str, Any]:
+def document(name: str, version: str, parts: dict[Package, str]) -> dict[str, Any]:
     relations = {COMPILED: "STATIC_LINK", CONTAINED: "CONTAINS", NEEDED: "DYNAMIC_LINK"}
     relationships = [
         {"spdxElementId": "SPDXRef-DOCUMENT", "relationshipType": "DESCRIBES", "relatedSpdxElement": "SPDXRef-Package"}
@@ -169,17 +294,23 @@ def document(name: str, version: str, parts: dict[closure.Package, str]) -> dict
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--name", required=True)
-    parser.add_argument("--version", required=True)
-    parser.add_argument("--build", type=Path, required=True)
-    parser.add_argument("--contains", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    commands = parser.add_subparsers(dest="command", required=True)
+    write, libraries = commands.add_parser("write"), commands.add_parser("libraries")
+    write.add_argument("--name", required=True)
+    write.add_argument("--version", required=True)
+    write.add_argument("--build", type=Path, required=True)
+    write.add_argument("--contains", type=Path)
+    write.add_argument("--out", type=Path, required=True)
+    for command in (write, libraries):
+        command.add_argument("files", nargs="+", type=Path, metavar="FILE")
     options = parser.parse_args()
     try:
+        if options.command == "libraries":
+            print(*closure(options.files), sep="\n")
+            return 0
         parts = bill(options.build, options.files, options.contains)
         text = notices(options.name, parts)
-    except closure.ClosureError as error:
+    except SoftwareError as error:
         print(f"notices.py: {error}", file=sys.stderr)
         return 1
     options.out.mkdir(parents=True, exist_ok=True)

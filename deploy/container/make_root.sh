@@ -20,7 +20,7 @@ install -D --strip -t "$programs/usr/bin" "$server" "$rrctl"
 mkdir -p "$libraries"/usr/{lib,lib64,bin} "$libraries"/{dev,etc/routing-replay,proc,sys,tmp,var/lib/routing-replay}
 ln -s usr/lib "$libraries/lib"
 ln -s usr/lib64 "$libraries/lib64"
-python3 deploy/closure.py "$server" "$rrctl" | while read -r file; do
+deploy/notices.py libraries "$server" "$rrctl" | while read -r file; do
   install -D -m 755 "$file" "$libraries/usr/${file#/usr/}"
 done
 
@@ -35,5 +35,5 @@ chmod 1777 "$libraries/tmp"
 
 doc=$programs/usr/share/doc/routing-replay
 install -D -m 644 LICENSE "$doc/copyright"
-deploy/notices.py --name routing-replay-server-image --version "$("$server" --version)" --build "$build" \
+deploy/notices.py write --name routing-replay-server-image --version "$("$server" --version)" --build "$build" \
   --contains "$libraries/usr/lib/$(uname -m)-linux-gnu" --out "$doc" "$server" "$rrctl"

@@ -59,7 +59,7 @@ case $name in
   *) echo "no package $package" >&2; exit 2 ;;
 esac
 
-deploy/notices.py --name "$package" --version "$version" --build "$build" --out "$doc" "${files[@]}"
+deploy/notices.py write --name "$package" --version "$version" --build "$build" --out "$doc" "${files[@]}"
 gzip -9 -n "$doc/THIRD_PARTY_NOTICES"
 install -D -m 644 "deploy/debian/$package.lintian-overrides" "$prefix/share/lintian/overrides/$package"
 find "$prefix/.." -type d -exec chmod 755 {} +

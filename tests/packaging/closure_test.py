@@ -1,4 +1,4 @@
-"""What deploy/closure.py says of the programs of this build.
+"""What deploy/notices.py says of the programs of this build.
 
 Usage: closure_test.py BUILD
 """
@@ -11,14 +11,14 @@ from pathlib import Path
 
 BUILD = Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/release").resolve()
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "deploy"))
-import closure  # noqa: E402
+import notices  # noqa: E402
 
 SERVER = BUILD / "bin/routing-replay-server"
 
 
 class ClosureTest(unittest.TestCase):
     def test_the_loader_and_every_library_are_there(self):
-        files = closure.closure([SERVER])
+        files = notices.closure([SERVER])
         self.assertTrue(all(file.is_file() for file in files))
         names = [file.name for file in files]
         for start in ("ld-linux", "libc.so", "libgrpc++.so", "librocksdb.so"):
@@ -26,7 +26,7 @@ class ClosureTest(unittest.TestCase):
         self.assertEqual(names, list(dict.fromkeys(names)))
 
     def test_what_it_names_is_enough_to_run(self):
-        files = closure.closure([SERVER])
+        files = notices.closure([SERVER])
         loader = next(file for file in files if file.name.startswith("ld-linux"))
         with tempfile.TemporaryDirectory() as directory:
             for file in files:
@@ -44,19 +44,19 @@ class ClosureTest(unittest.TestCase):
         self.assertEqual([], [path for path in found if not path.startswith((directory, "/lib64/ld-"))])
 
     def test_every_library_has_its_package(self):
-        for package in closure.packages_of(closure.closure([SERVER])):
+        for package in notices.packages_of(notices.closure([SERVER])):
             self.assertTrue(package.debian, f"no Debian package has {package.name}")
 
     def test_static_libraries_and_headers_are_found(self):
-        names = {package.name for package in closure.compiled_in(BUILD, SERVER)}
+        names = {package.name for package in notices.compiled_in(BUILD, SERVER)}
         # These are packages of a static library, of a library of headers only, and of the headers of a shared library.
         self.assertLessEqual({"libzstd-dev", "libcli11-dev", "libgrpc++-dev"}, names)
 
     def test_what_cannot_be_told_is_rejected(self):
-        with self.assertRaisesRegex(closure.ClosureError, "not a dynamic executable"):
-            closure.shared_libraries(Path(__file__))
-        with self.assertRaisesRegex(closure.ClosureError, "no Ninja build tree"):
-            closure.compiled_in(Path(__file__).parent, SERVER)
+        with self.assertRaisesRegex(notices.SoftwareError, "not a dynamic executable"):
+            notices.shared_libraries(Path(__file__))
+        with self.assertRaisesRegex(notices.SoftwareError, "no Ninja build tree"):
+            notices.compiled_in(Path(__file__).parent, SERVER)
         with tempfile.TemporaryDirectory() as directory:
             source, library, program = (Path(directory, name) for name in ("a.c", "libgone.so", "program"))
             source.write_text("int main(void) { return 0; }\n")
@@ -64,12 +64,12 @@ class ClosureTest(unittest.TestCase):
             link = ["cc", "-o", program, source, "-Wl,--no-as-needed", f"-L{directory}", "-lgone"]
             subprocess.run(link, check=True)
             library.unlink()
-            with self.assertRaisesRegex(closure.ClosureError, "needs libgone.so, which is not installed"):
-                closure.shared_libraries(program)
+            with self.assertRaisesRegex(notices.SoftwareError, "needs libgone.so, which is not installed"):
+                notices.shared_libraries(program)
 
     def test_a_file_of_no_package_is_told_apart(self):
         with tempfile.NamedTemporaryFile() as file:
-            (package,) = closure.packages_of([Path(file.name)])
+            (package,) = notices.packages_of([Path(file.name)])
         self.assertFalse(package.debian)
 
 
