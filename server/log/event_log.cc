@@ -76,14 +76,10 @@ LineQueue& StandardError() {
 
 std::atomic<LogLevel> least_level{LogLevel::kInfo};
 
-struct Destination {
-  bool started = false;
-  LogFormat format = LogFormat::kText;
-  std::ostream* out = nullptr;  // Null: standard error.
-};
 struct Log {
   Mutex mutex;
-  Destination to ABSL_GUARDED_BY(mutex);
+  std::optional<LogFormat> format ABSL_GUARDED_BY(mutex);  // Nothing: logging has not started.
+  std::ostream* out ABSL_GUARDED_BY(mutex) = nullptr;      // Null: standard error.
 };
 // Never destroyed: threads that log may outlive static objects.
 Log& TheLog() {
@@ -120,7 +116,8 @@ void LogProtobufLine(google::protobuf::LogLevel level, const char* file, int lin
 void StartLogging(LogFormat format, std::ostream* out) {
   Log& log = TheLog();
   MutexLock lock(log.mutex);
-  log.to = {.started = true, .format = format, .out = out};
+  log.format = format;
+  log.out = out;
 }
 
 void FlushLog(std::chrono::milliseconds patience) { StandardError().Flush(patience); }
@@ -143,18 +140,14 @@ bool IsLogged(LogLevel level) { return level >= least_level; }
 void LogEvent(LogLevel level, absl::string_view event, absl::string_view message, const LogFields& fields) {
   if (!IsLogged(level)) return;
   Log& log = TheLog();
-  const Destination to = [&] {
-    MutexLock lock(log.mutex);
-    return log.to;
-  }();
-  if (!to.started) return;
-  const std::string ts = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
-  std::string line = (to.format == LogFormat::kJson ? ToJson : ToText)(ts, kLevels[static_cast<size_t>(level)], event,
-                                                                       message, fields);
-  line += '\n';
-  if (to.out == nullptr) return StandardError().Push(std::move(line));
   MutexLock lock(log.mutex);
-  *to.out << line << std::flush;
+  if (!log.format) return;
+  const std::string ts = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
+  std::string line = (*log.format == LogFormat::kJson ? ToJson : ToText)(ts, kLevels[static_cast<size_t>(level)], event,
+                                                                         message, fields);
+  line += '\n';
+  if (log.out == nullptr) return StandardError().Push(std::move(line));
+  *log.out << line << std::flush;
 }
 
 void LogLinesOfLibraries() {
