@@ -11,7 +11,7 @@
 #   --debug       also the unit tests of the Debug preset, with assertions on
 #   --odr         also checks that no two shipped types have the same name
 #   --peers       also the tests with other projects (tests/peers): Megatron-Core, transformers, vLLM, SGLang, verl,
-#                 slime, miles, NeMo-RL, SkyRL and ms-swift, in environments that are created once (several GB each); the
+#                 slime, miles, NeMo-RL, SkyRL, ms-swift and Mooncake, in environments that are created once (several GB each); the
 #                 wheels in other Pythons; the client in one process with grpcio, protobuf, Flight, Ray and torch; the
 #                 hand-off beside the peers' libraries, if RR_PEERS names the folder of their benchmark; and --packaging.
 #                 It fails if a project was skipped that the README's table names as tested: RR_SLIME, RR_SLIME_MEGATRON
@@ -146,6 +146,7 @@ for extra in "${extras[@]}"; do
       long nemo-rl tests/peers/nemo_rl.sh
       long skyrl tests/peers/skyrl.sh
       long ms-swift tests/peers/ms_swift.sh
+      long mooncake tests/peers/mooncake.sh
       long neighbours tests/peers/neighbours.sh
       long peers tests/bench/peers.sh
       [ ${#failed[@]} -gt 0 ] || python3 tests/peers/common/support.py || failed+=("rows of what was skipped")

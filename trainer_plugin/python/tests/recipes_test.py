@@ -24,7 +24,12 @@ def face_of(name: str) -> ast.Module:
 
 class RecipesTest(unittest.TestCase):
     def test_all_are_here(self) -> None:
-        headings = ["Hugging Face and FSDP", "Megatron-LM", "Rows that your framework carries itself"]
+        headings = [
+            "Hugging Face and FSDP",
+            "Megatron-LM",
+            "Rows in Mooncake",
+            "Rows that your framework carries itself",
+        ]
         self.assertEqual(sorted(recipes.blocks()), headings)
 
     def test_the_readme_names_what_the_faces_take(self) -> None:
