@@ -177,10 +177,11 @@ void KeptOutcomes::Put(const AppendOutcome& outcome) {
 template <typename Done>
 absl::Status KeptOutcomes::Await(Clock::Time deadline, const Done& done) {
   while (!done()) {
-    if (absl::Status status = client::CheckCall(); !status.ok()) return status;
-    if (Clock::Real().Now() >= deadline)
+    RR_RETURN_IF_ERROR(client::CheckCall());
+    if (Clock::Real().Now() >= deadline) {
       return absl::DeadlineExceededError(
           "timed out: outcomes have not arrived, or the caller has not taken all of them");
+    }
     changed_.WaitUntil(mutex_, deadline);
   }
   return absl::OkStatus();
@@ -195,7 +196,7 @@ absl::StatusOr<std::vector<AppendOutcome>> KeptOutcomes::Take(Clock::Time deadli
   taken_ = false;
   changed_.NotifyAll();
   const auto some = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !outcomes_.empty() || closed_; };
-  if (absl::Status status = Await(deadline, some); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(Await(deadline, some));
   taken_ = !outcomes_.empty();
   return std::exchange(outcomes_, {});
 }
@@ -267,8 +268,8 @@ rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, si
         if (std::optional<CallEnd> end = appending.TryDo()) return *std::move(end);
       }
       const auto work = [&]() -> CallEnd {
-        absl::Status turn = shared->order.AwaitAll();
-        return turn.ok() ? appending.Do() : CallEnd(std::move(turn));
+        RR_RETURN_IF_ERROR(shared->order.AwaitAll());
+        return appending.Do();
       };
       return Perform(call, work, Timeout::kOfWork);
     }
@@ -276,8 +277,8 @@ rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, si
     MutexLock lock(shared->calling);
     const bool is_first = shared->order.empty();
     const auto work = [appending, place = shared->order.Take()]() -> CallEnd {
-      absl::Status turn = place->Await();
-      return turn.ok() ? appending->Do() : CallEnd(std::move(turn));
+      RR_RETURN_IF_ERROR(place->Await());
+      return appending->Do();
     };
     return Perform(call, work, Timeout::kOfWork, [&] { return is_first ? appending->TryDo() : std::nullopt; });
   });
@@ -286,35 +287,31 @@ rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, si
 namespace {
 
 // Flushes or closes, and waits until kept outcomes have been taken.
-CallEnd Settle(SharedAppender& shared, bool close, milliseconds timeout) {
-  const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
-  AppendFailures failures;
-  absl::Status status = close ? shared.appender->Close(timeout, &failures) : shared.appender->Flush(timeout, &failures);
-  if (shared.kept && !absl::IsCancelled(status)) {
-    status.Update(shared.kept->AwaitSeen(deadline));
-    if (close && !absl::IsCancelled(status)) shared.kept->Close();
-  }
-  return {std::move(status), std::move(failures)};
+rr_error* Settle(rr_appender& appender, bool close, const rr_call* call) {
+  return Guard([&] {
+    const auto work = [shared = appender.shared, close, timeout = TimeoutOf(call, kSettleTimeout)]() -> CallEnd {
+      const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
+      Appender& settled = *shared->appender;
+      AppendFailures failures;
+      absl::Status status = close ? settled.Close(timeout, &failures) : settled.Flush(timeout, &failures);
+      if (shared->kept && !absl::IsCancelled(status)) {
+        status.Update(shared->kept->AwaitSeen(deadline));
+        if (close && !absl::IsCancelled(status)) shared->kept->Close();
+      }
+      return {std::move(status), std::move(failures)};
+    };
+    return Perform(call, work, Timeout::kOfWork);
+  });
 }
 
 }  // namespace
 
 rr_error* rr_appender_flush(rr_appender* appender, const rr_call* call) {
-  return Guard([&] {
-    const auto work = [shared = appender->shared, timeout = TimeoutOf(call, kSettleTimeout)] {
-      return Settle(*shared, /*close=*/false, timeout);
-    };
-    return Perform(call, work, Timeout::kOfWork);
-  });
+  return Settle(*appender, /*close=*/false, call);
 }
 
 rr_error* rr_appender_close(rr_appender* appender, const rr_call* call) {
-  return Guard([&] {
-    const auto work = [shared = appender->shared, timeout = TimeoutOf(call, kSettleTimeout)] {
-      return Settle(*shared, /*close=*/true, timeout);
-    };
-    return Perform(call, work, Timeout::kOfWork);
-  });
+  return Settle(*appender, /*close=*/true, call);
 }
 
 rr_error* rr_appender_outcomes(rr_appender* appender, const rr_call* call, const rr_outcomes** outcomes) {

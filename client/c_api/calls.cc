@@ -257,9 +257,9 @@ class Queue final : private client::ForkPart {
 std::optional<CallEnd> TryDo(const std::function<CallEnd()>& work, Cancellation& cancellation) {
   const Gate::Breakable breakable(cancellation);
   const client::CallScope scope(&cancellation);
-  CallEnd end = WithoutExceptions([&] {
-    absl::Status over = client::CheckCall();
-    return over.ok() ? work() : CallEnd(std::move(over));
+  CallEnd end = WithoutExceptions([&]() -> CallEnd {
+    RR_RETURN_IF_ERROR(client::CheckCall());
+    return work();
   });
   if (!end.status.ok() && cancellation.cancelled()) return CallEnd(absl::CancelledError("the call was cancelled"));
   // A flush reports failures only once, so its result must not be replaced by CANCELLED.

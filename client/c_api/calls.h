@@ -18,6 +18,7 @@
 #include "client/call/cancellation.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/c_api.h"
 
 namespace routing_replay::c_api {
@@ -107,7 +108,7 @@ inline std::chrono::milliseconds TimeoutOf(const rr_call* call, std::chrono::mil
 template <typename Work>
 auto Once(Work work) {
   return [work = std::move(work)]() -> CallEnd {
-    if (absl::Status kept = client::KeepCall(); !kept.ok()) return kept;
+    RR_RETURN_IF_ERROR(client::KeepCall());
     return work();
   };
 }

@@ -156,14 +156,10 @@ rr_error* rr_client_open_run(rr_client* client, rr_text name, const rr_geometry*
   return Guard([&]() -> CallEnd {
     Opening opening{.name = String(name), .resume_at = Optional(resume_at), .wait = std::chrono::milliseconds(wait_ms)};
     if (geometry != nullptr) {
-      auto made = GeometryFrom(*geometry);
-      if (!made.ok()) return made.status();
-      opening.geometry = *std::move(made);
+      RR_ASSIGN_OR_RETURN(opening.geometry, GeometryFrom(*geometry));
     }
     if (settings != nullptr) {
-      const auto asked = SettingsFrom(*settings);
-      if (!asked.ok()) return asked.status();
-      opening.settings = *asked;
+      RR_ASSIGN_OR_RETURN(opening.settings, SettingsFrom(*settings));
     }
     return Perform(call, [client = client->shared, opening = std::move(opening), run] {
       return Into(run, Open(*client, opening),
@@ -214,11 +210,9 @@ rr_error* rr_run_describe(const rr_run* run, const rr_run_info** info) {
     Fill(described.settings(), result, result->settings);
     result->dropped = Released(described.dropped());
     result->place = result.Text(described.place());
-    const std::vector<std::string> tags = described.places();
-    const absl::Span<rr_text> places = result.Array<rr_text>(tags.size());
-    for (size_t i = 0; i < tags.size(); ++i) places[i] = result.Text(tags[i]);
-    result->places = places.data();
-    result->place_count = tags.size();
+    const rr_texts places = result.Texts(described.places());
+    result->places = places.data;
+    result->place_count = places.count;
     *info = result.Release();
     return {};
   });
@@ -227,9 +221,8 @@ rr_error* rr_run_describe(const rr_run* run, const rr_run_info** info) {
 rr_error* rr_run_stat(rr_run* run, const rr_text* samples, size_t count, int32_t producer, const rr_call* call,
                       const rr_sample_states** states) {
   return Guard([&]() -> CallEnd {
-    const auto whose = ProducerFrom(producer);
-    if (!whose.ok()) return whose.status();
-    return Perform(call, [run = run->shared->run, names = StringsFrom(samples, count), whose = *whose, states] {
+    RR_ASSIGN_OR_RETURN(const auto whose, ProducerFrom(producer));
+    return Perform(call, [run = run->shared->run, names = StringsFrom(samples, count), whose, states] {
       return Into(states, run->StatMany(names, whose), NewStates);
     });
   });
@@ -238,9 +231,8 @@ rr_error* rr_run_stat(rr_run* run, const rr_text* samples, size_t count, int32_t
 rr_error* rr_run_list(rr_run* run, const rr_range* groups, int32_t producer, const rr_call* call,
                       const rr_sample_states** states) {
   return Guard([&]() -> CallEnd {
-    const auto whose = ProducerFrom(producer);
-    if (!whose.ok()) return whose.status();
-    return Perform(call, [run = run->shared->run, groups = GroupsFrom(groups), whose = *whose, states] {
+    RR_ASSIGN_OR_RETURN(const auto whose, ProducerFrom(producer));
+    return Perform(call, [run = run->shared->run, groups = GroupsFrom(groups), whose, states] {
       return Into(states, run->List(groups, whose), NewStates);
     });
   });
@@ -249,9 +241,8 @@ rr_error* rr_run_list(rr_run* run, const rr_range* groups, int32_t producer, con
 rr_error* rr_run_seal(rr_run* run, rr_text sample, int32_t producer, int64_t num_tokens, int64_t revision,
                       const rr_call* call, const rr_sample_states** state) {
   return Guard([&]() -> CallEnd {
-    const auto whose = ProducerFrom(producer);
-    if (!whose.ok()) return whose.status();
-    return Perform(call, [run = run->shared->run, name = String(sample), whose = *whose, num_tokens, revision, state] {
+    RR_ASSIGN_OR_RETURN(const auto whose, ProducerFrom(producer));
+    return Perform(call, [run = run->shared->run, name = String(sample), whose, num_tokens, revision, state] {
       return Into(state, run->Seal(name, whose, num_tokens, revision), NewState);
     });
   });
@@ -260,20 +251,18 @@ rr_error* rr_run_seal(rr_run* run, rr_text sample, int32_t producer, int64_t num
 rr_error* rr_run_truncate(rr_run* run, rr_text sample, int32_t producer, int64_t rows, rr_integer expected_revision,
                           const rr_call* call, const rr_sample_states** state) {
   return Guard([&]() -> CallEnd {
-    const auto whose = ProducerFrom(producer);
-    if (!whose.ok()) return whose.status();
-    return Perform(call, [run = run->shared->run, name = String(sample), whose = *whose, rows,
-                          expected = Optional(expected_revision),
-                          state] { return Into(state, run->Truncate(name, whose, rows, expected), NewState); });
+    RR_ASSIGN_OR_RETURN(const auto whose, ProducerFrom(producer));
+    return Perform(call,
+                   [run = run->shared->run, name = String(sample), whose, rows, expected = Optional(expected_revision),
+                    state] { return Into(state, run->Truncate(name, whose, rows, expected), NewState); });
   });
 }
 
 rr_error* rr_run_release(rr_run* run, const rr_text* samples, size_t count, const int64_t* handles, size_t handle_count,
                          const rr_range* groups, int32_t producer, const rr_call* call, rr_released* released) {
   return Guard([&]() -> CallEnd {
-    const auto whose = ProducerOrBoth(producer);
-    if (!whose.ok()) return whose.status();
-    ReleaseOptions options{.producer = *whose, .handles = {handles, handles + handle_count}};
+    RR_ASSIGN_OR_RETURN(const auto whose, ProducerOrBoth(producer));
+    ReleaseOptions options{.producer = whose, .handles = {handles, handles + handle_count}};
     const auto work = [run = run->shared->run, names = StringsFrom(samples, count), groups = GroupsFrom(groups),
                        options = std::move(options), released] {
       const auto outcome =
@@ -293,9 +282,8 @@ rr_error* rr_run_drop(rr_run* run, const rr_call* call, rr_released* released) {
 rr_error* rr_run_put(rr_run* run, const rr_append* append, const rr_call* call, const rr_outcomes** outcome) {
   return Guard([&]() -> CallEnd {
     const auto tokens = std::make_shared<std::vector<uint32_t>>();
-    auto given = AppendFrom(*append, *tokens);
-    if (!given.ok()) return given.status();
-    const auto work = [run = run->shared->run, given = *std::move(given), tokens, outcome] {
+    RR_ASSIGN_OR_RETURN(auto given, AppendFrom(*append, *tokens));
+    const auto work = [run = run->shared->run, given = std::move(given), tokens, outcome] {
       const AppendOptions& options = given.options;
       auto put = given.tensor ? run->Put(options, *given.tensor, given.payload)
                               : run->PutUnrecorded(options, TotalRows(options.unrecorded));

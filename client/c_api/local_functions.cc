@@ -39,8 +39,9 @@ rr_error* rr_log(const rr_call* call, const rr_texts** lines) {
   return Guard([&] {
     return Perform(call, [lines] {
       return Into(lines, client::TakeLogLines(), [](const std::vector<std::string>& taken) {
-        return NewList<rr_texts>(
-            taken, [](const std::string& line, ResultMemory& memory, rr_text& out) { out = memory.Text(line); });
+        Result<rr_texts> result;
+        *result = result.Texts(taken);
+        return result.Release();
       });
     });
   });

@@ -9,31 +9,31 @@
 
 namespace routing_replay::c_api {
 
-// What an arena stores in front of its object.
-struct alignas(std::max_align_t) Arena::Head {
+// What is stored in front of a result.
+struct alignas(std::max_align_t) ResultMemory::Head {
   std::pmr::monotonic_buffer_resource memory;
   std::vector<Buffer> kept;
 };
 
-Arena::Arena(size_t object) : head_(new (::operator new(sizeof(Head) + object)) Head) {
-  std::memset(static_cast<void*>(head_ + 1), 0, object);
+ResultMemory::ResultMemory(size_t size) : head_(new (::operator new(sizeof(Head) + size)) Head) {
+  std::memset(result(), 0, size);
 }
 
-Arena::~Arena() {
-  if (head_ != nullptr) Free(head_ + 1);
+ResultMemory::~ResultMemory() {
+  if (head_ != nullptr) Free(result());
 }
 
-void* Arena::object() const { return head_ + 1; }
+void* ResultMemory::result() const { return head_ + 1; }
 
-void* Arena::Allocate(size_t bytes) { return std::memset(head_->memory.allocate(bytes), 0, bytes); }
+void* ResultMemory::Allocate(size_t bytes) { return std::memset(head_->memory.allocate(bytes), 0, bytes); }
 
-void Arena::Keep(Buffer buffer) { head_->kept.push_back(std::move(buffer)); }
+void ResultMemory::Keep(Buffer buffer) { head_->kept.push_back(std::move(buffer)); }
 
-void* Arena::Release() { return std::exchange(head_, nullptr) + 1; }
+void* ResultMemory::Release() { return std::exchange(head_, nullptr) + 1; }
 
-void Arena::Free(const void* object) {
-  if (object == nullptr) return;
-  Head* head = static_cast<Head*>(const_cast<void*>(object)) - 1;
+void ResultMemory::Free(const void* result) {
+  if (result == nullptr) return;
+  Head* head = static_cast<Head*>(const_cast<void*>(result)) - 1;
   head->~Head();
   ::operator delete(head);
 }
@@ -41,9 +41,7 @@ void Arena::Free(const void* object) {
 namespace {
 
 void FillFailures(const AppendFailures& failures, ResultMemory& memory, rr_error& error) {
-  const auto samples = memory.Array<rr_text>(failures.failed_samples.size());
-  size_t at = 0;
-  for (const std::string& sample : failures.failed_samples) samples[at++] = memory.Text(sample);
+  const rr_texts samples = memory.Texts(failures.failed_samples);
   const auto errors = memory.Array<rr_error>(failures.failures.size());
   const auto pointers = memory.Array<const rr_error*>(failures.failures.size());
   for (size_t i = 0; i < failures.failures.size(); ++i) {
@@ -51,8 +49,8 @@ void FillFailures(const AppendFailures& failures, ResultMemory& memory, rr_error
     FillError(WithSample(outcome.status, outcome.sample), memory, errors[i]);
     pointers[i] = &errors[i];
   }
-  error.failed_samples = samples.data();
-  error.failed_count = samples.size();
+  error.failed_samples = samples.data;
+  error.failed_count = samples.count;
   error.failures = pointers.data();
   error.failures_count = pointers.size();
 }
@@ -87,15 +85,15 @@ rr_error* NewError(const CallEnd& end) noexcept {
 
 }  // namespace routing_replay::c_api
 
-using routing_replay::c_api::Arena;
 using routing_replay::c_api::Object;
+using routing_replay::c_api::ResultMemory;
 
 int32_t rr_abi_version(void) { return RR_ABI_VERSION; }
 
 const char* rr_version(void) { return ROUTING_REPLAY_VERSION; }
 
 // Does not pass the gate, because it only frees memory and may be called at any time.
-void rr_free(const void* result) { Arena::Free(result); }
+void rr_free(const void* result) { ResultMemory::Free(result); }
 
 void rr_object_free(void* object) {
   if (object != nullptr) static_cast<Object*>(object)->Free();

@@ -24,37 +24,17 @@
 
 namespace routing_replay::c_api {
 
-// Allocates pieces of memory that are freed together. Throws std::bad_alloc. Not thread-safe.
-class Arena {
- public:
-  // The first allocation is an object of this size.
-  explicit Arena(size_t object);
-  ~Arena();
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
-
-  void* object() const;
-  // Returns zeroed memory.
-  void* Allocate(size_t bytes);
-  void Keep(Buffer buffer);
-  // Returns the object and gives up ownership; free it with Free.
-  void* Release();
-  // Frees an object from Release; null is allowed.
-  static void Free(const void* object);
-
- private:
-  struct Head;
-
-  Head* head_;
-};
-
-// Allocates what a result points to.
+// Allocates a result and what it points to, which are freed together. Throws std::bad_alloc. Not thread-safe.
 class ResultMemory {
  public:
+  ResultMemory(const ResultMemory&) = delete;
+  ResultMemory& operator=(const ResultMemory&) = delete;
+
+  // Returns zeroed memory.
   template <typename Item>
   absl::Span<Item> Array(size_t count) {
     constexpr size_t kSize = sizeof(Item);  // NOLINT(bugprone-sizeof-expression): of a pointer, too.
-    return {static_cast<Item*>(arena_.Allocate(count * kSize)), count};
+    return {static_cast<Item*>(Allocate(count * kSize)), count};
   }
   template <typename Item>
   const Item* Copy(absl::Span<const Item> items) {
@@ -63,6 +43,12 @@ class ResultMemory {
     return copy.data();
   }
   rr_text Text(absl::string_view text) { return {Copy(absl::MakeConstSpan(text.data(), text.size())), text.size()}; }
+  template <typename Strings>
+  rr_texts Texts(const Strings& texts) {
+    const absl::Span<rr_text> copy = Array<rr_text>(texts.size());
+    std::transform(texts.begin(), texts.end(), copy.begin(), [this](const auto& text) { return Text(text); });
+    return {copy.data(), copy.size()};
+  }
   rr_ranges Ranges(absl::Span<const RowRange> ranges) {
     const absl::Span<rr_range> copy = Array<rr_range>(ranges.size());
     for (size_t i = 0; i < ranges.size(); ++i) copy[i] = {ranges[i].begin, ranges[i].end};
@@ -75,12 +61,25 @@ class ResultMemory {
     }
     return copy.data();
   }
-  void Keep(Buffer buffer) { arena_.Keep(std::move(buffer)); }
+  void Keep(Buffer buffer);
+  // Frees a result from Release; null is allowed.
+  static void Free(const void* result);
 
  protected:
-  explicit ResultMemory(size_t object) : arena_(object) {}
+  // `size`: the bytes of the result itself.
+  explicit ResultMemory(size_t size);
+  ~ResultMemory();
 
-  Arena arena_;
+  void* result() const;
+  // Returns the result and gives up ownership.
+  void* Release();
+
+ private:
+  struct Head;
+
+  void* Allocate(size_t bytes);
+
+  Head* head_;
 };
 
 // A result of a C function while it is being built.
@@ -89,12 +88,12 @@ class Result : public ResultMemory {
   static_assert(std::is_trivially_destructible_v<T>);
 
  public:
-  Result() : ResultMemory(sizeof(T)), value_(new (arena_.object()) T()) {}
+  Result() : ResultMemory(sizeof(T)), value_(new (result()) T()) {}
 
   T* operator->() { return value_; }
   T& operator*() { return *value_; }
-  // Passes the result to the caller, who frees it with Arena::Free.
-  T* Release() { return static_cast<T*>(arena_.Release()); }
+  // Passes the result to the caller, who frees it with rr_free.
+  T* Release() { return static_cast<T*>(ResultMemory::Release()); }
 
  private:
   T* const value_;

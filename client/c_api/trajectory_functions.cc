@@ -50,8 +50,7 @@ struct GivenTurn {
   std::string engine;
 
   absl::Status Read(const rr_turn& given) {
-    RR_ASSIGN_OR_RETURN(const auto outcome, OutcomeFrom(View(given.outcome)));
-    turn.outcome = outcome;
+    RR_ASSIGN_OR_RETURN(turn.outcome, OutcomeFrom(View(given.outcome)));
     turn.weight_version = given.weight_version.present != 0 ? given.weight_version.value : kUnknownWeightVersion;
     turn.weight_label = String(given.weight_label);
     turn.weights = WeightsFrom(given.weights, given.weights_count);
@@ -72,17 +71,16 @@ struct GivenTurn {
       return absl::OkStatus();
     }
     if (given.tokens.data == nullptr) return absl::OkStatus();
-    RR_ASSIGN_OR_RETURN(auto ids, TokensFrom(given.tokens, "tokens", ""));
-    tokens = std::move(ids);
+    RR_ASSIGN_OR_RETURN(tokens, TokensFrom(given.tokens, "tokens", ""));
     turn.tokens = absl::MakeConstSpan(tokens);
     turn.tokens_start = given.tokens_start;
     return absl::OkStatus();
   }
 
   absl::Status ReadRows(const rr_turn& given) {
-    absl::Status status = CheckRow(given.row_start, "turn.row_start");
-    if (status.ok()) status = CheckRow(given.missing_rows, "turn.missing_rows");
-    if (!status.ok() || given.rows == nullptr) return status;
+    RR_RETURN_IF_ERROR(CheckRow(given.row_start, "turn.row_start"));
+    RR_RETURN_IF_ERROR(CheckRow(given.missing_rows, "turn.missing_rows"));
+    if (given.rows == nullptr) return absl::OkStatus();
     RR_ASSIGN_OR_RETURN(auto tensor, TensorFrom(*given.rows));
     rows = TurnRows{.tensor = std::move(tensor),
                     .payload = PayloadOf(*given.rows),
@@ -90,7 +88,7 @@ struct GivenTurn {
                     .row_start = given.row_start,
                     .missing_rows = given.missing_rows};
     if (given.rows->take != nullptr) rows->take = RowRange{given.rows->take->begin, given.rows->take->end};
-    return status;
+    return absl::OkStatus();
   }
 };
 

@@ -129,11 +129,10 @@ absl::StatusOr<TensorDescription> TensorFrom(const rr_tensor& tensor, absl::stri
   TensorDescription description{.raw_size = tensor.raw_size,
                                 .shape = {tensor.shape, tensor.shape + tensor.shape_count},
                                 .layer_ids = {tensor.layer_ids, tensor.layer_ids + tensor.layer_count}};
-  absl::Status status = Find(kEncodings, tensor.encoding, path, "encoding", description.encoding);
-  status.Update(Find(kCompressions, tensor.compression, path, "compression", description.compression));
-  status.Update(Find(kDTypes, tensor.dtype, path, "dtype", description.dtype));
-  status.Update(Find(kLayerBases, tensor.layer_basis, path, "layer_basis", description.layer_basis));
-  if (!status.ok()) return status;
+  RR_RETURN_IF_ERROR(Find(kEncodings, tensor.encoding, path, "encoding", description.encoding));
+  RR_RETURN_IF_ERROR(Find(kCompressions, tensor.compression, path, "compression", description.compression));
+  RR_RETURN_IF_ERROR(Find(kDTypes, tensor.dtype, path, "dtype", description.dtype));
+  RR_RETURN_IF_ERROR(Find(kLayerBases, tensor.layer_basis, path, "layer_basis", description.layer_basis));
   return description;
 }
 
@@ -154,8 +153,7 @@ absl::StatusOr<std::vector<uint32_t>> TokensFrom(const rr_tokens& tokens, absl::
 absl::StatusOr<NewAppend> AppendFrom(const rr_append& append, std::vector<uint32_t>& tokens) {
   const auto producer = ProducerFrom(append.producer);
   if (!producer.ok()) return WithSample(producer.status(), View(append.sample));
-  RR_ASSIGN_OR_RETURN(auto ids, TokensFrom(append.tokens, "append.token_ids", View(append.sample)));
-  tokens = std::move(ids);
+  RR_ASSIGN_OR_RETURN(tokens, TokensFrom(append.tokens, "append.token_ids", View(append.sample)));
   NewAppend given{.options = {.sample = String(append.sample),
                               .producer = *producer,
                               .row_start = append.row_start,
