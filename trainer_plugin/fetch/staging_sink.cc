@@ -169,8 +169,7 @@ absl::Status StagingSink::GiveUp(absl::string_view why) {
   for (int32_t index = told_; index < static_cast<int32_t>(slices_.size()); ++index) {
     const SampleStatus status = out_.records[slices_[index]].status;
     if (status != SampleStatus::kOk && status != SampleStatus::kUnspecified) continue;
-    absl::Status rejected = OnRecord({.index = index, .status = SampleStatus::kNotReady, .message = std::string(why)});
-    if (!rejected.ok()) return rejected;
+    RR_RETURN_IF_ERROR(OnRecord({.index = index, .status = SampleStatus::kNotReady, .message = std::string(why)}));
   }
   return absl::OkStatus();
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/fetch/staging_sink.h"
@@ -55,14 +54,13 @@ absl::Status Tell(const StagedRows& one, int32_t index, StagingSink& sink) {
   const size_t begin = staging.size();
   staging.insert(staging.end(), one.staging.begin(), one.staging.end());
   for (const StagedPiece& piece : one.pieces) {
-    absl::Status status = sink.OnPiece({.sample_index = index,
-                                        .layer_begin = piece.layer_begin,
-                                        .layer_count = piece.layer_count,
-                                        .rows = piece.rows,
-                                        .codec = piece.codec,
-                                        .bit_offset = piece.bit_offset,
-                                        .bytes = absl::MakeConstSpan(staging).subspan(begin + piece.offset)});
-    if (!status.ok()) return status;
+    RR_RETURN_IF_ERROR(sink.OnPiece({.sample_index = index,
+                                     .layer_begin = piece.layer_begin,
+                                     .layer_count = piece.layer_count,
+                                     .rows = piece.rows,
+                                     .codec = piece.codec,
+                                     .bit_offset = piece.bit_offset,
+                                     .bytes = absl::MakeConstSpan(staging).subspan(begin + piece.offset)}));
   }
   return absl::OkStatus();
 }
@@ -327,11 +325,10 @@ absl::StatusOr<StagedRows> CachedFetch::Take(absl::string_view why_not) const {
   for (const Slice& slice : slices_) indices.push_back(slice.index);
   StagingSink sink(plan_, indices, sequences_, options_, out);
   for (int32_t i = 0; i < static_cast<int32_t>(slices_.size()); ++i) {
-    const absl::Status status =
+    RR_RETURN_IF_ERROR(
         slices_[i].rows == nullptr
             ? sink.OnRecord({.index = i, .status = SampleStatus::kNotReady, .message = std::string(why_not)})
-            : Tell(*slices_[i].rows, i, sink);
-    if (!status.ok()) return status;
+            : Tell(*slices_[i].rows, i, sink));
   }
   return out;
 }
