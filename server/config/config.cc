@@ -83,25 +83,21 @@ bool IsHostAndPort(const std::string& address) {
          port <= 65535 && (address[0] == '[' ? address[colon - 1] == ']' : address.find(':') == colon);
 }
 
-const CLI::Validator kListener(
-    [](const std::string& address) {
-      const bool socket = absl::StartsWith(address, "unix:") && address.size() > 5;
-      if (socket || IsHostAndPort(address)) return std::string();
-      return absl::StrCat("'", address, "' is not host:port, [v6]:port or unix:PATH");
-    },
-    "");
-const CLI::Validator kPortOrOff(
-    [](const std::string& address) {
-      if (address.empty() || address == kOff || IsHostAndPort(address)) return std::string();
-      return absl::StrCat("'", address, "' is not host:port, [v6]:port or off");
-    },
-    "");
-const CLI::Validator kPortOrNone(
-    [](const std::string& address) {
-      if (address.empty() || IsHostAndPort(address)) return std::string();
-      return absl::StrCat("'", address, "' is not host:port or [v6]:port");
-    },
-    "");
+// host:port, [v6]:port or one of the forms that `other` accepts, which `forms` names.
+CLI::Validator Address(const char* forms, const std::function<bool(const std::string&)>& other) {
+  const auto check = [forms, other](const std::string& address) {
+    const bool good = IsHostAndPort(address) || other(address);
+    return good ? "" : absl::StrCat("'", address, "' is not host:port", forms);
+  };
+  return CLI::Validator(check, "");
+}
+const CLI::Validator kListener = Address(", [v6]:port or unix:PATH", [](const std::string& address) {
+  return absl::StartsWith(address, "unix:") && address.size() > 5;
+});
+const CLI::Validator kPortOrOff =
+    Address(", [v6]:port or off", [](const std::string& address) { return address.empty() || address == kOff; });
+const CLI::Validator kPortOrNone = Address(" or [v6]:port", [](const std::string& address) { return address.empty(); });
+
 // Declares every key once. Its flag, YAML key and environment variable are made from that declaration.
 class Parser {
  public:
@@ -148,7 +144,10 @@ class Parser {
     Key("tls-key", config_.tls.key, "PEM file with the private key of --tls-cert, without a passphrase");
     Key("tls-client-ca", config_.tls.client_ca,
         "PEM file with an authority that must have signed the clients' certificates; empty: clients need none");
-    FlagKey("insecure", config_.insecure, "allow listening without TLS on addresses that other machines can reach");
+    Add("insecure", [this](YAML::Emitter& out) { out << config_.insecure; });
+    app_.add_flag("--insecure", config_.insecure,  // Alone it means true.
+                  "allow listening without TLS on addresses that other machines can reach")
+        ->envname(Variable("insecure"));
     Key("token-file", config_.token_file,
         "file with the hashes of the tokens that clients must send, and what each allows; reloaded when it changes "
         "(rrctl token makes entries); empty: everybody may do everything");
@@ -221,11 +220,6 @@ class Parser {
   CLI::Option* Key(const std::string& key, T& value, const std::string& help) {
     Add(key, [&value](YAML::Emitter& out) { out << value; });
     return app_.add_option("--" + key, value, help)->capture_default_str()->envname(Variable(key));
-  }
-  // "--key" alone means true.
-  void FlagKey(const std::string& key, bool& value, const std::string& help) {
-    Add(key, [&value](YAML::Emitter& out) { out << value; });
-    app_.add_flag("--" + key, value, help)->envname(Variable(key));
   }
   // Adds a key whose value is a quantity with a unit. `T`: int64_t for bytes, or milliseconds.
   template <typename T>
