@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from routing_replay import _native
-from routing_replay._native import Call, Ended, Handle, check, lib, take_error
+from routing_replay._native import Call, Ended, Handle, check, lib, made, take_error
 from routing_replay.errors import FailedPreconditionError, RoutingReplayError
 
 P = ParamSpec("P")
@@ -62,10 +62,10 @@ class Operation(Generic[T]):
 
     def start(self, queue: int, tag: int) -> None:
         """Starts the call; its completion is delivered through the queue. Raises errors in the arguments at once."""
-        check(self.function(*self.inputs, byref(Call(self._milliseconds(), queue, tag)), *self.outputs))
+        check(self.function(*self.inputs, self._call(queue, tag), *self.outputs))
 
-    def _milliseconds(self) -> int:
-        return -1 if self.timeout is None else round(self.timeout * 1000)
+    def _call(self, queue: int | None, tag: int) -> Any:
+        return byref(Call(-1 if self.timeout is None else round(self.timeout * 1000), queue, tag))
 
     def end(self, error: int | None) -> T:
         """Returns the result, or raises the error. Called once."""
@@ -86,8 +86,7 @@ class Operation(Generic[T]):
 
     def here(self) -> T:
         """Blocks."""
-        call = PLAIN_CALL if self.timeout is None else byref(Call(self._milliseconds(), None, 0))
-        return self.end(self.function(*self.inputs, call, *self.outputs))
+        return self.end(self.function(*self.inputs, self._call(None, 0), *self.outputs))
 
     def wait(self) -> T:
         """Blocks until the call ends. In the main thread signal handlers run meanwhile, and an exception in a handler
@@ -113,20 +112,20 @@ class Done(Operation[T]):
 
 
 def making(
-    free: Callable[[Any], None],
     function: Any,
     inputs: tuple[Any, ...],
     timeout: float | None,
     kept: Any,
-    **options: Any,
+    free: Any = lib.rr_object_free,
+    **more: Any,
 ) -> Operation[Handle]:
-    """Makes the operation for a library function that creates an object."""
+    """Makes the operation for a library function that creates an object, which `free` frees."""
     out = c_void_p()
 
-    def made() -> Handle:
+    def handle() -> Handle:
         return Handle(free, out.value)
 
-    return Operation(function, inputs, (byref(out),), made, made, timeout, kept, **options)
+    return Operation(function, inputs, (byref(out),), handle, handle, timeout, kept, **more)
 
 
 def operation(
@@ -140,7 +139,7 @@ def operation(
 ) -> Operation[T]:
     """Makes the operation for a library function that returns a structure; `read` copies the structure to a Python
     value."""
-    owner = making(lib.rr_free, function, inputs, timeout, kept, **options)
+    owner = making(function, inputs, timeout, kept, lib.rr_free, **options)
     return owner.then(lambda owner: read(kind.from_address(owner.pointer)))
 
 
@@ -170,10 +169,7 @@ class Queue(Handle):
     __slots__ = ("descriptor", "ended")
 
     def __init__(self) -> None:
-        super().__init__(lib.rr_object_free, None)
-        made = c_void_p()
-        check(lib.rr_queue_new(byref(made)))
-        self.pointer = made.value
+        super().__init__(lib.rr_object_free, made(lib.rr_queue_new))
         self.descriptor: int = lib.rr_queue_descriptor(self.pointer)
         self.ended = (Ended * 64)()
 

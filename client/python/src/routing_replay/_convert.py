@@ -214,11 +214,9 @@ def _payload(rows: Payload, sample: str) -> tuple[_native.Tensor, Any]:
     if rows.shape is not None:
         shape = _values.integers(rows.shape, "append.tensor.shape", sample=sample)
         made.shape, made.shape_count = array_of(c_int64, shape)
-    try:
-        view = memoryview(rows.data.encode() if isinstance(rows.data, str) else rows.data)
-        data = np.frombuffer(view.cast("B"), np.uint8)
-    except (TypeError, ValueError) as error:
-        raise _values.invalid("payload", f"must be contiguous bytes: {error}", sample) from None
+    given = _values.utf8(rows.data, "payload", sample) if isinstance(rows.data, str) else rows.data
+    view = _values.view(given, "payload", sample=sample)
+    data = np.frombuffer(view, np.uint8)
     # Reading the mapped file would raise SIGBUS.
     if isinstance(view.obj, mmap.mmap) and view.obj.size() < len(view.obj):
         raise _values.invalid("payload", "its file was truncated after it was opened", sample, "LENGTH")

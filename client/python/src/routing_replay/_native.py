@@ -386,17 +386,16 @@ class Handle:
             self._free(self.pointer)
 
 
-def make(free: Callable[[Any], None], function: Any, *arguments: Any) -> Handle:
+def made(function: Any, *arguments: Any) -> int | None:
+    """The address of what a function that does not wait has made, which we own."""
     out = c_void_p()
     check(function(*arguments, byref(out)))
-    return Handle(free, out.value)
+    return out.value
 
 
 def give(function: Any, kind: Any, read: Callable[[Any], T], *arguments: Any) -> T:
     """Applies `read` to the result of a function that does not wait."""
-    out = c_void_p()
-    check(function(*arguments, byref(out)))
-    owner = Handle(lib.rr_free, out.value)
+    owner = Handle(lib.rr_free, made(function, *arguments))
     return read(kind.from_address(owner.pointer))
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from ctypes import byref, c_size_t, c_uint64, c_void_p
+from ctypes import byref, c_size_t, c_uint64
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -42,10 +42,7 @@ class Line(_native.Handle):
     __slots__ = ("run", "run_name")
 
     def __init__(self, run: _native.Handle, run_name: str, options: _native.AppenderOptions) -> None:
-        super().__init__(lib.rr_object_free, None)
-        made = c_void_p()
-        _native.check(lib.rr_run_new_appender(run.pointer, byref(options), byref(made)))
-        self.pointer = made.value
+        super().__init__(lib.rr_object_free, _native.made(lib.rr_run_new_appender, run.pointer, byref(options)))
         self.run = run
         self.run_name = run_name
         _lines.add(self)

@@ -47,7 +47,8 @@ class ClientCalls:
             if path is not None:
                 setattr(options, name, _values.native_text(os.fspath(path), name))
         _calls.pass_lines_on()
-        self._link = Link(_native.make(lib.rr_object_free, lib.rr_client_new, byref(options)), self._in_loop)
+        made = _native.made(lib.rr_client_new, byref(options))
+        self._link = Link(_native.Handle(lib.rr_object_free, made), self._in_loop)
 
     def metrics(self) -> dict[str, Any]:
         """How appends and reads go to the server.
@@ -151,9 +152,7 @@ class Client(ClientCalls, Closing):
             _values.optional(resume_at, "resume_at"),
             _values.milliseconds(wait, "wait"),
         )
-        opening = _calls.making(
-            lib.rr_object_free, lib.rr_client_open_run, arguments, None, (client, geometry, settings)
-        )
+        opening = _calls.making(lib.rr_client_open_run, arguments, None, (client, geometry, settings))
         return opening.then(lambda native: self._run_type(link, native))
 
     @blocking

@@ -67,10 +67,7 @@ def trace(
 
 def _view(source: Source, field: str) -> memoryview:
     if not isinstance(source, (str, os.PathLike)):
-        try:
-            return memoryview(source).cast("B")
-        except (TypeError, ValueError) as error:
-            raise _values.invalid(field, f"must be a path or contiguous bytes: {error}") from None
+        return _values.view(source, field)
     with open(source, "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             return memoryview(b"")

@@ -31,10 +31,7 @@ def routed_experts(body: bytes | bytearray | memoryview) -> Any:
     Raises InvalidArgumentError (ENCODING, field "body") for what is not JSON, for several events, and for an object in
     which a key occurs twice.
     """
-    try:
-        view = memoryview(body).cast("B")
-    except TypeError as error:
-        raise _values.invalid("body", f"must be contiguous bytes: {error}", reason="ENCODING") from None
+    view = _values.view(body, "body", "ENCODING")
     if event := _EVENT.match(view):
         view = view[event.end() :]
         if _DONE.fullmatch(view):

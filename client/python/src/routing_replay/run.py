@@ -258,9 +258,8 @@ class RunCalls(Generic[A, T]):
             _values.native_text(existing, "existing", sample),
             _values.optional(group, "group", sample=sample),
         )
-        create, pointer = lib.rr_appender_new_trajectory, appender.line.pointer
-        native = _native.make(lib.rr_object_free, create, pointer, byref(options))
-        return self._trajectory_type(appender, sample, native)
+        made = _native.made(lib.rr_appender_new_trajectory, appender.line.pointer, byref(options))
+        return self._trajectory_type(appender, sample, _native.Handle(lib.rr_object_free, made))
 
     def _operation(
         self, function: Any, arguments: tuple[Any, ...], kind: Any, read: Callable[[Any], Any], **options: Any
@@ -473,7 +472,8 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         asked = _convert.read(samples, layers, producer, wait, only_begun)
         arrays = None if out is None else _convert.destinations(asked, out)
         native, seconds = self.native, _values.seconds(timeout)
-        call = _calls.making(lib.rr_free, lib.rr_run_read, (native.pointer, byref(asked)), seconds, (native, out))
+        inputs = native.pointer, byref(asked)
+        call = _calls.making(lib.rr_run_read, inputs, seconds, (native, out), lib.rr_free)
         return call.then(lambda owner: _convert.rows(owner, arrays))
 
     @blocking

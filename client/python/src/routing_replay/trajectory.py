@@ -275,6 +275,5 @@ class Trajectory(TrajectoryCalls):
         """
         arguments = self._native.pointer, _values.native_text(sample, "sample")
         seconds = _values.seconds(wait, "wait")
-        free, fork = lib.rr_object_free, lib.rr_trajectory_fork
-        forking = _calls.making(free, fork, arguments, seconds, self._native)
+        forking = _calls.making(lib.rr_trajectory_fork, arguments, seconds, self._native)
         return forking.then(lambda native: type(self)(self._appender, sample, native))
