@@ -62,10 +62,6 @@ def first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def has(holder: Any, name: str) -> bool:
-    return name in holder if isinstance(holder, Mapping) else hasattr(holder, name)
-
-
 def item(holder: Any, name: str, index: Any) -> Any:
     """Returns the item of holder.name whose own `index` field has this value; if some item has no such field, the item
     at this position."""

@@ -92,7 +92,7 @@ def rows(
 
 
 def _choice(output: Any, index: int) -> Any:
-    return _forms.item(output, "choices" if _forms.has(output, "choices") else "outputs", index)
+    return _forms.item(output, "outputs" if _forms.get(output, "choices") is None else "choices", index)
 
 
 def _ids(output: Any, choice: Any, prompt: Any, sampled: Any) -> tuple[np.ndarray | None, np.ndarray | None]:

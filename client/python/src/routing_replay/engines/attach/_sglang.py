@@ -260,10 +260,7 @@ class Hook(_attachment.Joining):
         asks = getattr(request, "return_routed_experts", None)  # None: this kind of request has no such field.
         if not self._usable or (asks is not None and not asks):
             return outputs
-        collector = _Collector(_fields_of(request), manager, only_with_rows=asks is None)
+        fields = ("input_ids", "sampling_params", "routed_experts_start_len")
+        asked = {name: getattr(request, name, None) for name in fields}
+        collector = _Collector(asked, manager, only_with_rows=asks is None)
         return _stream(outputs, lambda output: self.take([(collector, output)]))
-
-
-def _fields_of(request: Any) -> dict[str, Any]:
-    names = ("input_ids", "sampling_params", "routed_experts_start_len")
-    return {name: getattr(request, name, None) for name in names}
