@@ -376,7 +376,11 @@ def start_of(own: int | None, asked: Any, field: str) -> int:
 
 def row_count(rows: Any) -> int:
     """The number of rows: the length of the first of three axes; 0 for empty lists."""
-    axes = tuple((with_shape(rows) if isinstance(rows, Payload) else rows).shape or ())
+    shape = rows.shape
+    if shape is None:  # Of a Payload whose bytes imply the shape.
+        tensor, _data = tensor_of(rows, None, "")
+        shape = give(lib.rr_payload_shape, _native.Form, form, tensor)[0].shape
+    axes = tuple(shape)
     if len(axes) != 3 and axes != (0,):
         raise invalid("append.tensor.shape", f"must be [rows, layers, K], got {list(axes)}", "SHAPE")
     return axes[0]
@@ -432,15 +436,6 @@ def absent(field: str, why: str, policy: str, tokens: Tokens, start: Any, **othe
     if policy != "raise":
         raise invalid("absent", f'must be "raise" or "unrecorded", got {policy!r}')
     raise invalid(field, f'{why}; with absent="unrecorded" its rows become unrecorded')
-
-
-def with_shape(payload: Payload) -> Payload:
-    """Returns the payload with a shape, and a dtype: its own, or as its bytes imply them."""
-    if payload.shape is not None:
-        return payload
-    tensor, _data = tensor_of(payload, None, "")
-    found, _ = give(lib.rr_payload_shape, _native.Form, form, tensor)
-    return replace(payload, dtype=found.dtype, shape=found.shape)
 
 
 def _element(payload: Payload) -> np.dtype[Any]:
