@@ -185,6 +185,9 @@ class Reader:
         self.config = config
         self._path = path
 
+    def with_value(self, key: str, value: Any) -> Reader:
+        return Reader({**self.config, key: value}, self._path)
+
     def has(self, key: str) -> bool:
         return self.config.get(key) is not None
 
@@ -214,11 +217,11 @@ class Reader:
         value = self.find(*keys)
         return None if value is None else self._integer(keys, value)
 
+    def flag(self, *keys: str) -> bool | None:
+        return cast("bool | None", self._typed(keys, bool, "true or false"))
+
     def text(self, *keys: str) -> str | None:
-        value = self.find(*keys)
-        if value is not None and not isinstance(value, str):
-            raise invalid(self.path_of(*keys), "must be a string")
-        return value
+        return cast("str | None", self._typed(keys, str, "a string"))
 
     def integers(self, *keys: str) -> list[int] | None:
         values = self._list(keys)
@@ -250,6 +253,12 @@ class Reader:
         value = self.find(*keys)
         if value is not None and (not isinstance(value, list) or len(value) > MAX_LAYERS):
             raise invalid(self.path_of(*keys), f"must be a list of at most {MAX_LAYERS}")
+        return value
+
+    def _typed(self, keys: Sequence[str], kind: type, what: str) -> Any:
+        value = self.find(*keys)
+        if value is not None and type(value) is not kind:
+            raise invalid(self.path_of(*keys), f"must be {what}")
         return value
 
     def _integer(self, keys: Sequence[str], value: Any) -> int:
@@ -545,7 +554,7 @@ def _read_experts(
     family: Family, levels: Sequence[Reader], of_experts: Reader, keys: Sequence[str]
 ) -> tuple[list[int], list[int]]:
     """E and K as the configuration states them: a list of one number, or of one per decoder layer."""
-    if family.enabled_by and levels[-1].find(family.enabled_by) is not True:
+    if family.enabled_by and not levels[-1].flag(family.enabled_by):
         raise _no_experts(f"{family.enabled_by} is not set")
     experts = of_experts.integer_or_integers(*keys)
     if not experts:
@@ -593,7 +602,7 @@ def of_megatron(reader: Reader) -> Layers:
     pattern, frequency = reader.text(*_HYBRID), reader.find(_FREQUENCY)
     if isinstance(frequency, str):
         frequency = _frequency(frequency, reader.path_of(_FREQUENCY))
-        reader = Reader({**reader.config, _FREQUENCY: frequency})
+        reader = reader.with_value(_FREQUENCY, frequency)
     if pattern is None:
         depth = _depth(reader, "num_layers")
         first = reader.integer(_FIRST_K) or 0
