@@ -82,12 +82,11 @@ absl::Status Pay(ServiceContext& context, int64_t bytes, ByteReservation& memory
   }
   ErrorDetail detail = GetErrorDetail(more.status()).value_or(ErrorDetail{.reason = Reason::kOverBudget});
   detail.field = "control-memory";
-  return MakeError(
-      absl::StatusCode::kResourceExhausted,
-      absl::StrCat("control-memory: the call needs at least ", bytes, " bytes of memory, but only ",
-                   context.control_memory.limit() - context.control_memory.used(), " of ",
-                   context.control_memory.limit(), " are free; ask for fewer samples at a time, or try again later"),
-      detail);
+  const int64_t limit = context.control_memory.limit(), free = limit - context.control_memory.used();
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat("control-memory: the call needs at least ", bytes, " bytes of memory, but only ", free,
+                                " of ", limit, " are free; ask for fewer samples at a time, or try again later"),
+                   detail);
 }
 
 absl::Status TooLong(absl::string_view what, int64_t is, int64_t most) {
@@ -351,33 +350,22 @@ absl::Status DoList(ServiceContext& context, const UnaryCaller& caller, const v1
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<SampleRef>> ReadReleaseRefs(const v1::ReleaseRequest& request) {
-  auto refs = ReadRefs(request.samples(), request.handles());
-  if (!refs.ok()) return refs;
-  if (request.has_groups() && !refs->empty())
-    return Invalid("groups", "must not be given together with samples or handles");
-  return refs;
-}
-
 absl::Status DoRelease(ServiceContext& context, const UnaryCaller&, const v1::ReleaseRequest& request,
                        v1::ReleaseResponse& response) {
   MessageFields f;
   std::optional<Producer> producer;  // Unspecified: both producers.
   if (request.producer() != v1::PRODUCER_UNSPECIFIED) producer = f.ReadProducer("producer", request.producer());
   if (!f.status().ok()) return f.status();
-  RR_ASSIGN_OR_RETURN(const auto refs, ReadReleaseRefs(request));
+  RR_ASSIGN_OR_RETURN(const auto refs, ReadRefs(request.samples(), request.handles()));
+  if (request.has_groups() && !refs.empty()) {
+    return Invalid("groups", "must not be given together with samples or handles");
+  }
   RR_ASSIGN_OR_RETURN(const auto groups, ReadGroups(request.groups()));
   RR_ASSIGN_OR_RETURN(const auto result, request.has_groups()
                                              ? context.store.ReleaseGroups(request.run(), producer, groups)
                                              : context.store.Release(request.run(), producer, refs));
   WriteReleased(result, response);
   return absl::OkStatus();
-}
-
-void DescribeSpill(const Store::Totals::Spill& spill, v1::ServerInfo& info) {
-  info.set_spill_budget_bytes(spill.budget_bytes);
-  info.set_spilled_bytes(spill.disk_bytes);
-  for (const auto& [name, value] : SpillCounters(spill)) (*info.mutable_counters())[name] = value;
 }
 
 v1::RunState ToProto(const RunState& state) {
@@ -435,7 +423,10 @@ void DescribeStore(ServiceContext& context, v1::ServerInfo& info) {
   info.set_reserved_bytes(std::max<int64_t>(0, context.budget.used() - held));
   info.set_samples(totals.samples);
   info.set_runs(totals.runs);
-  if (totals.spill) DescribeSpill(*totals.spill, info);
+  if (!totals.spill) return;
+  info.set_spill_budget_bytes(totals.spill->budget_bytes);
+  info.set_spilled_bytes(totals.spill->disk_bytes);
+  for (const auto& [name, value] : SpillCounters(*totals.spill)) (*info.mutable_counters())[name] = value;
 }
 
 absl::Status DoGetServerInfo(ServiceContext& context, const UnaryCaller& caller,
