@@ -201,6 +201,7 @@ ordered_json TroublesOf(const std::vector<CallTrouble>& troubles) {
 
 using kainjow::mustache::data;
 using kainjow::mustache::list;
+using kainjow::mustache::object;
 using std::chrono::milliseconds;
 
 std::string VersionText(int64_t version) { return version == kUnknownWeightVersion ? "unknown" : HumanCount(version); }
@@ -214,12 +215,8 @@ std::string TextOf(absl::string_view metric, double value) {
 
 // A figure of the page: text for people, and the raw value of its metric.
 data FigureOf(const std::string& label, const std::string& metric, double value) {
-  data figure;
-  figure.set("label", label);
-  figure.set("metric", metric);
-  figure.set("text", TextOf(metric, value));
-  figure.set("value", absl::StrFormat("%.0f", value));
-  return figure;
+  return object{
+      {"label", label}, {"metric", metric}, {"text", TextOf(metric, value)}, {"value", absl::StrFormat("%.0f", value)}};
 }
 
 constexpr std::pair<const char*, const char*> kTiles[] = {
@@ -291,14 +288,13 @@ std::vector<Share> LargestShares(const Census& census, size_t& left_out) {
 }
 
 data ShareRow(const Share& one, int64_t most_bytes) {
-  data row;
-  row.set("version", VersionText(one.version));
-  row.set("samples", HumanCount(one.share.samples));
-  row.set("rows", HumanCount(one.share.rows));
-  row.set("bytes", HumanBytes(static_cast<double>(one.share.bytes)));
-  const double part = static_cast<double>(one.share.bytes) / static_cast<double>(std::max<int64_t>(1, most_bytes));
-  row.set("percent", absl::StrFormat("%.1f", 100 * part));
-  return row;
+  const auto bytes = static_cast<double>(one.share.bytes);
+  const double part = bytes / static_cast<double>(std::max<int64_t>(1, most_bytes));
+  return object{{"version", VersionText(one.version)},
+                {"samples", HumanCount(one.share.samples)},
+                {"rows", HumanCount(one.share.rows)},
+                {"bytes", HumanBytes(bytes)},
+                {"percent", absl::StrFormat("%.1f", 100 * part)}};
 }
 
 list RunGroups(const std::vector<Share>& shares) {
@@ -368,16 +364,14 @@ std::string Streams(const Series& counters) {
 list Troubles(const std::vector<CallTrouble>& troubles, std::chrono::system_clock::time_point now) {
   list rows;
   for (const CallTrouble& trouble : troubles) {
-    data row;
-    row.set("ago", HumanDuration(std::chrono::duration_cast<milliseconds>(now - trouble.last)));
-    row.set("time", Timestamp(trouble.last));
-    row.set("method", trouble.method);
-    row.set("code", trouble.code);
-    row.set("reason", trouble.reason);
-    row.set("field", trouble.field.empty() ? data(false) : data(trouble.field));
-    row.set("count", HumanCount(trouble.count));
-    row.set("failed", trouble.failed);
-    rows.push_back(row);
+    rows.push_back(object{{"ago", HumanDuration(std::chrono::duration_cast<milliseconds>(now - trouble.last))},
+                          {"time", Timestamp(trouble.last)},
+                          {"method", trouble.method},
+                          {"code", trouble.code},
+                          {"reason", trouble.reason},
+                          {"field", trouble.field.empty() ? data(false) : data(trouble.field)},
+                          {"count", HumanCount(trouble.count)},
+                          {"failed", trouble.failed}});
   }
   return rows;
 }
