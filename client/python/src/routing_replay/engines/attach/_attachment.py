@@ -358,10 +358,8 @@ def size_of(value: Any) -> int:
     items."""
     if isinstance(value, (str, bytes)):
         return len(value)
-    if isinstance(value, Mapping):
-        return sum(map(size_of, value.values()))
-    if isinstance(value, tuple):
-        return sum(map(size_of, value))
+    if isinstance(value, (Mapping, tuple)):
+        return sum(map(size_of, value.values() if isinstance(value, Mapping) else value))
     if isinstance(value, list):
         return len(value) * size_of(value[0]) if value else 0
     return 0 if value is None else int(getattr(value, "nbytes", 8))

@@ -212,9 +212,7 @@ class HandOver:
         self._troubles[sample] = self._troubles.get(sample, (error, False))[0], False
 
     def flush(self, timeout: float) -> None:
-        """Waits until everything so far is acknowledged; raises the first error since the last flush, which names every
-        sample that failed. After `timeout` seconds raises DeadlineExceededError; then the next flush reports the
-        failures."""
+        """See `Attachment.flush`."""
         deadline = time.monotonic() + timeout
         with self._changed:
             last = self._queued
@@ -237,8 +235,7 @@ class HandOver:
             raise rejected
 
     def settle_sample(self, sample: str, deadline: float) -> RoutingReplayError | None:
-        """Waits until all jobs of a sample have reached the appender's queue, and returns the error of a job that did
-        not."""
+        """See `Run.add_source`."""
         with self._changed:
             if not self._changed.wait_for(lambda: sample not in self._unsettled, _left(deadline)):
                 raise DeadlineExceededError("rows of the sample still wait for their turn", sample=sample)
@@ -248,8 +245,7 @@ class HandOver:
             return error
 
     def metrics(self) -> dict[str, int]:
-        """The appender's metrics; the counters handed_over, rejected and dropped, which count appends; and the gauge
-        waiting_bytes: bytes that wait for the thread."""
+        """See `Attachment.metrics`. handed_over, rejected and dropped count appends."""
         with self._changed:
             return {**self.appender.metrics(), **self._counts, "waiting_bytes": self._queued_bytes}
 
@@ -273,9 +269,8 @@ def _left(deadline: float) -> float:
 
 
 _open: weakref.WeakSet[HandOver] = weakref.WeakSet()
-os.register_at_fork(
-    after_in_child=_open.clear
-)  # Engines do not work in a forked child, so waiting jobs belong to the parent.
+# Engines do not work in a forked child, so waiting jobs belong to the parent.
+os.register_at_fork(after_in_child=_open.clear)
 
 
 def _at_exit() -> None:
