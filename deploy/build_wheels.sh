@@ -59,8 +59,8 @@ describe() {
   local package=$1 open=$work/open/$1-$version
   shift
   command wheel unpack --dest "$work/open" "$work/repaired/$package"-*.whl
-  deploy/notices.py write --name "${package//_/-}" --version "$version" --build "$build" --contains "$open/$package.libs" \
-    --out "$open/notices" "$@"
+  deploy/notices.py write --name "${package//_/-}" --version "$version" --build "$build" \
+    --contains "$open/$package.libs" --out "$open/notices" "$@"
   mkdir -p "$open/$package-$version.dist-info/sboms"
   mv "$open/notices/THIRD_PARTY_NOTICES" "$open/$package-$version.dist-info/licenses"
   mv "$open/notices/sbom.spdx.json" "$open/$package-$version.dist-info/sboms"
