@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "server/store/redis/client/redis_cluster.h"
-#include "server/store/redis/client/redis_endpoint.h"
 #include "server/store/redis/client/redis_protocol.h"
 #include "tests/fuzz/smoke.h"
 

@@ -130,7 +130,7 @@ absl::StatusOr<std::unique_ptr<RedisProcess>> RedisProcess::StartReplica() const
 
 absl::StatusOr<RedisReply> RedisProcess::Ask(const RedisCommand& command) const {
   const RedisWait wait{.deadline = Clock::Real().Now() + kAskTimeout};
-  const auto connection = RedisConnection::Open(address(), endpoint_, tls_.get(), wait);
+  const auto connection = RedisConnection::Open(address(), endpoint_, tls_, wait);
   if (!connection.ok()) return connection.status();
   auto replies = (*connection)->Exchange(absl::MakeConstSpan(&command, 1), wait);
   if (!replies.ok()) return replies.status();

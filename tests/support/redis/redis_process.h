@@ -64,7 +64,7 @@ class RedisProcess {
   const std::vector<std::string> settings_;
   RedisEndpoint endpoint_;
   const ScratchDirectory directory_;
-  std::shared_ptr<SSL_CTX> tls_;
+  TlsContext tls_;
   std::unique_ptr<Process> process_;
 };
 

@@ -10,7 +10,7 @@
 
 #include "proto/wire/mutex.h"
 #include "server/store/redis/client/redis_connection.h"
-#include "server/store/redis/client/redis_endpoint.h"
+#include "server/store/redis/client/redis_protocol.h"
 
 namespace routing_replay::testing {
 

@@ -18,20 +18,12 @@ namespace {
 
 using Type = RedisReply::Type;
 
-constexpr std::array<uint16_t, 256> MakeCrcTable() {
-  std::array<uint16_t, 256> table{};
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    unsigned crc = byte << 8;
-    for (int bit = 0; bit < 8; ++bit) crc = (crc & 0x8000) != 0 ? crc << 1 ^ 0x1021 : crc << 1;
-    table[byte] = static_cast<uint16_t>(crc);
-  }
-  return table;
-}
-constexpr std::array<uint16_t, 256> kCrcTable = MakeCrcTable();
-
 uint16_t Crc16(absl::string_view text) {
   unsigned crc = 0;
-  for (const char c : text) crc = (crc << 8 ^ kCrcTable[(crc >> 8 ^ static_cast<uint8_t>(c)) & 0xff]) & 0xffff;
+  for (const char c : text) {
+    crc ^= static_cast<unsigned>(static_cast<uint8_t>(c)) << 8;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc & 0x8000) != 0 ? crc << 1 ^ 0x1021 : crc << 1;
+  }
   return static_cast<uint16_t>(crc);
 }
 
@@ -64,7 +56,7 @@ class Cluster final : public RedisCluster {
   };
 
   // `tls` is null for plaintext. Has no map before the first Refresh.
-  Cluster(const RedisEndpoint& endpoint, const RedisClusterOptions& options, std::shared_ptr<SSL_CTX> tls)
+  Cluster(const RedisEndpoint& endpoint, const RedisClusterOptions& options, TlsContext tls)
       : endpoint_(endpoint), options_(options), tls_(std::move(tls)) {}
 
   std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests, Clock::Time deadline) override;
@@ -107,7 +99,7 @@ class Cluster final : public RedisCluster {
 
   const RedisEndpoint endpoint_;
   const RedisClusterOptions options_;
-  const std::shared_ptr<SSL_CTX> tls_;
+  const TlsContext tls_;
   WakeEvent abandoned_;
   Mutex refreshing_;  // Held by the caller that asks; taken before mutex_.
   mutable Mutex mutex_;
@@ -129,7 +121,7 @@ absl::StatusOr<Cluster::Lease> Cluster::Take(const RedisAddress& server, Clock::
   }
   if (connection == nullptr || !connection->CheckIdle()) {
     const Clock::Time in_time = DeadlineAfter(Clock::Real().Now(), options_.connect_timeout);
-    auto opened = RedisConnection::Open(server, endpoint_, tls_.get(), WaitUntil(std::min(deadline, in_time)));
+    auto opened = RedisConnection::Open(server, endpoint_, tls_, WaitUntil(std::min(deadline, in_time)));
     // The attempt has its own time limit, `in_time`. If that ends first, the server does not answer (UNAVAILABLE), and
     // the caller still has time to try another one. DEADLINE_EXCEEDED is kept for the caller's deadline.
     if (absl::IsDeadlineExceeded(opened.status()) && in_time < deadline) {
@@ -496,7 +488,7 @@ std::vector<RedisAddress> SlotMap::Masters() const {
 absl::StatusOr<std::unique_ptr<RedisCluster>> RedisCluster::Connect(const RedisEndpoint& endpoint,
                                                                     const RedisClusterOptions& options,
                                                                     Clock::Time deadline) {
-  RR_ASSIGN_OR_RETURN(std::shared_ptr<SSL_CTX> tls, endpoint.tls ? NewRedisTls(endpoint) : nullptr);
+  RR_ASSIGN_OR_RETURN(TlsContext tls, endpoint.tls ? NewRedisTls(endpoint) : nullptr);
   auto cluster = std::make_unique<Cluster>(endpoint, options, std::move(tls));
   RR_RETURN_IF_ERROR(cluster->Refresh(0, deadline));
   return cluster;

@@ -20,7 +20,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "proto/wire/clock.h"
-#include "server/store/redis/client/redis_endpoint.h"
 #include "server/store/redis/client/redis_protocol.h"
 
 namespace routing_replay::server {

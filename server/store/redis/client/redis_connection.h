@@ -3,10 +3,8 @@
 #define SERVER_STORE_REDIS_CLIENT_REDIS_CONNECTION_H_
 
 #include <netdb.h>
-#include <openssl/ssl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <memory>
@@ -17,7 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "proto/wire/clock.h"
-#include "server/store/redis/client/redis_endpoint.h"
+#include "proto/wire/tls/tls_stream.h"
 #include "server/store/redis/client/redis_protocol.h"
 
 namespace routing_replay::server {
@@ -57,47 +55,12 @@ absl::Status WaitForSockets(absl::Span<pollfd> sockets, const RedisWait& wait);
 // failed; DEADLINE_EXCEEDED, CANCELLED.
 absl::StatusOr<int> ConnectInTurn(const addrinfo* first, const RedisWait& wait);
 
-// Makes the TLS settings of an endpoint: trusted authorities and the client's certificate. Requires TLS 1.2 or newer. A
-// server's certificate must be signed by the CA and contain the host to which the client connects, as a name or an
-// address. So if cluster nodes announce their addresses, their certificates must contain these; with
-// cluster-preferred-endpoint-type hostname they announce names instead. After this call the process ignores SIGPIPE,
-// because OpenSSL may write to a closed socket. INVALID_ARGUMENT (kField: ca_file, cert_file, key_file).
-absl::StatusOr<std::shared_ptr<SSL_CTX>> NewRedisTls(const RedisEndpoint& endpoint);
-
-// A connected socket, plain or with TLS. The destructor closes it. Not thread-safe.
-class RedisSocket {
- public:
-  // Tries every address of the host in turn; TLS if `tls` is not null. Resolving a name may exceed the deadline.
-  // UNAVAILABLE: no address answers; FAILED_PRECONDITION: a certificate that is not trusted; DEADLINE_EXCEEDED,
-  // CANCELLED.
-  static absl::StatusOr<std::unique_ptr<RedisSocket>> Connect(const RedisAddress& address, SSL_CTX* tls,
-                                                              const RedisWait& wait);
-  ~RedisSocket();
-  RedisSocket(const RedisSocket&) = delete;
-  RedisSocket& operator=(const RedisSocket&) = delete;
-
-  // Returns the bytes moved without waiting; 0: none now. UNAVAILABLE: the connection is closed. Spans must not be
-  // empty.
-  absl::StatusOr<size_t> Read(absl::Span<char> into);
-  // A later call must begin with the bytes that this one did not write.
-  absl::StatusOr<size_t> Write(absl::Span<const iovec> pieces);
-  // After a Read that did not fill its buffer: true if the next Read may return bytes without a poll. TLS may have read
-  // more from the socket than it returned.
-  bool may_hold_more() const { return ssl_ != nullptr; }
-  // True if the next Read returns bytes that a poll does not see: do not poll then, it could wait for bytes that are
-  // already here.
-  bool holds_bytes() const { return ssl_ != nullptr && SSL_pending(ssl_) > 0; }
-  // For poll: wait for bytes to read and, with `to_write`, for room to write.
-  pollfd PollFor(bool to_write) const { return {fd_, static_cast<short>(POLLIN | (to_write ? POLLOUT : 0)), 0}; }
-
- private:
-  explicit RedisSocket(int fd) : fd_(fd) {}
-  absl::Status Shake(SSL_CTX* tls, const RedisAddress& address, const RedisWait& wait);
-  absl::StatusOr<size_t> TlsResult(int result);
-
-  const int fd_;
-  SSL* ssl_ = nullptr;  // Owned, or null without TLS.
-};
+// The TLS settings of an endpoint: trusted authorities and the client's certificate. A server's certificate must be
+// signed by one of these and contain the host to which the client connects, as a name or an address. So if cluster
+// nodes announce their addresses, their certificates must contain these; with cluster-preferred-endpoint-type hostname
+// they announce names instead. INVALID_ARGUMENT (kField: ca_file, cert_file, key_file, or
+// rediss if the contents of one of them cannot be used).
+absl::StatusOr<TlsContext> NewRedisTls(const RedisEndpoint& endpoint);
 
 class RedisConnection;
 
@@ -127,12 +90,13 @@ void RunRedisExchanges(absl::Span<RedisExchange> exchanges, Clock::Duration resp
 // reply is never matched with the wrong command. Thread-compatible.
 class RedisConnection {
  public:
-  // Connects and sends HELLO 2, with user and password if the endpoint has them. `tls` (null: none) must outlive the
-  // connection. UNAVAILABLE (also for a server without a free connection, or in protected mode), DEADLINE_EXCEEDED,
-  // CANCELLED; PERMISSION_DENIED: the login failed; FAILED_PRECONDITION: the certificate is not trusted, or the server
-  // does not know HELLO. No error repeats the server's text about a login.
+  // Connects and sends HELLO 2, with user and password if the endpoint has them. Tries every address of the host in
+  // turn; resolving a name may exceed the deadline. `tls`: null for plain TCP. UNAVAILABLE (also for a server without a
+  // free connection, or in protected mode), DEADLINE_EXCEEDED, CANCELLED; PERMISSION_DENIED: the login failed;
+  // FAILED_PRECONDITION: the certificate is not trusted, or the server does not know HELLO. No error repeats the
+  // server's text about a login.
   static absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const RedisAddress& address,
-                                                               const RedisEndpoint& endpoint, SSL_CTX* tls,
+                                                               const RedisEndpoint& endpoint, const TlsContext& tls,
                                                                const RedisWait& wait);
 
   const RedisAddress& address() const { return address_; }
@@ -145,8 +109,7 @@ class RedisConnection {
 
  private:
   friend void RunRedisExchanges(absl::Span<RedisExchange>, Clock::Duration, const RedisWait&);
-  RedisConnection(RedisAddress address, std::unique_ptr<RedisSocket> socket)
-      : address_(std::move(address)), socket_(std::move(socket)) {}
+  RedisConnection(const RedisAddress& address, const TlsContext& tls, int fd);
   absl::Status Login(const RedisEndpoint& endpoint, const RedisWait& wait);
   // Adds the exchange's commands to the queue.
   void Push(const RedisExchange& exchange);
@@ -154,9 +117,12 @@ class RedisConnection {
   bool Move(RedisExchange& exchange);
   absl::Status Write(RedisExchange& exchange, bool& moved);
   absl::Status Read(RedisExchange& exchange, bool& moved);
+  // For poll: wait for bytes to read and, if commands are queued, for room to write.
+  pollfd WaitsFor() const;
 
   const RedisAddress address_;
-  const std::unique_ptr<RedisSocket> socket_;
+  std::unique_ptr<ByteStream> stream_;
+  const TlsStream* tls_ = nullptr;  // stream_, if it is one.
   RedisReplyParser parser_;
   RedisCommandQueue queue_;
   size_t due_ = 0;  // Replies still expected for commands in the queue.

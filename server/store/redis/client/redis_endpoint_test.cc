@@ -1,4 +1,4 @@
-#include "server/store/redis/client/redis_endpoint.h"
+#include "server/store/redis/client/redis_protocol.h"
 
 #include <unistd.h>
 

@@ -1,10 +1,12 @@
-// The Redis protocol (RESP2): commands and their encoding, replies and their parser, and the meaning of error replies.
+// The words of a Redis client: the URL of a deployment; of the protocol (RESP2) commands and their encoding, replies
+// and their parser, and the meaning of error replies.
 #ifndef SERVER_STORE_REDIS_CLIENT_REDIS_PROTOCOL_H_
 #define SERVER_STORE_REDIS_CLIENT_REDIS_PROTOCOL_H_
 
 #include <sys/uio.h>
 
 #include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -17,15 +19,51 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "server/store/redis/client/redis_endpoint.h"
 
 namespace routing_replay::server {
 
 constexpr int kRedisSlots = 16384;
 constexpr size_t kMaxRedisReply = size_t{256} << 20;  // Limit for the reply to one command.
 
-// Digits and nothing else, without a leading zero: absl::SimpleAtoi also takes signs and white space.
-std::optional<int64_t> ParseDecimal(absl::string_view text);
+struct RedisAddress {
+  std::string host;  // A name, an IPv4 or an IPv6 address without brackets.
+  uint16_t port = 0;
+
+  std::string ToString() const;  // host:port or [v6]:port.
+  friend auto operator<=>(const RedisAddress&, const RedisAddress&) = default;
+};
+
+// Where a Redis or Valkey deployment is and how to log in.
+//
+//   redis://[user@]host:port[,host:port…][/0][?option=value&…]     plain TCP
+//   rediss://…                                                     TLS
+//
+// Options: prefix (of all keys of this deployment; same characters as ids); password_file; with rediss also ca_file
+// (default: the system's authorities), cert_file and key_file (a client certificate). A port defaults to 6379; IPv6
+// addresses are in brackets. The hosts are those of one cluster, any of which may be down, or a single server. A
+// password in the URL is rejected: every user of the machine can see command lines.
+struct RedisEndpoint {
+  std::vector<RedisAddress> seeds;  // Not empty.
+  bool tls = false;
+  std::string prefix;         // Empty: the store's own.
+  std::string user;           // ACL user; empty: "default".
+  std::string password_file;  // Empty: no password.
+  std::string ca_file;
+  std::string cert_file;
+  std::string key_file;
+};
+
+// INVALID_ARGUMENT (kField), "redis store: FIELD: WHAT".
+absl::Status InvalidEndpoint(absl::string_view field, absl::string_view what);
+
+// INVALID_ARGUMENT (kField: scheme, host, port, user, password, database, or the option's name). Messages never repeat
+// the text before an @. Reads no file.
+absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(absl::string_view url);
+
+// The password, read again at each call so that a rotated one is found; one line break at its end is dropped. Empty if
+// the endpoint has no password_file. PERMISSION_DENIED (kField: password_file) if the file cannot be read, is empty or
+// above 4 KiB.
+absl::StatusOr<std::string> ReadRedisPassword(const RedisEndpoint& endpoint);
 
 // A command and its arguments, each of any bytes. Borrowed values are not copied before they reach the socket.
 //
