@@ -15,6 +15,10 @@ constexpr int64_t kSampleOverhead = 1024;
 // Memory of one provenance entry with the longest label and engine.
 constexpr int64_t kProvenanceBytes = sizeof(Provenance) + 256;
 
+bool SameOrigin(const Provenance& a, const Provenance& b) {
+  return a.weight_version == b.weight_version && a.weight_label == b.weight_label && a.engine == b.engine;
+}
+
 absl::Status OtherTokens(int64_t window, int64_t row, absl::string_view what) {
   ErrorDetail detail{.reason = Reason::kOtherTokens, .field = "append.token_ids"};
   detail.row = row;
@@ -87,10 +91,9 @@ absl::Status CheckGap(const SampleContent& content, const AppendHeader& header) 
 
 absl::Status CheckSealLength(const AppendHeader& header, int64_t rows_after) {
   if (!header.seal_num_tokens || *header.seal_num_tokens - 1 == rows_after) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kInvalidArgument,
-                   absl::StrCat("append.seal_num_tokens: ", *header.seal_num_tokens, " tokens need ",
-                                *header.seal_num_tokens - 1, " rows, but ", rows_after, " would be committed"),
-                   {.reason = Reason::kRowCount, .field = "append.seal_num_tokens"});
+  return Invalid(Reason::kRowCount, "append.seal_num_tokens",
+                 absl::StrCat(*header.seal_num_tokens, " tokens need ", *header.seal_num_tokens - 1, " rows, but ",
+                              rows_after, " would be committed"));
 }
 
 // Rejects an append that would make the sample's list of unrecorded ranges or of provenance too long. The lists are
@@ -117,10 +120,6 @@ absl::Status CheckLists(const SampleContent& content, const AppendHeader& header
 }
 
 }  // namespace
-
-bool SameOrigin(const Provenance& a, const Provenance& b) {
-  return a.weight_version == b.weight_version && a.weight_label == b.weight_label && a.engine == b.engine;
-}
 
 void AppendProvenance(std::vector<Provenance>& list, Provenance next) {
   if (next.rows.empty()) return;
@@ -149,32 +148,18 @@ std::vector<WeightSpan> WeightSpansOf(const std::vector<Provenance>& list) {
   return spans;
 }
 
-int64_t SampleContent::AppendBytes(int64_t windows, size_t ranges) {
-  const SampleContent nothing{TokenChecks(/*block_rows=*/1)};
+int64_t SampleFacts::AppendBytes(int64_t windows, size_t ranges) {
+  const SampleFacts nothing{TokenChecks(/*block_rows=*/1)};
   return kSampleOverhead + nothing.growth_bytes(windows, ranges);
 }
 
-int64_t SampleContent::growth_bytes(int64_t end, size_t ranges) const {
+int64_t SampleFacts::growth_bytes(int64_t end, size_t ranges) const {
   return kProvenanceBytes + static_cast<int64_t>(ranges * sizeof(RowRange)) + tokens.growth_bytes(end);
 }
 
-int64_t SampleContent::metadata_bytes() const {
+int64_t SampleFacts::metadata_bytes() const {
   return kSampleOverhead + static_cast<int64_t>(provenance.size()) * kProvenanceBytes +
          static_cast<int64_t>(unrecorded.size() * sizeof(RowRange)) + tokens.memory_bytes();
-}
-
-SampleContent SampleContent::WithoutPieces() const {
-  SampleContent copy(tokens);
-  copy.revision = revision;
-  copy.content_id = content_id;
-  copy.restart_nonce = restart_nonce;
-  copy.prefix = prefix;
-  copy.group = group;
-  copy.engine = engine;
-  copy.num_tokens = num_tokens;
-  copy.unrecorded = unrecorded;
-  copy.provenance = provenance;
-  return copy;
 }
 
 std::vector<RowPiece> SampleContent::Truncate(int64_t rows) {
@@ -324,9 +309,7 @@ absl::Status CheckSeal(const SampleContent& content, int64_t num_tokens, int64_t
                      {.reason = Reason::kSealed});
   }
   if (num_tokens < 1 || num_tokens - 1 < rows) {
-    return MakeError(absl::StatusCode::kInvalidArgument,
-                     absl::StrCat("num_tokens: ", num_tokens, ", but ", rows, " rows are committed"),
-                     {.reason = Reason::kRowCount, .field = "num_tokens"});
+    return Invalid(Reason::kRowCount, "num_tokens", absl::StrCat(num_tokens, ", but ", rows, " rows are committed"));
   }
   if (num_tokens - 1 > rows) {
     ErrorDetail detail{.reason = Reason::kNotCommitted, .field = "num_tokens"};
@@ -347,10 +330,7 @@ absl::Status CheckTruncate(const SampleContent& content, int64_t rows, std::opti
   if (expected_revision) {
     RR_RETURN_IF_ERROR(CheckRevision(content, *expected_revision));
   }
-  if (rows < 0) {
-    return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("rows: must be at least 0, got ", rows),
-                     {.reason = Reason::kField, .field = "rows"});
-  }
+  if (rows < 0) return Invalid("rows", absl::StrCat("must be at least 0, got ", rows));
   if (rows > content.rows()) {
     return MakeError(absl::StatusCode::kOutOfRange,
                      absl::StrCat("rows: ", rows, " are more than the ", content.rows(), " committed ones"),

@@ -34,11 +34,8 @@ namespace routing_replay::server {
 
 // Provenance is a list that covers [0, committed rows); neighbours differ.
 
-// True if the two differ at most in rows and appends.
-bool SameOrigin(const Provenance& a, const Provenance& b);
-
-// Adds `next`, which starts where the list ends. If the last entry has the same origin, that entry grows instead, and
-// its appends are added up. No effect if empty.
+// Adds `next`, which starts where the list ends. If the last entry differs from it only in rows and appends, that entry
+// grows instead, and its appends are added up. No effect if empty.
 void AppendProvenance(std::vector<Provenance>& list, Provenance next);
 
 // Keeps rows [0, rows). The count of appends does not change.
@@ -47,10 +44,10 @@ void TruncateProvenance(std::vector<Provenance>& list, int64_t rows);
 // The weight spans of the same rows.
 std::vector<WeightSpan> WeightSpansOf(const std::vector<Provenance>& list);
 
-// Move-only. Not thread-safe.
-struct SampleContent {
+// A content without its pieces.
+struct SampleFacts {
   // `checks`: those of a new sample, which has no rows, or those of the sample that this content continues.
-  explicit SampleContent(TokenChecks checks) : tokens(std::move(checks)) {}
+  explicit SampleFacts(TokenChecks checks) : tokens(std::move(checks)) {}
 
   int64_t revision = 0;
   uint64_t content_id = 0;
@@ -62,19 +59,25 @@ struct SampleContent {
   std::vector<RowRange> unrecorded;  // Normal list.
   std::vector<Provenance> provenance;
   TokenChecks tokens;  // tokens.rows() is the committed row count.
-  RowPieces pieces;
 
   int64_t rows() const { return tokens.rows(); }
   bool sealed() const { return num_tokens.has_value(); }
-  // Memory of the lists, without the pieces.
+  // Memory of the lists.
   int64_t metadata_bytes() const;
-  // Upper bound for a sample made by one append of `rows` rows with `ranges` unrecorded ranges, without the pieces.
-  static int64_t AppendBytes(int64_t rows, size_t ranges);
+  // Upper bound for a sample made by one append over `windows` windows with `ranges` unrecorded ranges.
+  static int64_t AppendBytes(int64_t windows, size_t ranges);
   // Upper bound for the growth by one append that ends at row `end` and has `ranges` unrecorded ranges.
   int64_t growth_bytes(int64_t end, size_t ranges) const;
+};
 
-  // A copy without the pieces.
-  SampleContent WithoutPieces() const;
+// Move-only. Not thread-safe.
+struct SampleContent : SampleFacts {
+  explicit SampleContent(TokenChecks checks) : SampleFacts(std::move(checks)) {}
+  explicit SampleContent(SampleFacts facts) : SampleFacts(std::move(facts)) {}
+
+  RowPieces pieces;
+
+  SampleContent WithoutPieces() const { return SampleContent(SampleFacts(*this)); }
   // Keeps rows [0, rows), unsealed. Returns the removed pieces.
   std::vector<RowPiece> Truncate(int64_t rows);
   // The content of a new sample that begins with rows [0, rows) of this one: their blocks, token checks,

@@ -11,11 +11,6 @@
 namespace routing_replay::server {
 namespace {
 
-absl::Status BadOption(absl::string_view field, absl::string_view why) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", why),
-                   {.reason = Reason::kField, .field = std::string(field)});
-}
-
 absl::Status Mismatch(absl::string_view field, absl::string_view why) {
   return MakeError(absl::StatusCode::kFailedPrecondition, why,
                    {.reason = Reason::kGeometryMismatch, .field = std::string(field)});
@@ -79,11 +74,11 @@ constexpr int64_t kPageBytes = 1 << 20;
 absl::Status CheckRunOptions(const RunOptions& options) {
   const int32_t rows = options.block_rows;
   if (rows < kMinBlockRows || rows > kMaxBlockRows || (rows & (rows - 1)) != 0) {
-    return BadOption("options.block_rows",
-                     absl::StrCat("must be a power of two in [", kMinBlockRows, ", ", kMaxBlockRows, "], got ", rows));
+    return Invalid("options.block_rows",
+                   absl::StrCat("must be a power of two in [", kMinBlockRows, ", ", kMaxBlockRows, "], got ", rows));
   }
   if (options.ttl <= Clock::Duration::zero() || options.ttl > kMaxTtl) {
-    return BadOption("options.ttl_ms", "must be above 0 and at most 30 days");
+    return Invalid("options.ttl_ms", "must be above 0 and at most 30 days");
   }
   return absl::OkStatus();
 }
@@ -93,10 +88,10 @@ absl::StatusOr<RunOptions> OptionsInForce(const std::optional<RunOptions>& asked
   RunOptions options = asked.value_or(defaults);
   if (!options.durability) options.durability = levels.by_default;
   if (*options.durability > levels.best) {
-    return BadOption("options.durability",
-                     absl::StrCat(DurabilityName(*options.durability),
-                                  " is not possible with this server's store; its highest durability is ",
-                                  DurabilityName(levels.best)));
+    return Invalid("options.durability",
+                   absl::StrCat(DurabilityName(*options.durability),
+                                " is not possible with this server's store; its highest durability is ",
+                                DurabilityName(levels.best)));
   }
   return options;
 }
@@ -132,10 +127,7 @@ absl::Status CheckAppend(const AppendHeader& header, absl::Span<const Block> blo
 }
 
 absl::StatusOr<size_t> PageLimit(int32_t page_size) {
-  if (page_size < 0) {
-    return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("page_size: must be at least 0, got ", page_size),
-                     {.reason = Reason::kField, .field = "page_size"});
-  }
+  if (page_size < 0) return Invalid("page_size", absl::StrCat("must be at least 0, got ", page_size));
   return static_cast<size_t>(page_size == 0 ? kDefaultPageSize : std::min(page_size, kMaxPageSize));
 }
 

@@ -65,7 +65,11 @@ class MemoryRun {
   ReleaseResult Drop();
 
  private:
+  int64_t HandleOf(const SampleRef& ref) const { return ref.sample.empty() ? ref.handle : handle_of_(ref.sample); }
   ParentRows FindParent(const AppendHeader& header) const;
+  // Calls `look` for the producer's samples with ids after `after`, by id, until it returns false or an error.
+  absl::Status ForEachAfter(Producer producer, std::string after,
+                            const std::function<absl::StatusOr<bool>(MemorySample&)>& look) const;
   // Ends the sample if it is alive and was not used after `unused_since`.
   absl::Status RemoveOne(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result);
 
@@ -91,10 +95,10 @@ RunState MemoryRun::State() const {
 absl::Status MemoryRun::Adopt(KeptSample kept) {
   // The last use may have been written up to a TTL late, or not at all, so the sample gets one more TTL.
   const Clock::Duration idle = std::max(kept.idle - info().options.ttl, Clock::Duration::zero());
-  absl::StatusOr<std::shared_ptr<MemorySample>> sample =
-      index_.FindOrInsert(handle_of_(kept.sample), kept.sample, kept.producer, context_->clock.Now() - idle);
-  if (!sample.ok()) return sample.status();
-  return (*sample)->Adopt(std::move(kept.content));
+  RR_ASSIGN_OR_RETURN(
+      const std::shared_ptr<MemorySample> sample,
+      index_.FindOrInsert(handle_of_(kept.sample), kept.sample, kept.producer, context_->clock.Now() - idle));
+  return sample->Adopt(std::move(kept.content));
 }
 
 int64_t MemoryRun::RoomFor(const AppendCommand& command) const {
@@ -112,15 +116,15 @@ absl::StatusOr<AppendAck> MemoryRun::Append(AppendCommand command) {
   const int64_t handle = handle_of_(command.header.sample);
   ParentRows parent = FindParent(command.header);
   for (;;) {
-    absl::StatusOr<std::shared_ptr<MemorySample>> sample =
-        index_.FindOrInsert(handle, command.header.sample, command.header.producer, context_->clock.Now());
-    if (!sample.ok()) return sample.status();
-    std::optional<absl::StatusOr<AppendAck>> ack = (*sample)->Append(command, parent);
+    RR_ASSIGN_OR_RETURN(
+        const std::shared_ptr<MemorySample> sample,
+        index_.FindOrInsert(handle, command.header.sample, command.header.producer, context_->clock.Now()));
+    std::optional<absl::StatusOr<AppendAck>> ack = sample->Append(command, parent);
     if (!ack) {
       std::this_thread::yield();  // Wait until the thread that removed the sample has taken it out of the index.
       continue;
     }
-    if (!ack->ok() && (*sample)->RemoveUnborn()) index_.Remove(**sample);
+    if (!ack->ok() && sample->RemoveUnborn()) index_.Remove(*sample);
     return *std::move(ack);
   }
 }
@@ -133,8 +137,7 @@ ParentRows MemoryRun::FindParent(const AppendHeader& header) const {
 }
 
 absl::StatusOr<std::shared_ptr<MemorySample>> MemoryRun::Find(Producer producer, const SampleRef& ref) const {
-  const int64_t handle = ref.sample.empty() ? ref.handle : handle_of_(ref.sample);
-  std::shared_ptr<MemorySample> sample = index_.Find(handle, ref.sample, producer);
+  std::shared_ptr<MemorySample> sample = index_.Find(HandleOf(ref), ref.sample, producer);
   if (sample != nullptr) return sample;
   return NoSampleError(ref.sample.empty() ? absl::StrCat("handle ", ref.handle) : ref.sample);
 }
@@ -143,15 +146,23 @@ absl::StatusOr<ListPage> MemoryRun::List(Producer producer, std::optional<GroupR
                                          absl::string_view page_token) const {
   RR_ASSIGN_OR_RETURN(const size_t limit, PageLimit(page_size));
   PageBuilder page(limit);
-  std::string after(page_token);
+  RR_RETURN_IF_ERROR(ForEachAfter(producer, std::string(page_token), [&](const MemorySample& sample) {
+    absl::StatusOr<SampleState> state = sample.Stat();
+    if (!state.ok() || (groups && !groups->contains(state->group))) return true;
+    return page.Add(*std::move(state));
+  }));
+  return page.Take();
+}
+
+absl::Status MemoryRun::ForEachAfter(Producer producer, std::string after,
+                                     const std::function<absl::StatusOr<bool>(MemorySample&)>& look) const {
   for (;;) {
     const std::vector<std::shared_ptr<MemorySample>> batch = index_.After(producer, after, kScanBatch);
     for (const std::shared_ptr<MemorySample>& sample : batch) {
-      absl::StatusOr<SampleState> state = sample->Stat();
-      if (!state.ok() || (groups && !groups->contains(state->group))) continue;
-      if (!page.Add(*std::move(state))) return page.Take();
+      RR_ASSIGN_OR_RETURN(const bool more, look(*sample));
+      if (!more) return absl::OkStatus();
     }
-    if (batch.size() < kScanBatch) return page.Take();
+    if (batch.size() < kScanBatch) return absl::OkStatus();
     after = batch.back()->id();
   }
 }
@@ -184,25 +195,19 @@ absl::StatusOr<ReleaseResult> MemoryRun::ReleaseGroups(std::optional<Producer> p
   ReleaseResult result;
   for (Producer p : kProducers) {
     if (producer && *producer != p) continue;
-    std::string after;
-    for (;;) {
-      const std::vector<std::shared_ptr<MemorySample>> batch = index_.After(p, after, kScanBatch);
-      for (const std::shared_ptr<MemorySample>& sample : batch) {
-        const std::optional<int64_t> group = sample->group();
-        if (!group || !groups.contains(*group)) continue;
-        RR_RETURN_IF_ERROR(RemoveOne(*sample, Clock::Time::max(), result));
-      }
-      if (batch.size() < kScanBatch) break;
-      after = batch.back()->id();
-    }
+    RR_RETURN_IF_ERROR(ForEachAfter(p, "", [&](MemorySample& sample) -> absl::StatusOr<bool> {
+      const std::optional<int64_t> group = sample.group();
+      if (!group || !groups.contains(*group)) return true;
+      RR_RETURN_IF_ERROR(RemoveOne(sample, Clock::Time::max(), result));
+      return true;
+    }));
   }
   return result;
 }
 
 std::unique_ptr<Store::Watch> MemoryRun::WatchSample(Producer producer, const SampleRef& ref,
                                                      std::function<void()> changed) {
-  const int64_t handle = ref.sample.empty() ? ref.handle : handle_of_(ref.sample);
-  return context_->watches->Add(handle, producer, std::move(changed));
+  return context_->watches->Add(HandleOf(ref), producer, std::move(changed));
 }
 
 void MemoryRun::Visit(const std::function<void(std::shared_ptr<MemorySample>)>& look) const {
@@ -372,11 +377,9 @@ absl::StatusOr<RunInfo> MemoryStore::OpenRun(absl::string_view run, const Geomet
   MutexLock making(runs_change_);
   if (const auto found = FindRun(run); found.ok()) return join(**found);
   RunInfo info{.run = std::string(run), .geometry = std::make_shared<const Geometry>(*geometry)};
-  const absl::StatusOr<RunOptions> in_force =
-      OptionsInForce(options, {.ttl = options_.default_ttl, .codec = geometry->default_codec()},
-                     keeper_ != nullptr ? keeper_->durability() : DurabilityLevels());
-  if (!in_force.ok()) return in_force.status();
-  info.options = *in_force;
+  RR_ASSIGN_OR_RETURN(info.options,
+                      OptionsInForce(options, {.ttl = options_.default_ttl, .codec = geometry->default_codec()},
+                                     keeper_ != nullptr ? keeper_->durability() : DurabilityLevels()));
   RR_ASSIGN_OR_RETURN(ByteReservation record, ReserveOrMakeRoom(*this, *options_.budget, MemoryRun::RecordBytes(info)));
   RR_ASSIGN_OR_RETURN(std::shared_ptr<BlockHome> home, HomeOf(info));
   const std::shared_ptr<MemoryRun> made = NewRun(info, std::move(home), std::move(record));

@@ -37,10 +37,8 @@ absl::StatusOr<AppendAck> MemorySample::AppendLocked(AppendCommand& command, Par
   const AppendHeader& header = command.header;
   RR_ASSIGN_OR_RETURN(const IncarnationStep step, CheckIncarnation(living(), header));
   if (step != IncarnationStep::kContinue) {
-    absl::StatusOr<SampleContent> incarnation =
-        NewIncarnation(step, living(), header, run_->info.options.block_rows, parent);
-    if (!incarnation.ok()) return incarnation.status();
-    work.incarnation = *std::move(incarnation);
+    RR_ASSIGN_OR_RETURN(work.incarnation,
+                        NewIncarnation(step, living(), header, run_->info.options.block_rows, parent));
   }
   const SampleContent& content = work.incarnation ? *work.incarnation : content_;
   RR_ASSIGN_OR_RETURN(const AppendPlan plan, PlanAppend(run_->info, content, header, command.blocks));
@@ -102,21 +100,27 @@ absl::Status MemorySample::Adopt(SampleContent content) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<SampleState> MemorySample::Seal(int64_t num_tokens, int64_t revision) {
+template <typename... Arguments>
+absl::StatusOr<SampleState> MemorySample::Change(absl::StatusOr<SampleState> (MemorySample::*change)(Work&,
+                                                                                                     Arguments...),
+                                                 Arguments... arguments) {
   Work work;
   absl::StatusOr<SampleState> state;
   {
     MutexLock lock(mutex());
     RR_RETURN_IF_ERROR(CheckAlive());
-    state = SealLocked(num_tokens, revision, work);
+    state = (this->*change)(work, arguments...);
     if (!state.ok()) state = Describe(state.status());
   }
-  if (!state.ok()) return state;
   if (work.changed) Notify();
   return state;
 }
 
-absl::StatusOr<SampleState> MemorySample::SealLocked(int64_t num_tokens, int64_t revision, Work& work) {
+absl::StatusOr<SampleState> MemorySample::Seal(int64_t num_tokens, int64_t revision) {
+  return Change(&MemorySample::SealLocked, num_tokens, revision);
+}
+
+absl::StatusOr<SampleState> MemorySample::SealLocked(Work& work, int64_t num_tokens, int64_t revision) {
   RR_RETURN_IF_ERROR(CheckSeal(content_, num_tokens, revision));
   if (!content_.sealed()) {
     const int64_t rows = content_.rows();
@@ -133,21 +137,11 @@ absl::StatusOr<SampleState> MemorySample::SealLocked(int64_t num_tokens, int64_t
 }
 
 absl::StatusOr<SampleState> MemorySample::Truncate(int64_t rows, std::optional<int64_t> expected_revision) {
-  Work work;
-  absl::StatusOr<SampleState> state;
-  {
-    MutexLock lock(mutex());
-    RR_RETURN_IF_ERROR(CheckAlive());
-    state = TruncateLocked(rows, expected_revision, work);
-    if (!state.ok()) state = Describe(state.status());
-  }
-  if (!state.ok()) return state;
-  Notify();
-  return state;
+  return Change(&MemorySample::TruncateLocked, rows, expected_revision);
 }
 
-absl::StatusOr<SampleState> MemorySample::TruncateLocked(int64_t rows, std::optional<int64_t> expected_revision,
-                                                         Work& work) {
+absl::StatusOr<SampleState> MemorySample::TruncateLocked(Work& work, int64_t rows,
+                                                         std::optional<int64_t> expected_revision) {
   RR_RETURN_IF_ERROR(CheckTruncate(content_, rows, expected_revision));
   work.next = TruncatedContent(content_, rows, run_->content_ids);
   RR_RETURN_IF_ERROR(Write(rows / run_->info.options.block_rows, work));
@@ -157,6 +151,7 @@ absl::StatusOr<SampleState> MemorySample::TruncateLocked(int64_t rows, std::opti
   std::swap(content_, *work.next);
   ChargeMetadata(work.pool);
   CountUsage(+1);
+  work.changed = true;
   Touch();
   return State();
 }
@@ -168,8 +163,7 @@ absl::StatusOr<SampleSnapshot> MemorySample::Snapshot(absl::Span<const RowRange>
   if (admit) {
     size_t pieces = 0;
     for (RowRange range : rows) pieces += content_.pieces.Count(range);
-    absl::Status admitted = admit(SnapshotBytes(content_, pieces));
-    if (!admitted.ok()) return admitted;
+    RR_RETURN_IF_ERROR(admit(SnapshotBytes(content_, pieces)));
   }
   SampleSnapshot snapshot{.state = State(), .tokens = content_.tokens};
   for (RowRange range : rows) {

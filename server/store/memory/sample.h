@@ -142,9 +142,13 @@ class MemorySample final {
 
   bool spillable() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   Remains EndLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
-  absl::StatusOr<SampleState> SealLocked(int64_t num_tokens, int64_t revision, Work& work)
+  // Calls SealLocked or TruncateLocked under the lock, and the watchers after it if that has changed the sample.
+  template <typename... Arguments>
+  absl::StatusOr<SampleState> Change(absl::StatusOr<SampleState> (MemorySample::*change)(Work&, Arguments...),
+                                     Arguments... arguments);
+  absl::StatusOr<SampleState> SealLocked(Work& work, int64_t num_tokens, int64_t revision)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
-  absl::StatusOr<SampleState> TruncateLocked(int64_t rows, std::optional<int64_t> expected_revision, Work& work)
+  absl::StatusOr<SampleState> TruncateLocked(Work& work, int64_t rows, std::optional<int64_t> expected_revision)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
 
   // Makes `pool` hold `bytes`, by reserving the part that it lacks. RESOURCE_EXHAUSTED (kOverBudget) if the budget has
