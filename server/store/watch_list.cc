@@ -62,6 +62,11 @@ std::unique_ptr<Store::Watch> WatchList::Add(int64_t handle, Producer producer, 
   return std::make_unique<Handle>(shared_from_this(), key, std::move(entry));
 }
 
+bool WatchList::Has(int64_t handle, Producer producer) const {
+  MutexLock lock(mutex_);
+  return entries_.contains({handle, producer});
+}
+
 // Reading size_ without the lock misses no relevant watch. A reader registers its watch first and then looks at the
 // sample under the sample's lock. If it looked before this change, its watch was registered before the change took the
 // same lock.

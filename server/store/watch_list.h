@@ -22,6 +22,8 @@ class WatchList : public std::enable_shared_from_this<WatchList> {
   // callback, so a callback must not destroy its own watch.
   std::unique_ptr<Store::Watch> Add(int64_t handle, Producer producer, std::function<void()> changed);
 
+  // True if a watch of the sample has not been called yet.
+  bool Has(int64_t handle, Producer producer) const;
   // Calls and removes the watches of the sample. No lock may be held.
   void Notify(int64_t handle, Producer producer);
   // Calls all watches: the run is gone.
@@ -36,7 +38,7 @@ class WatchList : public std::enable_shared_from_this<WatchList> {
   void Remove(const Key& key, const Entry* entry);
 
   std::atomic<int64_t> size_{0};  // Lets a change without watches return without taking the lock.
-  Mutex mutex_;
+  mutable Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);
 };
 

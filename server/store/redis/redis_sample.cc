@@ -175,7 +175,7 @@ absl::Status RemoveSamples(const std::shared_ptr<RedisContext>& context, RedisRu
       const RedisManifest& one = found[i];
       if (one.exists() ? !one.readable() : !unused && !run.clears) continue;
       if (one.exists() && !batch[i].sample.empty() && batch[i].sample != one.sample) continue;
-      if (!ends(one)) continue;
+      if (ends != nullptr && !ends(one)) continue;
       if (one.exists()) batch[i].sample = one.sample;
       const SampleKeys of(context, run, batch[i]);
       const int p = static_cast<int>(of.producer);
@@ -290,9 +290,7 @@ absl::StatusOr<std::optional<AppendAck>> RedisSample::TryAppend(const AppendComm
       const absl::StatusOr<RedisManifest> from = parent->FindExisting();
       prefix = from.ok() ? TakePrefix(**from->content, *header.prefix) : from.status();
     }
-    RR_ASSIGN_OR_RETURN(SampleContent made,
-                        NewIncarnation(step, before, header, run_->info.options.block_rows, prefix));
-    incarnation = std::move(made);
+    RR_ASSIGN_OR_RETURN(incarnation, NewIncarnation(step, before, header, run_->info.options.block_rows, prefix));
   }
   const SampleContent& content = incarnation ? *incarnation : *before;
   RR_ASSIGN_OR_RETURN(const AppendPlan plan, PlanAppend(run_->info, content, header, command.blocks));
@@ -442,8 +440,7 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
     // removed here.
     RedisRun dropped{.info = run_->info, .incarnation = run_->incarnation, .prefix = run_->prefix, .clears = true};
     ReleaseResult ignored;
-    const auto all = [](const RedisManifest&) { return true; };
-    if (run_->ended) RemoveSamples(context_, dropped, {name_}, all, /*unused=*/false, ignored).IgnoreError();
+    if (run_->ended) RemoveSamples(context_, dropped, {name_}, nullptr, /*unused=*/false, ignored).IgnoreError();
     return there;
   }
   context_->cache.Put(keys_->key, now);

@@ -20,7 +20,6 @@ namespace routing_replay::server {
 namespace {
 
 using RunPtr = std::shared_ptr<RedisRun>;
-using ContextPtr = std::shared_ptr<RedisContext>;
 
 constexpr size_t kIncarnationBytes = 16;
 // How many samples of a dropped run are removed at a time.
@@ -60,8 +59,7 @@ class RedisStore final : public Store {
   absl::StatusOr<RunPage> ListRuns(absl::string_view page_token, size_t limit) override {
     RunPage page;
     RR_ASSIGN_OR_RETURN(const std::vector<RunPtr> runs, LoadRuns(page_token, limit, page.next_token));
-    RR_ASSIGN_OR_RETURN(std::vector<RunState> states, StatesOf(runs));
-    page.runs = std::move(states);
+    RR_ASSIGN_OR_RETURN(page.runs, StatesOf(runs));
     return page;
   }
   absl::StatusOr<int64_t> CountRuns() override {
@@ -117,11 +115,9 @@ class RedisStore final : public Store {
 
  private:
   struct Names {
-    std::vector<std::string> ids;  // Ascending.
-    bool more = false;             // There are more ids after the last one (then `ids` is not empty).
+    std::vector<SampleName> all;  // By id, ascending.
+    bool more = false;            // There are more after the last one (then `all` is not empty).
   };
-  // Called with the manifests of samples of a run; returns false to stop.
-  using Visitor = std::function<bool(const SampleName&, const RedisManifest&)>;
 
   bool KnowsWaitAof();
   SampleName NameOf(Producer producer, const SampleRef& ref) const {
@@ -174,11 +170,11 @@ class RedisStore final : public Store {
     });
   }
 
-  // Returns about `limit` sample ids that follow `after`. With a range of groups, returns all ids of these groups.
+  // Returns about `limit` samples whose ids follow `after`. With a range of groups, returns all of these groups.
   absl::StatusOr<Names> NamesOf(const RedisRun& run, Producer producer, const std::optional<GroupRange>& groups,
                                 absl::string_view after, size_t limit);
-  absl::Status Visit(const RunPtr& run, Producer producer, const std::optional<GroupRange>& groups, std::string after,
-                     const Visitor& visitor);
+  absl::StatusOr<ListPage> ListOf(RedisRun& run, Producer producer, const std::optional<GroupRange>& groups,
+                                  size_t limit, absl::string_view page_token);
   // Removes samples that have not been used for longer than the run's TTL, and adds their number to `removed`. Stops
   // when `removed` reaches `limit`.
   absl::Status SweepRun(const RunPtr& run, int64_t limit, int64_t& removed);
@@ -187,7 +183,7 @@ class RedisStore final : public Store {
   absl::StatusOr<bool> ClearSome(RedisRun& run);
 
   const std::string name_;
-  const ContextPtr context_;
+  const std::shared_ptr<RedisContext> context_;
   RedisWatches watches_;
   Mutex mutex_;
   std::map<std::string, RunPtr> runs_ ABSL_GUARDED_BY(mutex_);  // By name; may be stale and may contain dropped runs.
@@ -282,10 +278,9 @@ absl::StatusOr<RunInfo> RedisStore::OpenRun(absl::string_view run, const Geometr
   if (absl::IsNotFound(found.status()) && geometry != nullptr) {
     RunInfo info{.run = std::string(run), .geometry = std::make_shared<const Geometry>(*geometry)};
     RR_ASSIGN_OR_RETURN(
-        const RunOptions in_force,
+        info.options,
         OptionsInForce(options, {.ttl = context_->options.default_ttl, .codec = geometry->default_codec()},
                        kRedisDurability));
-    info.options = in_force;
     const std::string value = context_->NewToken() + EncodeRun(info);
     const absl::StatusOr<RedisReply> before =
         context_->Ask(RedisCommand({"SET", context_->RunKey(run), value, "NX", "GET"}));
@@ -379,57 +374,49 @@ absl::StatusOr<RedisStore::Names> RedisStore::NamesOf(const RedisRun& run, Produ
     requests.push_back(RedisContext::Of(std::move(command)));
   }
   std::optional<std::string> end;  // Up to this name the merged list is complete.
-  Names names;
+  std::vector<std::string> ids;
   for (RedisResult& result : context_->Execute(requests)) {
     if (!result.reply.ok()) return result.reply.status();
     std::vector<RedisReply>& found = result.reply->elements;
     if (!groups && found.size() == some && (!end || found.back().text < *end)) end = found.back().text;
     for (RedisReply& name : found) {
-      if (name.text > after) names.ids.push_back(std::move(name.text));
+      if (name.text > after) ids.push_back(std::move(name.text));
     }
   }
-  std::sort(names.ids.begin(), names.ids.end());
-  if (end) names.ids.erase(std::upper_bound(names.ids.begin(), names.ids.end(), *end), names.ids.end());
-  names.more = end.has_value();
+  std::sort(ids.begin(), ids.end());
+  if (end) ids.erase(std::upper_bound(ids.begin(), ids.end(), *end), ids.end());
+  Names names{.more = end.has_value()};
+  for (std::string& id : ids) names.all.push_back(NameOf(producer, {.sample = std::move(id)}));
   return names;
-}
-
-absl::Status RedisStore::Visit(const RunPtr& run, Producer producer, const std::optional<GroupRange>& groups,
-                               std::string after, const Visitor& visitor) {
-  for (bool more = true; more;) {
-    RR_ASSIGN_OR_RETURN(const Names page, NamesOf(*run, producer, groups, after, kRedisBatch));
-    more = page.more;
-    // Runs at least once: even without names it checks that the run exists.
-    for (size_t begin = 0; begin == 0 || begin < page.ids.size(); begin += kRedisBatch) {
-      std::vector<SampleName> names;
-      for (size_t i = begin; i < std::min(begin + kRedisBatch, page.ids.size()); ++i) {
-        names.push_back(NameOf(producer, {.sample = page.ids[i]}));
-      }
-      RR_ASSIGN_OR_RETURN(const std::vector<RedisManifest> found, LookAt(context_, *run, names));
-      for (size_t i = 0; i < names.size(); ++i) {
-        const RedisManifest& one = found[i];
-        if (!one.exists() || one.sample != names[i].sample) continue;
-        if (groups && one.content.ok() && !groups->contains((*one.content)->group)) continue;
-        if (!visitor(names[i], one)) return absl::OkStatus();
-      }
-    }
-    if (more) after = page.ids.back();
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<ListPage> RedisStore::List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                           int32_t page_size, absl::string_view page_token) {
   RR_ASSIGN_OR_RETURN(const size_t limit, PageLimit(page_size));
-  return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ListPage> {
-    PageBuilder page(limit);
-    const absl::Status status =
-        Visit(found, producer, groups, std::string(page_token), [&](const SampleName& name, const RedisManifest& one) {
-          return !one.content.ok() || page.Add(StateOf(*context_, name, one));
-        });
-    if (!status.ok()) return status;
-    return page.Take();
-  });
+  return WithRun(run, [&](const RunPtr& found) { return ListOf(*found, producer, groups, limit, page_token); });
+}
+
+absl::StatusOr<ListPage> RedisStore::ListOf(RedisRun& run, Producer producer, const std::optional<GroupRange>& groups,
+                                            size_t limit, absl::string_view page_token) {
+  PageBuilder page(limit);
+  std::string after(page_token);
+  for (bool more = true; more;) {
+    RR_ASSIGN_OR_RETURN(const Names next, NamesOf(run, producer, groups, after, kRedisBatch));
+    more = next.more;
+    // Runs at least once: even without names it checks that the run exists.
+    for (size_t begin = 0; begin == 0 || begin < next.all.size(); begin += kRedisBatch) {
+      const absl::Span<const SampleName> names = absl::MakeConstSpan(next.all).subspan(begin, kRedisBatch);
+      RR_ASSIGN_OR_RETURN(const std::vector<RedisManifest> found, LookAt(context_, run, names));
+      for (size_t i = 0; i < names.size(); ++i) {
+        const RedisManifest& one = found[i];
+        if (!one.whole() || one.sample != names[i].sample) continue;
+        if (groups && !groups->contains((*one.content)->group)) continue;
+        if (!page.Add(StateOf(*context_, names[i], one))) return page.Take();
+      }
+    }
+    if (more) after = next.all.back().sample;
+  }
+  return page.Take();
 }
 
 absl::StatusOr<ReleaseResult> RedisStore::Release(absl::string_view run, std::optional<Producer> producer,
@@ -442,11 +429,9 @@ absl::StatusOr<ReleaseResult> RedisStore::Release(absl::string_view run, std::op
   }
   return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ReleaseResult> {
     // Without a sample it checks that the run exists.
-    absl::Status status = LookAt(context_, *found, {}).status();
+    RR_RETURN_IF_ERROR(LookAt(context_, *found, {}).status());
     ReleaseResult result;
-    const auto all = [](const RedisManifest&) { return true; };
-    if (status.ok()) status = RemoveSamples(context_, *found, names, all, /*unused=*/false, result);
-    if (!status.ok()) return status;
+    RR_RETURN_IF_ERROR(RemoveSamples(context_, *found, names, /*ends=*/nullptr, /*unused=*/false, result));
     return result;
   });
 }
@@ -459,15 +444,12 @@ absl::StatusOr<ReleaseResult> RedisStore::ReleaseGroups(absl::string_view run, s
     };
     ReleaseResult result;
     // Without a sample it checks that the run exists.
-    absl::Status status = LookAt(context_, *found, {}).status();
+    RR_RETURN_IF_ERROR(LookAt(context_, *found, {}).status());
     for (const Producer p : kProducers) {
-      if (!status.ok() || (producer && *producer != p)) continue;
-      RR_ASSIGN_OR_RETURN(const Names all, NamesOf(*found, p, groups, "", 0));
-      std::vector<SampleName> names;
-      for (const std::string& id : all.ids) names.push_back(NameOf(p, {.sample = id}));
-      status = RemoveSamples(context_, *found, std::move(names), in_groups, /*unused=*/false, result);
+      if (producer && *producer != p) continue;
+      RR_ASSIGN_OR_RETURN(Names names, NamesOf(*found, p, groups, "", 0));
+      RR_RETURN_IF_ERROR(RemoveSamples(context_, *found, std::move(names.all), in_groups, /*unused=*/false, result));
     }
-    if (!status.ok()) return status;
     return result;
   });
 }
@@ -539,13 +521,9 @@ void RedisStore::ClearDropped() {
 absl::StatusOr<bool> RedisStore::ClearSome(RedisRun& run) {
   std::vector<RedisRequest> rest;
   for (const Producer producer : kProducers) {
-    RR_ASSIGN_OR_RETURN(const Names page, NamesOf(run, producer, std::nullopt, "", kClearBatch));
-    std::vector<SampleName> names;
-    for (const std::string& id : page.ids) names.push_back(NameOf(producer, {.sample = id}));
+    RR_ASSIGN_OR_RETURN(Names names, NamesOf(run, producer, std::nullopt, "", kClearBatch));
     ReleaseResult result;
-    const auto all = [](const RedisManifest&) { return true; };
-    absl::Status status = RemoveSamples(context_, run, std::move(names), all, /*unused=*/false, result);
-    if (!status.ok()) return status;
+    RR_RETURN_IF_ERROR(RemoveSamples(context_, run, std::move(names.all), /*ends=*/nullptr, /*unused=*/false, result));
     if (result.samples > 0) return true;
   }
   for (int part = 0; part < RedisRun::kParts; ++part) {

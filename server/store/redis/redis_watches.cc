@@ -18,25 +18,6 @@ constexpr std::chrono::seconds kKeptUnused{10};
 
 }  // namespace
 
-class RedisWatches::Handle final : public Store::Watch {
- public:
-  Handle(RedisWatches& watches, std::shared_ptr<RedisRun> run, std::string key, std::unique_ptr<Store::Watch> watch)
-      : watches_(watches), run_(std::move(run)), key_(std::move(key)), watch_(std::move(watch)) {}
-  ~Handle() override {
-    watch_.reset();
-    MutexLock lock(watches_.mutex_);
-    const auto found = watches_.watched_.find(key_);
-    if (found == watches_.watched_.end() || found->second.run != run_) return;
-    if (--found->second.users == 0) found->second.unused_since = Clock::Real().Now();
-  }
-
- private:
-  RedisWatches& watches_;
-  const std::shared_ptr<RedisRun> run_;
-  const std::string key_;
-  std::unique_ptr<Store::Watch> watch_;
-};
-
 RedisWatches::~RedisWatches() {
   {
     MutexLock lock(mutex_);
@@ -51,10 +32,10 @@ std::unique_ptr<Store::Watch> RedisWatches::Add(std::shared_ptr<RedisRun> run, c
   auto watch = run->watches->Add(name.handle, name.producer, std::move(changed));
   MutexLock lock(mutex_);
   Watched& watched = watched_[key];
-  if (watched.run != run) watched = {.run = run, .name = name};
-  ++watched.users;
+  if (watched.run != run) watched = {.run = std::move(run), .name = name};
+  watched.last_watched = Clock::Real().Now();
   changed_.NotifyAll();
-  return std::make_unique<Handle>(*this, std::move(run), key, std::move(watch));
+  return watch;
 }
 
 void RedisWatches::Changed(RedisRun& run, const SampleName& name, const std::string& key, const std::string& version) {
@@ -89,14 +70,13 @@ void RedisWatches::Work() {
 
 void RedisWatches::Choose(std::vector<std::string>& keys, Runs& runs) {
   const Clock::Time now = Clock::Real().Now();
-  std::erase_if(watched_, [&](const auto& entry) {
-    return entry.second.users == 0 && now - entry.second.unused_since >= kKeptUnused;
-  });
-  for (const auto& [key, watched] : watched_) {
-    if (watched.users == 0) continue;
+  for (auto& [key, watched] : watched_) {
+    if (!watched.run->watches->Has(watched.name.handle, watched.name.producer)) continue;
+    watched.last_watched = now;
     keys.push_back(key);
     runs[watched.run->incarnation] = watched.run;
   }
+  std::erase_if(watched_, [&](const auto& entry) { return now - entry.second.last_watched >= kKeptUnused; });
 }
 
 void RedisWatches::Look(const std::vector<std::string>& keys, const Runs& runs) {

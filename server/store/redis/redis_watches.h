@@ -17,7 +17,7 @@
 
 namespace routing_replay::server {
 
-// Thread-safe. Must outlive its watches.
+// Thread-safe.
 class RedisWatches {
  public:
   // `context` must outlive it.
@@ -32,13 +32,11 @@ class RedisWatches {
   void Changed(RedisRun& run, const SampleName& name, const std::string& key, const std::string& version);
 
  private:
-  class Handle;
   using Runs = std::map<std::string, std::shared_ptr<RedisRun>>;  // By incarnation.
   struct Watched {
     std::shared_ptr<RedisRun> run;
     SampleName name;
-    int users = 0;
-    Clock::Time unused_since = {};
+    Clock::Time last_watched = {};
     std::optional<std::string> version = {};  // Version of the last check.
   };
 
