@@ -1,4 +1,5 @@
-// The database of a store: RocksDB's options for blocks of routes, and the layout of the keys.
+// The database of a store: RocksDB's options for blocks of routes, the layout of the keys, the disk space that all runs
+// share, and one run: its blocks and the journal of its samples.
 //
 // Each run has its own column family, so that it can be dropped at once with all it holds:
 //
@@ -16,18 +17,34 @@
 #ifndef SERVER_STORE_ROCKSDB_ROCKS_DATABASE_H_
 #define SERVER_STORE_ROCKSDB_ROCKS_DATABASE_H_
 
+#include <rocksdb/db.h>
 #include <rocksdb/listener.h>
 #include <rocksdb/options.h>
 #include <rocksdb/status.h>
+#include <rocksdb/write_batch.h>
+#include <rocksdb/write_buffer_manager.h>
 
+#include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <shared_mutex>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "proto/wire/mutex.h"
+#include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/sample.h"
+#include "server/admission/byte_budget.h"
+#include "server/store/memory/memory_store.h"
+#include "server/store/records/records.h"
+#include "server/store/row_pieces.h"
+#include "server/store/store.h"
+#include "server/store/store_time.h"
 
 namespace routing_replay::server {
 
@@ -94,5 +111,124 @@ std::string EncodeTime(int64_t ms);
 int64_t DecodeTime(absl::string_view value);
 
 }  // namespace routing_replay::server::rocks
+
+namespace routing_replay::server {
+
+// Interface for users of disk space (runs) that can free unneeded data on request.
+class SpaceUser {
+ public:
+  virtual ~SpaceUser() = default;
+  // Frees the disk space of unneeded data; ends early once `stop` is set. After an error some of it remains and may be
+  // freed later.
+  virtual absl::Status GiveBack(std::atomic<bool>& stop) = 0;
+};
+
+// Rejects rows before the disk is completely full, so that removals can still be written and data in memory can still
+// be flushed. If the disk were really full, RocksDB would reject every write and could not be opened again. One per
+// database. Thread-safe; all runs share it.
+class RocksSpace {
+ public:
+  // Keeps an eighth of the disk of `path` free, 64 MiB at most, in addition to the data in `buffers`.
+  RocksSpace(std::string path, std::shared_ptr<const rocksdb::WriteBufferManager> buffers);
+  // Stop must have returned before, unless Join was never called.
+  ~RocksSpace() = default;
+
+  // Reserves room for a write of `bytes` until the write has ended; this object must outlive the reservation.
+  // RESOURCE_EXHAUSTED (kOverBudget) if the remaining space is reserved by others. Then, if anything was removed since
+  // the last time, its space is freed in the background, so a later call may succeed.
+  absl::StatusOr<ByteReservation> Promise(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Records that something was removed whose bytes are still on the disk. Call it when GiveBack can find them.
+  void NoteEnd() { ended_ = true; }
+  // Calls GiveBack on `user` from now on, as long as it exists.
+  void Join(std::weak_ptr<SpaceUser> user) ABSL_LOCKS_EXCLUDED(mutex_);
+  // GiveBack is not called any more once this returns.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  void Run();
+  std::vector<std::weak_ptr<SpaceUser>> Users() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const std::string path_;
+  const std::shared_ptr<const rocksdb::WriteBufferManager> buffers_;
+  const int64_t kept_;
+  ByteBudget promised_{std::numeric_limits<int64_t>::max()};
+  std::atomic<bool> ended_{false};
+  std::atomic<bool> stop_{false};
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool wanted_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::weak_ptr<SpaceUser>> users_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The handle of a column family, valid while somebody uses it; it keeps the database open.
+struct RocksFamily {
+  RocksFamily(std::shared_ptr<rocksdb::DB> db, rocksdb::ColumnFamilyHandle* handle)
+      : db(std::move(db)), handle(handle) {}
+  RocksFamily(const RocksFamily&) = delete;
+  RocksFamily& operator=(const RocksFamily&) = delete;
+  ~RocksFamily() { db->DestroyColumnFamilyHandle(handle).PermitUncheckedError(); }
+
+  // Call before dropping it: nobody writes to it once this returns.
+  void CloseForWrites() {
+    closed = true;
+    std::unique_lock lock(writing);
+  }
+
+  const std::shared_ptr<rocksdb::DB> db;
+  rocksdb::ColumnFamilyHandle* const handle;
+  // A write to a dropped column family would make the whole database reject writes. So a writer first takes `writing`
+  // as a shared lock, and then checks `closed`.
+  std::shared_mutex writing;
+  std::atomic<bool> closed{false};
+};
+
+// Thread-safe. Once the family is closed it neither writes nor deletes: NOT_FOUND (kNoRun).
+class RocksRun final : public BlockHome, public SampleJournal, public SpaceUser {
+ public:
+  // While `forgets` is true, blocks that nobody holds are deleted. Rows are written only if `space` has room.
+  RocksRun(std::shared_ptr<RunUsage> usage, std::shared_ptr<RocksFamily> family, const RunInfo& info,
+           std::shared_ptr<const StoreTime> time, std::shared_ptr<const std::atomic<bool>> forgets,
+           std::shared_ptr<RocksSpace> space);
+
+  SampleJournal* journal() override { return this; }
+  int64_t Cost(const Geometry& geometry, int64_t rows, Codec codec) const override;
+  std::shared_ptr<StoredBlock> Keep(Block block, int64_t cost) override;
+
+  absl::Status Write(const SampleChange& change) override;
+  absl::Status NoteUse(Producer producer, absl::string_view sample) override;
+  absl::Status Remove(Producer producer, absl::string_view sample) override;
+
+  // Removes files whose blocks are all deleted. A file with only some deleted blocks stays until RocksDB decides to
+  // rewrite it.
+  absl::Status GiveBack(std::atomic<bool>& stop) override;
+
+  // A block that is already in the database. Call before anything is written: new blocks get higher numbers than this
+  // one.
+  std::shared_ptr<StoredBlock> Found(const BlockRef& ref);
+
+ private:
+  class DiskBlock;
+
+  absl::Status Commit(rocksdb::WriteBatch batch);
+  void PutBlock(const DiskBlock& block, rocksdb::WriteBatch& batch) const;
+  // Call it when nobody can reach the block any more. A later write deletes it.
+  void Forget(uint64_t block);
+
+  const std::shared_ptr<RocksFamily> family_;
+  const std::string run_;
+  const std::shared_ptr<const Geometry> geometry_;
+  const rocksdb::WriteOptions write_options_;
+  const std::shared_ptr<const StoreTime> time_;
+  const std::shared_ptr<const std::atomic<bool>> forgets_;
+  const std::shared_ptr<RocksSpace> space_;
+  std::atomic<uint64_t> next_block_{1};
+
+  Mutex mutex_;
+  std::vector<uint64_t> forgotten_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_ROCKSDB_ROCKS_DATABASE_H_

@@ -1,4 +1,4 @@
-#include "server/store/rocksdb/rocks_run.h"
+#include "server/store/rocksdb/rocks_database.h"
 
 #include <gtest/gtest.h>
 

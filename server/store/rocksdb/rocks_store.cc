@@ -23,7 +23,6 @@
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/records/records.h"
 #include "server/store/rocksdb/rocks_database.h"
-#include "server/store/rocksdb/rocks_run.h"
 #include "server/store/sample_rules.h"
 
 namespace routing_replay::server {
@@ -169,17 +168,14 @@ class Recovery {
         report_(report) {}
 
   absl::StatusOr<std::vector<KeptSample>> Run() {
-    absl::Status status = ForEach(family_, rocks::kBlockIdPrefix, [&](absl::string_view key, auto) {
+    RR_RETURN_IF_ERROR(ForEach(family_, rocks::kBlockIdPrefix, [&](absl::string_view key, auto) {
       present_.insert(rocks::BlockOf(key));
       return absl::OkStatus();
-    });
-    if (!status.ok()) return status;
-    status = ForEach(family_, rocks::kHeadPrefix,
-                     [&](absl::string_view key, absl::string_view head) { return AddSample(key, head); });
-    if (!status.ok()) return status;
+    }));
+    RR_RETURN_IF_ERROR(ForEach(family_, rocks::kHeadPrefix,
+                               [&](absl::string_view key, absl::string_view head) { return AddSample(key, head); }));
     RemoveOrphans();
-    status = WriteChanges();
-    if (!status.ok()) return status;
+    RR_RETURN_IF_ERROR(WriteChanges());
     return std::move(samples_);
   }
 
@@ -190,19 +186,19 @@ class Recovery {
     std::vector<std::string> windows;  // Ascending; some may have no record.
     std::string prefix = rocks::WindowKey(producer, sample, 0);
     prefix.resize(prefix.size() - sizeof(int64_t));
-    absl::Status status = ForEach(family_, prefix, [&](absl::string_view, absl::string_view window) {
+    RR_RETURN_IF_ERROR(ForEach(family_, prefix, [&](absl::string_view, absl::string_view window) {
       windows.emplace_back(window);
       return absl::OkStatus();
-    });
-    if (!status.ok()) return status;
+    }));
     const auto block_at = [&](const BlockRef& ref) { return BlockAt(ref); };
     RR_ASSIGN_OR_RETURN(SampleContent content, DecodeContent(head, windows, block_rows_, block_at));
     if (doubtful_) {
       ++report_.doubtful_samples;
       MarkDoubtful(content, now_ms_, content_ids_);
       changes_.Put(family_.handle, {key.data(), key.size()}, EncodeHead(content));
-      if (changes_.Count() >= kChangesAtOnce) status = WriteChanges();
-      if (!status.ok()) return status;
+      if (changes_.Count() >= kChangesAtOnce) {
+        RR_RETURN_IF_ERROR(WriteChanges());
+      }
     }
     ++report_.samples;
     report_.rows += content.rows();
@@ -421,8 +417,8 @@ absl::Status RocksKeeper::Flush() {
 }
 
 absl::Status RocksKeeper::Close() {
-  absl::Status status = Flush();
-  return status.ok() ? Mark(*default_, kClosed, use_time_->NowMs()) : status;
+  RR_RETURN_IF_ERROR(Flush());
+  return Mark(*default_, kClosed, use_time_->NowMs());
 }
 
 absl::StatusOr<std::shared_ptr<BlockHome>> RocksKeeper::Create(const RunInfo& info) {
@@ -434,16 +430,14 @@ absl::StatusOr<std::shared_ptr<BlockHome>> RocksKeeper::Create(const RunInfo& in
   }
   const std::string name = rocks::RunFamily(info.run);
   rocksdb::ColumnFamilyHandle* handle = nullptr;
-  absl::Status status = space_->Promise(0).status();
-  if (!status.ok()) return status;
-  status = DropFamily(name);
-  if (!status.ok()) return status;
-  status = FromRocks(db_->CreateColumnFamily(RocksRunOptions(cache_), name, &handle), "the run cannot be written");
-  if (!status.ok()) return status;
+  constexpr absl::string_view what = "the run cannot be written";
+  RR_RETURN_IF_ERROR(space_->Promise(0).status());
+  RR_RETURN_IF_ERROR(DropFamily(name));
+  RR_RETURN_IF_ERROR(FromRocks(db_->CreateColumnFamily(RocksRunOptions(cache_), name, &handle), what));
   auto family = std::make_shared<RocksFamily>(db_, handle);
   rocksdb::WriteBatch batch;
   batch.Put(default_->handle, rocks::RunKey(info.run), EncodeRun(info));
-  status = FromRocks(db_->Write(RocksWriteOptions(Durability::kSynced), &batch), "the run cannot be written");
+  const absl::Status status = FromRocks(db_->Write(RocksWriteOptions(Durability::kSynced), &batch), what);
   families_[name] = family;
   if (!status.ok()) {
     DropFamily(name).IgnoreError();
@@ -456,9 +450,8 @@ absl::StatusOr<std::shared_ptr<BlockHome>> RocksKeeper::Create(const RunInfo& in
 absl::Status RocksKeeper::Drop(absl::string_view run) {
   rocksdb::WriteBatch batch;
   batch.Delete(default_->handle, rocks::RunKey(run));
-  absl::Status status =
-      FromRocks(db_->Write(RocksWriteOptions(Durability::kSynced), &batch), "the run cannot be dropped");
-  if (!status.ok()) return status;
+  RR_RETURN_IF_ERROR(
+      FromRocks(db_->Write(RocksWriteOptions(Durability::kSynced), &batch), "the run cannot be dropped"));
   damaged_.erase(std::string(run));
   // Without its record the run is gone, whatever happens to its family: one that cannot be dropped now is dropped when
   // the run is made again, or at the next start.
@@ -489,8 +482,7 @@ absl::Status RocksKeeper::DropFamily(const std::string& name) {
   const auto family = families_.find(name);
   if (family == families_.end()) return absl::OkStatus();
   family->second->CloseForWrites();
-  absl::Status status = FromRocks(db_->DropColumnFamily(family->second->handle), "the run's rows cannot be dropped");
-  if (!status.ok()) return status;
+  RR_RETURN_IF_ERROR(FromRocks(db_->DropColumnFamily(family->second->handle), "the run's rows cannot be dropped"));
   families_.erase(family);
   return absl::OkStatus();
 }

@@ -3,7 +3,7 @@
 //   MemoryStore (index, rules) ─▶ RocksRun ─▶ one column family per run: records of samples, blocks as blobs
 //
 // An append and everything that it changes are written in one batch before it is acknowledged. Only one process at a
-// time can open the database. Rows are rejected before the disk is full (rocks_run.h). After a failed write the
+// time can open the database. Rows are rejected before the disk is full (RocksSpace). After a failed write the
 // database rejects all writes (RESOURCE_EXHAUSTED, UNAVAILABLE) and still serves reads. When a full disk has room
 // again, RocksDB resumes by itself; after other failures the database must be opened again.
 //
@@ -24,7 +24,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/store/memory/memory_store.h"
-#include "server/store/rocksdb/rocks_run.h"
+#include "server/store/rocksdb/rocks_database.h"
 
 namespace routing_replay::server {
 
