@@ -191,9 +191,12 @@ absl::Status MakeError(absl::StatusCode code, absl::string_view message, const E
   return status;
 }
 
+absl::Status Invalid(const ErrorDetail& detail, absl::string_view what) {
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(detail.field, ": ", what), detail);
+}
+
 absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = reason, .field = std::string(field)});
+  return Invalid({.reason = reason, .field = std::string(field)}, what);
 }
 
 absl::Status Invalid(absl::string_view field, absl::string_view what) { return Invalid(Reason::kField, field, what); }

@@ -17,9 +17,7 @@ namespace {
 constexpr int64_t kRowsInBytes = 8;  // This many rows of any layer always fill whole bytes.
 
 absl::Status InvalidGeometry(absl::string_view field, absl::string_view what, std::optional<int32_t> layer = {}) {
-  ErrorDetail detail{.reason = Reason::kField, .field = absl::StrCat("geometry.", field)};
-  detail.layer = layer;
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("geometry.", field, ": ", what), detail);
+  return Invalid({.reason = Reason::kField, .field = absl::StrCat("geometry.", field), .layer = layer}, what);
 }
 
 absl::Status CheckLayerIds(const Geometry::Options& options) {

@@ -31,9 +31,7 @@ absl::Status CheckId(absl::string_view id, absl::string_view field) {
   const std::string got = size_is_good ? absl::StrCat("'", absl::CHexEscape(absl::string_view(&*bad, 1)), "' at byte ",
                                                       bad - id.begin() + 1)
                                        : absl::StrCat(id.size(), " bytes");
-  return MakeError(absl::StatusCode::kInvalidArgument,
-                   absl::StrCat(field, ": an id is 1 to ", kMaxIdBytes, " bytes of [A-Za-z0-9._:/-], got ", got),
-                   {.reason = Reason::kField, .field = std::string(field)});
+  return Invalid(field, absl::StrCat("an id is 1 to ", kMaxIdBytes, " bytes of [A-Za-z0-9._:/-], got ", got));
 }
 
 int64_t SampleHandle(absl::string_view sample_id) {
@@ -45,15 +43,9 @@ std::string DescribeSample(absl::string_view sample, int64_t handle) {
 }
 
 const char* DurabilityName(Durability durability) {
-  switch (durability) {
-    case Durability::kMemory:
-      return "memory";
-    case Durability::kWritten:
-      return "written";
-    case Durability::kSynced:
-      return "synced";
-  }
-  return "unknown";
+  static constexpr const char* kNames[] = {"unknown", "memory", "written", "synced"};
+  const auto number = static_cast<size_t>(durability);
+  return kNames[number < std::size(kNames) ? number : 0];
 }
 
 std::optional<Durability> DurabilityFromName(absl::string_view name) {

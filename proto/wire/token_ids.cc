@@ -17,8 +17,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 absl::Status Rejected(const TokenArray& description, Reason reason, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(description.field, ": ", what),
-                   {.reason = reason, .field = description.field, .sample = description.sample});
+  return Invalid({.reason = reason, .field = description.field, .sample = description.sample}, what);
 }
 
 template <typename T>
