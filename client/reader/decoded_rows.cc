@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/reader/read_checker.h"
-#include "proto/wire/block/cut.h"
+#include "proto/wire/block/block.h"
 #include "proto/wire/buffer.h"
 
 namespace routing_replay::client {

@@ -10,7 +10,6 @@
 
 #include "client/reader/read_checker.h"
 #include "proto/wire/block/block.h"
-#include "proto/wire/block/cut.h"
 #include "proto/wire/message/read_message.h"
 #include "tests/support/random_routes.h"
 #include "tests/support/status_matchers.h"
@@ -38,7 +37,7 @@ inline Block MakeBlock(const Geometry& geometry, const RandomRoutes& routes, Row
     }
   }
   ComputeCrc(geometry, raw);
-  return codec == Codec::kRaw ? std::move(raw) : Transcode(geometry, raw.view(), codec);
+  return codec == Codec::kRaw ? std::move(raw) : *Merge(geometry, {{raw.view(), rows}}, codec);
 }
 
 // One piece of `block`, its bytes at the end of `out`.

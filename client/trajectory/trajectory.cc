@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/wire/block/cut.h"
+#include "proto/wire/block/block.h"
 #include "proto/wire/buffer.h"
 #include "proto/wire/status_macros.h"
 #include "routing_replay/wire/checksum.h"

@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "proto/wire/block/cut.h"
+#include "proto/wire/block/block.h"
 #include "server/store/conformance/conformance.h"
 
 namespace routing_replay::server {

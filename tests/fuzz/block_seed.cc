@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "proto/wire/block/cut.h"
+#include "proto/wire/block/block.h"
 #include "tests/fuzz/block_geometry.h"
 #include "tests/fuzz/smoke.h"
 

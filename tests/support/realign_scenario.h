@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "proto/wire/block/block.h"
-#include "proto/wire/block/cut.h"
 #include "routing_replay/trainer/realign.h"
 #include "tests/support/status_matchers.h"
 #include "trainer_plugin/replay/compact_id.h"
@@ -72,7 +71,7 @@ inline Block MakeBlock(const Scenario& s, int32_t sequence, RowRange window, Cod
     }
   }
   ComputeCrc(s.geometry, raw);
-  return codec == Codec::kRaw ? std::move(raw) : Transcode(s.geometry, raw.view(), codec);
+  return codec == Codec::kRaw ? std::move(raw) : *Merge(s.geometry, {{raw.view(), window}}, codec);
 }
 
 // Stages `rows` of all local layers. At random, a layer joins the piece of the layer before it, if the bit offsets of

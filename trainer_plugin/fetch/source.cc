@@ -11,7 +11,6 @@
 #include "absl/strings/strip.h"
 #include "proto/exported/exported_run.h"
 #include "proto/wire/block/block.h"
-#include "proto/wire/block/cut.h"
 #include "proto/wire/payload/tensor_payload.h"
 #include "proto/wire/status_macros.h"
 #include "routing_replay/wire/checksum.h"

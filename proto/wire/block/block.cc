@@ -1,10 +1,12 @@
 #include "proto/wire/block/block.h"
 
-#include <utility>
+#include <algorithm>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "proto/wire/block/cut.h"
+#include "proto/wire/block/bits.h"
 #include "proto/wire/block/id_check.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -12,21 +14,19 @@ namespace routing_replay {
 inline namespace wire {
 namespace {
 
-absl::Status Invalid(Reason reason, absl::string_view what, std::optional<int32_t> layer = {},
-                     std::optional<int64_t> row = {}) {
-  ErrorDetail detail{.reason = reason, .field = "append.blocks"};
-  detail.layer = layer;
-  detail.row = row;
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("append.blocks: ", what), detail);
+// INVALID_ARGUMENT about the blocks of an append.
+absl::Status Rejected(ErrorDetail detail, absl::string_view what) {
+  detail.field = "append.blocks";
+  return Invalid(detail, what);
 }
 
 absl::Status Describe(const BlockView& block, const LayerRouting& layer, const IdFault& fault) {
   const int64_t row = block.rows.begin + fault.row;
   const std::string where = absl::StrCat("row ", row, ", layer ", layer.layer_id, ": expert id ", fault.id);
-  if (fault.kind == IdFault::Kind::kDuplicate) {
-    return Invalid(Reason::kDuplicateId, absl::StrCat(where, " occurs twice"), layer.layer_id, row);
-  }
-  return Invalid(Reason::kIdRange, absl::StrCat(where, " is not in [0, ", layer.num_experts, ")"), layer.layer_id, row);
+  ErrorDetail detail{.reason = Reason::kDuplicateId, .row = row, .layer = layer.layer_id};
+  if (fault.kind == IdFault::Kind::kDuplicate) return Rejected(detail, absl::StrCat(where, " occurs twice"));
+  detail.reason = Reason::kIdRange;
+  return Rejected(detail, absl::StrCat(where, " is not in [0, ", layer.num_experts, ")"));
 }
 
 // Checks the bits after the last id of a PACKED plane.
@@ -34,32 +34,65 @@ bool PaddingIsZero(absl::Span<const uint8_t> plane, int64_t used_bits) {
   return plane.empty() || used_bits % 8 == 0 || plane.back() >> (used_bits % 8) == 0;
 }
 
+// DATA_LOSS naming the layer if the plane's bytes do not match its stored CRC32C.
+absl::Status VerifyPlane(const Geometry& geometry, const BlockView& block, int32_t ordinal) {
+  if (Crc32c(block.plane(geometry, ordinal)) == block.plane_crc32c[ordinal]) return absl::OkStatus();
+  ErrorDetail detail{.reason = Reason::kChecksum};
+  detail.layer = geometry.layer(ordinal).layer_id;
+  detail.row = block.rows.begin;
+  return MakeError(absl::StatusCode::kDataLoss,
+                   absl::StrCat("block ", ToString(block.rows), ", layer ", *detail.layer,
+                                ": stored bytes do not match their CRC32C"),
+                   detail);
+}
+
+// Appends the part's rows of one layer at bit `to_bit` of `to`, in `codec`.
+absl::Status AppendPart(const Geometry& geometry, int32_t ordinal, const BlockRows& part, Codec codec, uint8_t* to,
+                        int64_t to_bit) {
+  const int64_t row = part.rows.begin - part.block.rows.begin;
+  const int64_t rows = part.rows.size();
+  Buffer cut(geometry.cut_bytes(ordinal, row, rows, part.block.codec));
+  RR_RETURN_IF_ERROR(CutPlane(geometry, part.block, ordinal, part.rows, cut.span()).status());
+  int32_t bit_offset = geometry.cut_bit_offset(ordinal, row, part.block.codec);
+  if (part.block.codec != codec) {
+    Buffer ids(geometry.plane_bytes(ordinal, rows, Codec::kRaw));
+    DecodeCut(geometry, ordinal, part.block.codec, bit_offset, rows, cut.span(), ids.span());
+    cut = Buffer(geometry.plane_bytes(ordinal, rows, codec));
+    EncodePlane(geometry, ordinal, codec, rows, ids.span(), cut.span());
+    bit_offset = 0;
+  }
+  CopyBits(cut.data(), bit_offset, to, to_bit, rows * geometry.row_bits(ordinal, codec));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckShape(const Geometry& geometry, const BlockView& block, int32_t block_rows) {
-  if (block.codec != Codec::kRaw && block.codec != Codec::kPacked) return Invalid(Reason::kField, "unknown codec");
+  if (block.codec != Codec::kRaw && block.codec != Codec::kPacked) {
+    return Rejected({.reason = Reason::kField}, "unknown codec");
+  }
   if (block.rows.begin < 0 || block.rows.empty() ||
       block.rows.begin / block_rows != (block.rows.end - 1) / block_rows) {
-    return Invalid(Reason::kField,
-                   absl::StrCat("rows ", ToString(block.rows), " are not inside one window of ", block_rows, " rows"));
+    return Rejected({.reason = Reason::kField},
+                    absl::StrCat("rows ", ToString(block.rows), " are not inside one window of ", block_rows, " rows"));
   }
   if (block.plane_crc32c.size() != static_cast<size_t>(geometry.num_moe_layers())) {
-    return Invalid(Reason::kLength, absl::StrCat("block ", ToString(block.rows), " has ", block.plane_crc32c.size(),
-                                                 " CRCs for ", geometry.num_moe_layers(), " MoE layers"));
+    return Rejected({.reason = Reason::kLength},
+                    absl::StrCat("block ", ToString(block.rows), " has ", block.plane_crc32c.size(), " CRCs for ",
+                                 geometry.num_moe_layers(), " MoE layers"));
   }
   const auto expected = static_cast<size_t>(geometry.block_bytes(block.rows.size(), block.codec));
   if (block.bytes.size() == expected) return absl::OkStatus();
-  return Invalid(Reason::kLength, absl::StrCat("block ", ToString(block.rows), " has ", block.bytes.size(),
-                                               " bytes, expected ", expected));
+  return Rejected({.reason = Reason::kLength}, absl::StrCat("block ", ToString(block.rows), " has ", block.bytes.size(),
+                                                            " bytes, expected ", expected));
 }
 
 absl::Status CheckCrc(const Geometry& geometry, const BlockView& block) {
   for (int32_t i = 0; i < geometry.num_moe_layers(); ++i) {
     if (Crc32c(block.plane(geometry, i)) == block.plane_crc32c[i]) continue;
     const int32_t layer = geometry.layer(i).layer_id;
-    return Invalid(Reason::kChecksum,
-                   absl::StrCat("block ", ToString(block.rows), ", layer ", layer, ": CRC32C does not match"), layer,
-                   block.rows.begin);
+    return Rejected({.reason = Reason::kChecksum, .row = block.rows.begin, .layer = layer},
+                    absl::StrCat("block ", ToString(block.rows), ", layer ", layer, ": CRC32C does not match"));
   }
   return absl::OkStatus();
 }
@@ -80,10 +113,9 @@ absl::Status CheckIds(const Geometry& geometry, const BlockView& block, bool dup
       return Describe(block, layer, *fault);
     }
     if (PaddingIsZero(plane, block.rows.size() * geometry.row_bits(i, block.codec))) continue;
-    return Invalid(
-        Reason::kEncoding,
-        absl::StrCat("block ", ToString(block.rows), ", layer ", layer.layer_id, ": padding bits are not zero"),
-        layer.layer_id, block.rows.begin);
+    return Rejected(
+        {.reason = Reason::kEncoding, .row = block.rows.begin, .layer = layer.layer_id},
+        absl::StrCat("block ", ToString(block.rows), ", layer ", layer.layer_id, ": padding bits are not zero"));
   }
   return absl::OkStatus();
 }
@@ -94,22 +126,85 @@ void ComputeCrc(const Geometry& geometry, Block& block) {
   for (int32_t i = 0; i < geometry.num_moe_layers(); ++i) block.plane_crc32c[i] = Crc32c(view.plane(geometry, i));
 }
 
-Block Transcode(const Geometry& geometry, const BlockView& block, Codec codec) {
-  Block out;
-  out.rows = block.rows;
-  const int64_t rows = block.rows.size();
-  out.codec = SmallerCodec(geometry, rows, codec);
-  out.bytes = Buffer(geometry.block_bytes(rows, out.codec));
-  for (int32_t i = 0; i < geometry.num_moe_layers(); ++i) {
-    const LayerRouting& layer = geometry.layer(i);
-    Buffer ids(rows * layer.top_k * layer.id_bytes());
-    DecodeCut(geometry, i, block.codec, 0, rows, block.plane(geometry, i), ids.span());
-    EncodePlane(
-        geometry, i, out.codec, rows, ids.span(),
-        out.bytes.span().subspan(geometry.plane_offset(i, rows, out.codec), geometry.plane_bytes(i, rows, out.codec)));
+absl::StatusOr<uint32_t> CutPlane(const Geometry& geometry, const BlockView& block, int32_t ordinal, RowRange rows,
+                                  absl::Span<uint8_t> out) {
+  const absl::Span<const uint8_t> plane = block.plane(geometry, ordinal);
+  RR_RETURN_IF_ERROR(VerifyPlane(geometry, block, ordinal));
+  if (rows == block.rows) {
+    std::memcpy(out.data(), plane.data(), plane.size());
+    return block.plane_crc32c[ordinal];
   }
-  ComputeCrc(geometry, out);
-  return out;
+  const int64_t row_bits = geometry.row_bits(ordinal, block.codec);
+  const int64_t first_bit = (rows.begin - block.rows.begin) * row_bits;
+  const int64_t end_bit = (rows.end - block.rows.begin) * row_bits;
+  std::memcpy(out.data(), plane.data() + first_bit / 8, out.size());
+  out.front() &= static_cast<uint8_t>(0xFF << (first_bit % 8));
+  if (end_bit % 8 != 0) out.back() &= static_cast<uint8_t>(0xFF >> (8 - end_bit % 8));
+  return Crc32c(out);
+}
+
+void DecodeCut(const Geometry& geometry, int32_t ordinal, Codec codec, int32_t bit_offset, int64_t rows,
+               absl::Span<const uint8_t> cut, absl::Span<uint8_t> out) {
+  if (codec == Codec::kRaw) {
+    if (!out.empty()) std::memcpy(out.data(), cut.data(), out.size());
+    return;
+  }
+  const LayerRouting& layer = geometry.layer(ordinal);
+  UnpackIds(cut, bit_offset, geometry.id_bits(ordinal, codec), rows * layer.top_k, layer.id_bytes(), out.data());
+}
+
+Codec SmallerCodec(const Geometry& geometry, int64_t rows, Codec codec) {
+  return geometry.block_bytes(rows, codec) < geometry.block_bytes(rows, Codec::kRaw) ? codec : Codec::kRaw;
+}
+
+void EncodePlane(const Geometry& geometry, int32_t ordinal, Codec codec, int64_t rows, absl::Span<const uint8_t> ids,
+                 absl::Span<uint8_t> plane) {
+  if (codec == Codec::kRaw) {
+    if (!ids.empty()) std::memcpy(plane.data(), ids.data(), ids.size());
+    return;
+  }
+  const LayerRouting& layer = geometry.layer(ordinal);
+  PackIds(ids.data(), layer.id_bytes(), geometry.id_bits(ordinal, codec), rows * layer.top_k, plane.data());
+}
+
+absl::StatusOr<Block> Merge(const Geometry& geometry, absl::Span<const BlockRows> parts, Codec codec) {
+  Block block;
+  block.rows = {parts.front().rows.begin, parts.back().rows.end};
+  block.codec = SmallerCodec(geometry, block.rows.size(), codec);
+  block.bytes = Buffer(geometry.block_bytes(block.rows.size(), block.codec));
+  std::memset(block.bytes.data(), 0, block.bytes.size());
+  for (int32_t i = 0; i < geometry.num_moe_layers(); ++i) {
+    uint8_t* plane = block.bytes.data() + geometry.plane_offset(i, block.rows.size(), block.codec);
+    for (const BlockRows& part : parts) {
+      const int64_t bit = (part.rows.begin - block.rows.begin) * geometry.row_bits(i, block.codec);
+      RR_RETURN_IF_ERROR(AppendPart(geometry, i, part, block.codec, plane, bit));
+    }
+  }
+  ComputeCrc(geometry, block);
+  return block;
+}
+
+int64_t CountDifferingRows(const Geometry& geometry, const BlockRows& a, const BlockRows& b) {
+  const int64_t rows = a.rows.size();
+  std::vector<bool> differs(rows, false);
+  for (int32_t i = 0; i < geometry.num_moe_layers(); ++i) {
+    const auto decoded = [&](const BlockRows& part) {
+      const int64_t row = part.rows.begin - part.block.rows.begin;
+      const Codec codec = part.block.codec;
+      const auto cut = part.block.plane(geometry, i)
+                           .subspan(row * geometry.row_bits(i, codec) / 8, geometry.cut_bytes(i, row, rows, codec));
+      Buffer ids(geometry.plane_bytes(i, rows, Codec::kRaw));
+      DecodeCut(geometry, i, codec, geometry.cut_bit_offset(i, row, codec), rows, cut, ids.span());
+      return ids;
+    };
+    const Buffer of_a = decoded(a), of_b = decoded(b);
+    if (of_a.span() == of_b.span()) continue;
+    const int64_t row_bytes = of_a.size() / rows;
+    for (int64_t r = 0; r < rows; ++r) {
+      if (std::memcmp(of_a.data() + r * row_bytes, of_b.data() + r * row_bytes, row_bytes) != 0) differs[r] = true;
+    }
+  }
+  return std::count(differs.begin(), differs.end(), true);
 }
 
 }  // namespace wire

@@ -58,8 +58,35 @@ absl::Status CheckIds(const Geometry& geometry, const BlockView& block, bool dup
 
 // Fills plane_crc32c from the bytes.
 void ComputeCrc(const Geometry& geometry, Block& block);
-// The same rows in another codec, with new CRCs. Returns RAW where PACKED would not be smaller.
-Block Transcode(const Geometry& geometry, const BlockView& block, Codec codec);
+
+// Writes rows `rows` (absolute, non-empty, inside block.rows) of layer `ordinal` to `out` and returns the CRC32C of
+// what it wrote. `out` must have exactly geometry.cut_bytes(ordinal, rows.begin - block.rows.begin, rows.size(), codec)
+// bytes. The cut starts at the byte of its first bit; PACKED bits outside the cut are zero. The whole plane is verified
+// against its stored CRC first: if it does not match, DATA_LOSS names the layer and `out` is untouched.
+absl::StatusOr<uint32_t> CutPlane(const Geometry& geometry, const BlockView& block, int32_t ordinal, RowRange rows,
+                                  absl::Span<uint8_t> out);
+
+// Decodes `rows` rows of one layer from a cut (or a plane: bit_offset 0) to ids of geometry.layer(ordinal).id_bytes()
+// bytes each, [rows][K] little-endian. `cut` and `out` must have the exact sizes. Ids are not checked.
+void DecodeCut(const Geometry& geometry, int32_t ordinal, Codec codec, int32_t bit_offset, int64_t rows,
+               absl::Span<const uint8_t> cut, absl::Span<uint8_t> out);
+
+// Returns `codec`, or RAW if a block of `rows` rows would not be smaller in `codec`.
+Codec SmallerCodec(const Geometry& geometry, int64_t rows, Codec codec);
+
+// Encodes `rows` rows of one layer, given as DecodeCut writes them, as a plane. The sizes must be exact, and every id
+// must be below its layer's E.
+void EncodePlane(const Geometry& geometry, int32_t ordinal, Codec codec, int64_t rows, absl::Span<const uint8_t> ids,
+                 absl::Span<uint8_t> plane);
+
+// Merges `parts` into one block. The parts must lie in one window, and their rows must follow each other without a gap.
+// The block has the codec `codec`, or RAW if PACKED would not make it smaller. Every plane is checked against its CRC
+// first: DATA_LOSS names row and layer. The bytes of the result do not depend on how the rows were split into parts.
+absl::StatusOr<Block> Merge(const Geometry& geometry, absl::Span<const BlockRows> parts, Codec codec);
+
+// How many rows differ in at least one id of any layer. `a` and `b` must have the same absolute rows. Compares ids, not
+// bytes, so that the codecs may differ.
+int64_t CountDifferingRows(const Geometry& geometry, const BlockRows& a, const BlockRows& b);
 
 }  // namespace wire
 }  // namespace routing_replay

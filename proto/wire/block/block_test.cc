@@ -3,8 +3,6 @@
 
 #include <random>
 
-#include "proto/wire/block/cut.h"
-#include "proto/wire/block/merge.h"
 #include "proto/wire/simd_targets_test_util.h"
 #include "routing_replay/wire/checksum.h"
 #include "tests/support/first_difference.h"
@@ -54,6 +52,10 @@ Block SlowBlock(const Geometry& geometry, const RandomRoutes& routes, RowRange r
   return block;
 }
 
+Block InCodec(const Geometry& geometry, const Block& block, Codec codec) {
+  return Merge(geometry, {{block.view(), block.rows}}, codec).value();
+}
+
 std::vector<Geometry> Geometries() {
   std::vector<Geometry> out;
   for (const auto& [experts, k] : std::vector<std::pair<int, int>>{{1, 1},
@@ -96,8 +98,8 @@ void CheckEncodingCutsAndDecoding() {
       EXPECT_OK(CheckShape(geometry, block.view(), 256));
       EXPECT_OK(CheckCrc(geometry, block.view()));
       EXPECT_OK(CheckIds(geometry, block.view(), true));
-      ASSERT_EQ(FirstDifference(Bytes(Transcode(geometry, block.view(), Codec::kRaw)), Bytes(raw)), "");
-      const Block packed = Transcode(geometry, raw.view(), codec);
+      ASSERT_EQ(FirstDifference(Bytes(InCodec(geometry, block, Codec::kRaw)), Bytes(raw)), "");
+      const Block packed = InCodec(geometry, raw, codec);
       if (packed.codec == codec) {
         ASSERT_EQ(FirstDifference(Bytes(packed), Bytes(block)), "");
         EXPECT_EQ(packed.plane_crc32c, block.plane_crc32c);
@@ -159,7 +161,7 @@ TEST(BlockTest, AnySplitMergesToTheSameBytes) {
 TEST(BlockTest, PackedThatDoesNotShrinkStaysRaw) {
   const Geometry geometry = Geometry::Uniform(2, 256, 4);
   const Block raw = SlowBlock(geometry, MakeRandomRoutes(geometry, 10, 1), {0, 10}, Codec::kRaw);
-  EXPECT_EQ(Transcode(geometry, raw.view(), Codec::kPacked).codec, Codec::kRaw);
+  EXPECT_EQ(InCodec(geometry, raw, Codec::kPacked).codec, Codec::kRaw);
 }
 
 TEST(BlockTest, DamageIsFoundAndNamed) {
@@ -216,12 +218,64 @@ TEST(BlockTest, ExampleOfFormatMd) {
   const Geometry geometry = Geometry::Uniform(1, 6, 2);
   const RandomRoutes routes{.rows = 3, .layers = {{5, 1, 0, 3, 4, 2}}};
   const Block raw = SlowBlock(geometry, routes, {0, 3}, Codec::kRaw);
-  const Block packed = Transcode(geometry, raw.view(), Codec::kPacked);
+  const Block packed = InCodec(geometry, raw, Codec::kPacked);
   EXPECT_THAT(Bytes(packed), ::testing::ElementsAre(0x0d, 0x46, 0x01));
   std::vector<uint8_t> cut(geometry.cut_bytes(0, 1, 2, Codec::kPacked));
   ASSERT_OK(CutPlane(geometry, packed.view(), 0, {1, 3}, absl::MakeSpan(cut)));
   EXPECT_THAT(cut, ::testing::ElementsAre(0x00, 0x46, 0x01));
   EXPECT_EQ(geometry.cut_bit_offset(0, 1, Codec::kPacked), 6);
+}
+
+std::vector<uint8_t> Decoded(const std::vector<uint16_t>& ids, int32_t id_bytes) {
+  std::vector<uint8_t> bytes;
+  for (const uint16_t id : ids) {
+    bytes.push_back(static_cast<uint8_t>(id));
+    if (id_bytes == 2) bytes.push_back(static_cast<uint8_t>(id >> 8));
+  }
+  return bytes;
+}
+
+// Id `index` of a plane, bit by bit.
+int SlowId(const std::vector<uint8_t>& plane, int64_t index, int32_t bits) {
+  int id = 0;
+  for (int32_t i = 0; i < bits; ++i) {
+    const int64_t bit = index * bits + i;
+    id |= (plane[bit / 8] >> (bit % 8) & 1) << i;
+  }
+  return id;
+}
+
+class CutTest : public ::testing::TestWithParam<std::tuple<int, Codec>> {
+ protected:
+  const Geometry geometry_ = Geometry::Uniform(2, std::get<0>(GetParam()), 3);
+  const Codec codec_ = std::get<1>(GetParam());
+};
+
+INSTANTIATE_TEST_SUITE_P(Widths, CutTest,
+                         ::testing::Combine(::testing::Values(4, 60, 128, 256, 257, 512, 65535),
+                                            ::testing::Values(Codec::kRaw, Codec::kPacked)));
+
+TEST_P(CutTest, PacksEveryIdAndUnpacksEveryCut) {
+  constexpr int64_t kRows = 41;
+  const RandomRoutes routes = MakeRandomRoutes(geometry_, kRows, 1);
+  const int32_t id_bytes = geometry_.layer(1).id_bytes();
+  const std::vector<uint8_t> ids = Decoded(routes.layers[1], id_bytes);
+  std::vector<uint8_t> plane(geometry_.plane_bytes(1, kRows, codec_));
+  EncodePlane(geometry_, 1, codec_, kRows, ids, absl::MakeSpan(plane));
+  for (size_t i = 0; i < routes.layers[1].size(); ++i) {
+    ASSERT_EQ(SlowId(plane, static_cast<int64_t>(i), geometry_.id_bits(1, codec_)), routes.layers[1][i]) << i;
+  }
+  std::mt19937_64 random(2);
+  for (int i = 0; i < 100; ++i) {
+    const auto row = static_cast<int64_t>(random() % kRows);
+    const auto rows = static_cast<int64_t>(random() % (kRows - row + 1));
+    const int32_t offset = geometry_.cut_bit_offset(1, row, codec_);
+    const absl::Span<const uint8_t> cut = absl::MakeConstSpan(plane).subspan(
+        row * geometry_.row_bits(1, codec_) / 8, geometry_.cut_bytes_at(1, offset, rows, codec_));
+    std::vector<uint8_t> out(geometry_.plane_bytes(1, rows, Codec::kRaw));
+    DecodeCut(geometry_, 1, codec_, offset, rows, cut, absl::MakeSpan(out));
+    ASSERT_EQ(absl::MakeConstSpan(out), absl::MakeConstSpan(ids).subspan(row * 3 * id_bytes, rows * 3 * id_bytes));
+  }
 }
 
 }  // namespace

@@ -148,11 +148,8 @@ bool IdsLegal(const uint8_t* ids, size_t size, size_t top_k, size_t max_id) {
   return RowsLegal<T>(ids, size, top_k, max_id);
 }
 
-bool IdsLegalU8(const uint8_t* ids, size_t size, size_t top_k, size_t max_id) {
-  return IdsLegal<uint8_t>(ids, size, top_k, max_id);
-}
-bool IdsLegalU16(const uint8_t* ids, size_t size, size_t top_k, size_t max_id) {
-  return IdsLegal<uint16_t>(ids, size, top_k, max_id);
+bool IdsOfBytesLegal(size_t id_bytes, const uint8_t* ids, size_t size, size_t top_k, size_t max_id) {
+  return (id_bytes == 1 ? IdsLegal<uint8_t> : IdsLegal<uint16_t>)(ids, size, top_k, max_id);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -165,8 +162,7 @@ namespace routing_replay {
 inline namespace wire {
 namespace {
 
-HWY_EXPORT(IdsLegalU8);
-HWY_EXPORT(IdsLegalU16);
+HWY_EXPORT(IdsOfBytesLegal);
 
 // Searches row by row for the values to report in the error message.
 template <typename T>
@@ -186,9 +182,7 @@ std::optional<IdFault> Locate(const LayerRouting& layer, absl::Span<const uint8_
 }  // namespace
 
 bool IdsLegal(absl::Span<const uint8_t> ids, int32_t id_bytes, int32_t top_k, int64_t limit) {
-  if (ids.empty()) return true;
-  return id_bytes == 1 ? HWY_DYNAMIC_DISPATCH(IdsLegalU8)(ids.data(), ids.size(), top_k, limit - 1)
-                       : HWY_DYNAMIC_DISPATCH(IdsLegalU16)(ids.data(), ids.size(), top_k, limit - 1);
+  return ids.empty() || HWY_DYNAMIC_DISPATCH(IdsOfBytesLegal)(id_bytes, ids.data(), ids.size(), top_k, limit - 1);
 }
 
 std::optional<IdFault> FindIdFault(const LayerRouting& layer, absl::Span<const uint8_t> ids, int64_t rows,

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <random>
 
-#include "proto/wire/block/cut.h"
+#include "proto/wire/block/block.h"
 #include "proto/wire/payload/tensor_payload.h"
 #include "proto/wire/simd_targets_test_util.h"
 #include "tests/support/random_routes.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "proto/wire/block/cut.h"
+#include "proto/wire/block/block.h"
 #include "routing_replay/wire/checksum.h"
 
 namespace routing_replay::testing {
@@ -87,7 +87,7 @@ Block MakeBlock(const Geometry& geometry, int64_t row_start, const std::vector<R
     }
   }
   ComputeCrc(geometry, block);
-  return codec == Codec::kRaw ? std::move(block) : Transcode(geometry, block.view(), codec);
+  return codec == Codec::kRaw ? std::move(block) : *Merge(geometry, {{block.view(), block.rows}}, codec);
 }
 
 AppendCommand MakeAppend(const RunInfo& run, const AppendSpec& spec) {

@@ -1,5 +1,5 @@
 #include "proto/wire/block/bits.h"
-#include "proto/wire/block/cut.h"
+#include "proto/wire/block/block.h"
 #include "routing_replay/trainer/realign.h"
 #include "tests/bench/wire/operation_support.h"
 

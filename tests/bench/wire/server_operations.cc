@@ -1,4 +1,4 @@
-#include "proto/wire/block/cut.h"
+#include "proto/wire/block/block.h"
 #include "proto/wire/block/id_check.h"
 #include "routing_replay/wire/checksum.h"
 #include "tests/bench/wire/operation_support.h"

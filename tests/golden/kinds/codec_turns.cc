@@ -7,7 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "client/trajectory/turn_plan.h"
-#include "proto/wire/block/cut.h"
+#include "proto/wire/block/block.h"
 #include "routing_replay/wire/error_detail.h"
 #include "tests/golden/kind.h"
 
