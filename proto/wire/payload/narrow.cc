@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "proto/wire/payload/narrow.cc"
@@ -84,21 +85,9 @@ inline namespace wire {
 HWY_EXPORT(Narrow);
 
 int32_t DTypeBytes(DType dtype) {
-  switch (dtype) {
-    case DType::kUnspecified:
-      return 0;
-    case DType::kU8:
-    case DType::kI8:
-      return 1;
-    case DType::kU16:
-    case DType::kI16:
-      return 2;
-    case DType::kI32:
-      return 4;
-    case DType::kI64:
-      return 8;
-  }
-  return 0;
+  static constexpr int32_t kBytes[] = {0, 1, 1, 2, 2, 4, 8};  // Indexed by number.
+  const auto number = static_cast<size_t>(dtype);
+  return number < std::size(kBytes) ? kBytes[number] : 0;
 }
 
 int64_t NarrowLimit(DType dtype, int32_t num_experts) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/wire/block/cut.h"
+#include "proto/wire/block/block.h"
 #include "proto/wire/block/id_check.h"
 #include "proto/wire/payload/narrow.h"
 #include "proto/wire/payload/tensor_view.h"
@@ -22,13 +22,10 @@ namespace {
 
 absl::Status InvalidAt(Reason reason, absl::string_view field, absl::string_view what, std::optional<int64_t> row = {},
                        std::optional<int32_t> layer = {}) {
-  ErrorDetail detail{.reason = reason, .field = std::string(field)};
-  detail.row = row;
-  detail.layer = layer;
-  std::string where = std::string(field);
-  if (row) absl::StrAppend(&where, ": row ", *row);
-  if (layer) absl::StrAppend(&where, row ? ", layer " : ": layer ", *layer);
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(where, ": ", what), detail);
+  const std::string at_row = row ? absl::StrCat("row ", *row, layer ? ", " : ": ") : "";
+  const std::string at_layer = layer ? absl::StrCat("layer ", *layer, ": ") : "";
+  return Invalid({.reason = reason, .field = std::string(field), .row = row, .layer = layer},
+                 absl::StrCat(at_row, at_layer, what));
 }
 
 absl::Status WrongAxis(const Geometry& geometry, int64_t layers, absl::string_view expected) {
@@ -148,7 +145,7 @@ absl::StatusOr<DecodedRows> Decoder::Decode(RowRange rows) {
   for (RowRange gap : Subtract(rows, options_.unrecorded)) {
     for (RowRange window : SplitAtWindows(gap, options_.block_rows)) {
       for (RowRange piece : SplitAt(window, options_.cuts)) {
-        if (absl::Status status = DecodePiece({piece, slot}, out); !status.ok()) return status;
+        RR_RETURN_IF_ERROR(DecodePiece({piece, slot}, out));
         slot += piece.size();
       }
     }
@@ -329,12 +326,6 @@ bool Decoder::IsZeroThroughout(int32_t ordinal) const {
   return true;
 }
 
-absl::Status CheckTopK(const Geometry& geometry, int64_t top_k) {
-  if (top_k == geometry.max_top_k()) return absl::OkStatus();
-  return InvalidAt(Reason::kShape, "append.tensor.shape",
-                   absl::StrCat("K axis of ", top_k, ", must be ", geometry.max_top_k()));
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<int32_t>> MoeColumns(const Geometry& geometry, const TensorDescription& description,
@@ -371,7 +362,10 @@ absl::StatusOr<DecodedRows> DecodeTensor(const Geometry& geometry, const TensorD
     RR_RETURN_IF_ERROR(KeepIds(tensor));
   }
   RR_ASSIGN_OR_RETURN(auto columns, MoeColumns(geometry, description, tensor.layers));
-  RR_RETURN_IF_ERROR(CheckTopK(geometry, tensor.top_k));
+  if (tensor.top_k != geometry.max_top_k()) {
+    return Invalid(Reason::kShape, "append.tensor.shape",
+                   absl::StrCat("K axis of ", tensor.top_k, ", must be ", geometry.max_top_k()));
+  }
   // Checks the ranges before TotalRows adds up their sizes: ends near INT64_MAX would overflow the sum.
   if (absl::Status status = CheckNormal(options.unrecorded, {0, kMaxRows}); !status.ok()) {
     return InvalidAt(Reason::kField, "append.unrecorded", status.message());

@@ -53,6 +53,17 @@ struct TensorShape {
 // them; kEncoding or kDType for a .npy header that ParseNpyHeader rejects.
 absl::StatusOr<TensorShape> PayloadShape(const TensorDescription& description, absl::Span<const uint8_t> payload);
 
+// The wrappings of payloads that OpenTensor undoes.
+
+// Decodes `text` strictly (RFC 4648, standard alphabet, padding required, no white space, unused bits zero).
+// INVALID_ARGUMENT (kEncoding, field "payload") says where it is malformed.
+absl::StatusOr<Buffer> DecodeBase64(absl::Span<const uint8_t> text);
+
+// Decompresses `frame`, which must be exactly one frame with content size `raw_size` and without a dictionary.
+// INVALID_ARGUMENT: kLength if raw_size is above `limit` or differs from the frame's size, kEncoding for everything
+// else. Allocates nothing larger than raw_size, and nothing before the sizes are checked.
+absl::StatusOr<Buffer> DecompressZstd(absl::Span<const uint8_t> frame, int64_t raw_size, int64_t limit);
+
 }  // namespace wire
 }  // namespace routing_replay
 

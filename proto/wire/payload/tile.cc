@@ -12,6 +12,8 @@
 // After foreach_target.h.
 #include <hwy/highway.h>
 
+#include "proto/wire/simd_bytes-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace routing_replay {
 inline namespace wire {
@@ -31,32 +33,22 @@ void TurnSquare(const uint8_t* from, int64_t, uint8_t* const* to, int64_t at) { 
 
 using Words = hn::CappedTag<uint64_t, 4>;
 
-hn::Vec<Words> LoadWords(const uint8_t* from) {
-  const hn::Repartition<uint8_t, Words> bytes;
-  return hn::BitCast(Words(), hn::LoadU(bytes, from));
-}
-
-void StoreWords(hn::Vec<Words> words, uint8_t* to) {
-  const hn::Repartition<uint8_t, Words> bytes;
-  hn::StoreU(hn::BitCast(bytes, words), bytes, to);
-}
-
 #if HWY_CAP_GE256
 
 constexpr size_t kSide = 4;
 
 void TurnSquare(const uint8_t* from, int64_t stride, uint8_t* const* to, int64_t at) {
   const Words d;
-  const auto row0 = LoadWords(from), row1 = LoadWords(from + stride), row2 = LoadWords(from + 2 * stride),
-             row3 = LoadWords(from + 3 * stride);
+  const auto row0 = LoadBytes(d, from), row1 = LoadBytes(d, from + stride), row2 = LoadBytes(d, from + 2 * stride),
+             row3 = LoadBytes(d, from + 3 * stride);
   // First two rows per vector: even01 holds the words 0 and 2 of rows 0 and 1, odd01 their words 1 and 3.
   const auto even01 = hn::InterleaveLower(row0, row1), odd01 = hn::InterleaveUpper(d, row0, row1);
   const auto even23 = hn::InterleaveLower(row2, row3), odd23 = hn::InterleaveUpper(d, row2, row3);
   // Then four rows per vector: one word of each.
-  StoreWords(hn::ConcatLowerLower(d, even23, even01), to[0] + at);
-  StoreWords(hn::ConcatLowerLower(d, odd23, odd01), to[1] + at);
-  StoreWords(hn::ConcatUpperUpper(d, even23, even01), to[2] + at);
-  StoreWords(hn::ConcatUpperUpper(d, odd23, odd01), to[3] + at);
+  StoreBytes(hn::ConcatLowerLower(d, even23, even01), d, to[0] + at);
+  StoreBytes(hn::ConcatLowerLower(d, odd23, odd01), d, to[1] + at);
+  StoreBytes(hn::ConcatUpperUpper(d, even23, even01), d, to[2] + at);
+  StoreBytes(hn::ConcatUpperUpper(d, odd23, odd01), d, to[3] + at);
 }
 
 #else
@@ -64,9 +56,10 @@ void TurnSquare(const uint8_t* from, int64_t stride, uint8_t* const* to, int64_t
 constexpr size_t kSide = 2;
 
 void TurnSquare(const uint8_t* from, int64_t stride, uint8_t* const* to, int64_t at) {
-  const auto row0 = LoadWords(from), row1 = LoadWords(from + stride);
-  StoreWords(hn::InterleaveLower(row0, row1), to[0] + at);
-  StoreWords(hn::InterleaveUpper(Words(), row0, row1), to[1] + at);
+  const Words d;
+  const auto row0 = LoadBytes(d, from), row1 = LoadBytes(d, from + stride);
+  StoreBytes(hn::InterleaveLower(row0, row1), d, to[0] + at);
+  StoreBytes(hn::InterleaveUpper(d, row0, row1), d, to[1] + at);
 }
 
 #endif

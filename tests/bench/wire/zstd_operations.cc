@@ -1,6 +1,6 @@
 #include <zstd.h>
 
-#include "proto/wire/payload/encoding.h"
+#include "proto/wire/payload/tensor_view.h"
 #include "tests/bench/wire/operation_support.h"
 
 namespace routing_replay::bench {
