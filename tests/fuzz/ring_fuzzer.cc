@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "proto/wire/buffer.h"
-#include "proto/wire/ring/byte_ring.h"
+#include "proto/wire/ring/shared_rings.h"
 #include "tests/fuzz/smoke.h"
 
 namespace {
