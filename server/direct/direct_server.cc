@@ -13,7 +13,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "proto/wire/sockets.h"
+#include "proto/wire/message/byte_stream.h"
 #include "proto/wire/status_macros.h"
 #include "proto/wire/tls/tls_stream.h"
 

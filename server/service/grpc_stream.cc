@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire/message/grpc_bytes.h"
 #include "proto/wire/status_macros.h"
-#include "proto/wire/thread_sanitizer.h"
 #include "server/store/store_time.h"
 
 namespace routing_replay::server {

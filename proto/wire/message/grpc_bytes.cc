@@ -1,6 +1,5 @@
 #include "proto/wire/message/grpc_bytes.h"
 
-#include "proto/wire/thread_sanitizer.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {

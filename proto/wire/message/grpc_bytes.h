@@ -1,5 +1,5 @@
 // Conversions between gRPC and our code: messages as byte chains without a copy either way, statuses with their
-// details, and small numbers as tags of a completion queue.
+// details, small numbers as tags of a completion queue, and what ThreadSanitizer must know about gRPC.
 #ifndef PROTO_WIRE_MESSAGE_GRPC_BYTES_H_
 #define PROTO_WIRE_MESSAGE_GRPC_BYTES_H_
 
@@ -16,6 +16,10 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "proto/wire/message/byte_chain.h"
+
+#ifdef RR_THREAD_SANITIZER
+#include <sanitizer/tsan_interface.h>
+#endif
 
 namespace routing_replay {
 inline namespace wire {
@@ -59,6 +63,21 @@ inline void* QueueTag(intptr_t number) {
   return reinterpret_cast<void*>(number);  // NOLINT(performance-no-int-to-ptr): nobody looks at what is there.
 }
 inline intptr_t NumberOf(void* queue_tag) { return reinterpret_cast<intptr_t>(queue_tag); }
+
+// ThreadSanitizer cannot see synchronization inside libraries that were built without it, such as gRPC. Where one of
+// our threads passes something to another through gRPC, both call these functions: everything this thread did before
+// HandOver happens before everything another thread does after TakeOver with the same address.
+inline void HandOver([[maybe_unused]] void* what) {
+#ifdef RR_THREAD_SANITIZER
+  __tsan_release(what);
+#endif
+}
+
+inline void TakeOver([[maybe_unused]] void* what) {
+#ifdef RR_THREAD_SANITIZER
+  __tsan_acquire(what);
+#endif
+}
 
 }  // namespace wire
 }  // namespace routing_replay
