@@ -105,62 +105,48 @@ absl::StatusOr<std::vector<BlockHeader>> BlocksOf(const v1::EncodedBlocks& from,
   return blocks;
 }
 
-absl::Status CheckText(const FieldPath& path, const char* name, absl::string_view text) {
-  if (text.size() <= kMaxLabelBytes) return absl::OkStatus();
-  return FieldError(path.Child(name), absl::StrCat("must have at most ", kMaxLabelBytes, " bytes, got ", text.size()));
-}
-
-absl::Status CheckHeaderRows(const AppendHeader& header, const FieldPath& path) {
+void CheckRows(const AppendHeader& header, MessageFields& f) {
   if (header.rows.begin < 0 || header.rows.end < header.rows.begin || header.rows.end > kMaxRows) {
-    return FieldError(path.Child("rows"), absl::StrCat(ToString(header.rows), " is not inside [0, ", kMaxRows, ")"));
+    return f.FailField("rows", absl::StrCat(ToString(header.rows), " is not inside [0, ", kMaxRows, ")"));
   }
-  if (const absl::Status normal = CheckNormal(header.unrecorded, header.rows); !normal.ok()) {
-    return FieldError(path.Child("unrecorded"), normal.message());
-  }
+  f.CheckRanges("unrecorded", header.unrecorded, header.rows);
   const auto token_bytes = static_cast<int64_t>(header.token_ids.size());
   if (token_bytes != 0 && token_bytes != 4 * header.rows.size()) {
-    return FieldError(path.Child("token_ids"),
-                      absl::StrCat("must have 4 bytes for each of ", header.rows.size(), " rows, got ", token_bytes),
-                      Reason::kLength);
+    f.FailField("token_ids",
+                absl::StrCat("must have 4 bytes for each of ", header.rows.size(), " rows, got ", token_bytes),
+                Reason::kLength);
   }
   if (header.rows.begin == 0 && header.token_check_start.value_or(0) != 0) {
-    return FieldError(path.Child("token_check_start"), "must be 0 if the append starts at row 0");
+    f.FailField("token_check_start", "must be 0 if the append starts at row 0");
   }
-  return absl::OkStatus();
 }
 
-absl::Status CheckHeaderPrefix(const AppendHeader& header, const FieldPath& path) {
-  if (!header.prefix) return absl::OkStatus();
-  const FieldPath prefix = path.Child("prefix");
-  RR_RETURN_IF_ERROR(CheckId(header.prefix->sample, prefix.Child("sample").ToString()));
-  if (header.prefix->sample == header.sample)
-    return FieldError(prefix.Child("sample"), "must be another sample than append.sample");
-  if (header.prefix->rows < 0 || header.prefix->rows > kMaxRows) {
-    return FieldError(prefix.Child("rows"), absl::StrCat(header.prefix->rows, " is not in [0, ", kMaxRows, "]"));
+void CheckPrefix(const AppendHeader& header, MessageFields& f) {
+  const PrefixReference& prefix = *header.prefix;
+  f.Fail(CheckId(prefix.sample, "append.prefix.sample"));
+  if (prefix.sample == header.sample) f.FailField("prefix.sample", "must be another sample than append.sample");
+  if (prefix.rows < 0 || prefix.rows > kMaxRows) {
+    f.FailField("prefix.rows", absl::StrCat(prefix.rows, " is not in [0, ", kMaxRows, "]"));
   }
-  if (header.prefix->revision < 0) return FieldError(prefix.Child("revision"), "must be at least 0");
-  return absl::OkStatus();
+  if (prefix.revision < 0) f.FailField("prefix.revision", "must be at least 0");
 }
 
-absl::Status CheckHeader(const AppendHeader& header, const FieldPath& path) {
-  absl::Status status = CheckId(header.sample, "append.sample");  // The same field as `path`, without making its text.
-  status.Update(CheckHeaderRows(header, path));
-  status.Update(CheckText(path, "weight_label", header.weight_label));
-  status.Update(CheckText(path, "engine", header.engine));
-  status.Update(CheckHeaderPrefix(header, path));
-  if (!status.ok()) return status;
+void CheckHeader(const AppendHeader& header, MessageFields& f) {
+  f.Fail(CheckId(header.sample, "append.sample"));
+  CheckRows(header, f);
+  f.Text("weight_label", header.weight_label);
+  f.Text("engine", header.engine);
+  if (header.prefix) CheckPrefix(header, f);
   if (header.weight_version < kUnknownWeightVersion) {
-    return FieldError(path.Child("weight_version"), absl::StrCat("must be at least -1, got ", header.weight_version));
+    f.FailField("weight_version", absl::StrCat("must be at least -1, got ", header.weight_version));
   }
-  if (header.revision < 0)
-    return FieldError(path.Child("revision"), absl::StrCat("must be at least 0, got ", header.revision));
+  if (header.revision < 0) f.FailField("revision", absl::StrCat("must be at least 0, got ", header.revision));
   // The largest number is excluded, because no half-open range of groups can contain it.
-  if (header.group == kMaxInt64) return FieldError(path.Child("group"), "must be below 2^63 - 1");
+  if (header.group == kMaxInt64) f.FailField("group", "must be below 2^63 - 1");
   if (header.seal_num_tokens && (*header.seal_num_tokens < 1 || *header.seal_num_tokens > kMaxTokens)) {
-    return FieldError(path.Child("seal_num_tokens"),
-                      absl::StrCat(*header.seal_num_tokens, " is not in [1, ", kMaxTokens, "]"), Reason::kRowCount);
+    f.FailField("seal_num_tokens", absl::StrCat(*header.seal_num_tokens, " is not in [1, ", kMaxTokens, "]"),
+                Reason::kRowCount);
   }
-  return absl::OkStatus();
 }
 
 template <typename T, typename Out>
@@ -177,9 +163,7 @@ absl::StatusOr<AppendHeader> HeaderOf(v1::AppendHeader& from, const FieldPath& p
   header.producer = f.ReadProducer("producer", from.producer());
   header.rows =
       RowRange::OfSize(f.Count("row_start", from.row_start(), kMaxRows), f.Count("rows", from.rows(), kMaxRows));
-  for (const v1::RowRange& range : from.unrecorded()) {
-    header.unrecorded.push_back(f.Range("unrecorded", header.unrecorded.size(), range));
-  }
+  header.unrecorded = f.Ranges("unrecorded", from.unrecorded());
   header.revision = f.Count("revision", from.revision());
   header.restart_nonce = from.restart_nonce();
   if (from.has_group()) header.group = from.group();
@@ -196,7 +180,7 @@ absl::StatusOr<AppendHeader> HeaderOf(v1::AppendHeader& from, const FieldPath& p
   header.resend_key = from.resend_key();
   if (from.has_tensor()) Take(f, TensorOf(from.tensor(), path.Child("tensor")), header.payload_kind);
   if (from.has_blocks()) Take(f, BlocksOf(from.blocks(), path.Child("blocks")), header.payload_kind);
-  f.Fail(f.status().ok() ? CheckHeader(header, path) : absl::OkStatus());
+  if (f.status().ok()) CheckHeader(header, f);
   if (!f.status().ok()) return f.status();
   return header;
 }
@@ -204,14 +188,12 @@ absl::StatusOr<AppendHeader> HeaderOf(v1::AppendHeader& from, const FieldPath& p
 // Checks made before the message is built.
 absl::Status CheckCounts(absl::string_view header) {
   if (header.size() <= 2 * kMaxUnrecordedRanges) return absl::OkStatus();  // Each range takes at least two bytes.
-  const FieldPath root, append = root.Child("append"), blocks = append.Child("blocks");
   if (CountFields(header, {3, 6}).back() > kMaxUnrecordedRanges) {
-    return FieldError(append.Child("unrecorded"), absl::StrCat("must have at most ", kMaxUnrecordedRanges, " ranges"),
-                      Reason::kLength);
+    return Invalid(Reason::kLength, "append.unrecorded",
+                   absl::StrCat("must have at most ", kMaxUnrecordedRanges, " ranges"));
   }
   if (CountFields(header, {3, 21, 1}).back() > kMaxBlocks) {
-    return FieldError(blocks.Child("blocks"), absl::StrCat("must have at most ", kMaxBlocks, " blocks"),
-                      Reason::kLength);
+    return Invalid(Reason::kLength, "append.blocks.blocks", absl::StrCat("must have at most ", kMaxBlocks, " blocks"));
   }
   return absl::OkStatus();
 }
@@ -273,11 +255,10 @@ absl::StatusOr<AppendRequest> ParseAppendRequest(const ByteChain& bytes) {
   StackArena arena;
   auto& message = *google::protobuf::Arena::CreateMessage<v1::AppendRequest>(arena.get());
   if (!message.ParseFromString(split.header)) return MalformedMessage();
-  const FieldPath root;
-  MessageFields f(root);
+  MessageFields f;
   AppendRequest request{.run = message.run(), .want_bytes = message.want_bytes(), .payload = std::move(split.payload)};
   if (!request.run.empty()) f.Fail(CheckId(request.run, "run"));
-  if (message.has_append()) Take(f, HeaderOf(*message.mutable_append(), root.Child("append")), request.append);
+  if (message.has_append()) Take(f, HeaderOf(*message.mutable_append(), {.name = "append"}), request.append);
   if (!message.has_append() && request.payload.size() != 0)
     f.FailField("payload", "must be empty if the message has no append");
   if (!f.status().ok()) return f.status();
@@ -285,8 +266,9 @@ absl::StatusOr<AppendRequest> ParseAppendRequest(const ByteChain& bytes) {
 }
 
 absl::Status CheckAppendHeader(const AppendHeader& header) {
-  const FieldPath root;
-  return CheckHeader(header, root.Child("append"));
+  MessageFields f({.name = "append"});
+  CheckHeader(header, f);
+  return f.status();
 }
 
 std::optional<RejectedAppend> ParseRejectedAppend(const ByteChain& bytes) {
@@ -313,7 +295,7 @@ std::string EncodeAppendAck(const AppendAck& ack) {
 absl::StatusOr<AppendAck> ParseAppendAck(const ByteChain& bytes) {
   v1::AppendAck message;
   if (!ParseChain(bytes, message)) return MalformedMessage();
-  MessageFields f{FieldPath{}};
+  MessageFields f;
   AppendAck ack = AckOf(message, f);
   if (!f.status().ok()) return f.status();
   return ack;
@@ -341,8 +323,7 @@ absl::StatusOr<AppendResponse> ParseAppendResponse(const ByteChain& bytes) {
       response.credit->rejection = DecodeStreamStatus(message.credit().rejection().SerializeAsString());
     }
   }
-  const FieldPath root;
-  MessageFields f(root.Child("ack"));
+  MessageFields f({.name = "ack"});
   if (message.has_ack()) response.ack = AckOf(message.ack(), f);
   if (!f.status().ok()) return f.status();
   return response;

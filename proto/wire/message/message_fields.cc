@@ -39,10 +39,6 @@ std::string FieldPath::ToString() const {
   return out;
 }
 
-absl::Status FieldError(const FieldPath& path, absl::string_view message, Reason reason) {
-  return Invalid(reason, path.ToString(), message);
-}
-
 absl::Status MalformedMessage() {
   return MakeError(absl::StatusCode::kInvalidArgument, "malformed message", {.reason = Reason::kEncoding});
 }
@@ -78,6 +74,10 @@ std::optional<Durability> MessageFields::ReadAnyDurability(const char* name, v1:
   return Known<Durability>(name, value, Durability::kSynced, std::nullopt);
 }
 
+void MessageFields::FailField(const char* name, absl::string_view message, Reason reason) {
+  Fail(Invalid(reason, path_.Child(name).ToString(), message));
+}
+
 void MessageFields::FailReserved(const char* name, absl::string_view what) {
   const std::string field = path_.Child(name).ToString();
   Fail(MakeError(absl::StatusCode::kUnimplemented, absl::StrCat(field, ": ", what, " is reserved and not implemented"),
@@ -91,24 +91,37 @@ const std::string& MessageFields::Text(const char* name, const std::string& valu
 }
 
 RowRange MessageFields::Range(const char* name, std::optional<size_t> index, const v1::RowRange& value) {
-  const FieldPath path{&path_, name, index};
-  if (value.end() > static_cast<uint64_t>(kMaxRows)) {
-    Fail(FieldError(path.Child("end"), absl::StrCat(value.end(), " is not in [0, ", kMaxRows, "]")));
-    return {};
-  }
-  if (value.begin() > value.end()) {
-    Fail(FieldError(path.Child("end"), "is below begin"));
-    return {};
-  }
-  return {static_cast<int64_t>(value.begin()), static_cast<int64_t>(value.end())};
+  const FieldPath path = path_.Child(name, index);
+  MessageFields f(path);
+  const RowRange range{static_cast<int64_t>(value.begin()), f.Count("end", value.end(), kMaxRows)};
+  if (value.begin() > value.end()) f.FailField("end", "is below begin");
+  Fail(f.status());
+  return f.status().ok() ? range : RowRange{};
 }
 
-WeightSpan MessageFields::Weights(const char* name, size_t index, const v1::WeightSpan& value) {
-  const FieldPath path{&path_, name, index};
-  MessageFields f(path);
-  WeightSpan span{f.Range("rows", std::nullopt, value.rows()), value.version(), f.Text("label", value.label())};
-  Fail(f.status());
-  return span;
+std::vector<RowRange> MessageFields::Ranges(const char* name,
+                                            const google::protobuf::RepeatedPtrField<v1::RowRange>& values) {
+  std::vector<RowRange> ranges;
+  ranges.reserve(values.size());
+  for (const v1::RowRange& value : values) ranges.push_back(Range(name, ranges.size(), value));
+  return ranges;
+}
+
+std::vector<WeightSpan> MessageFields::Weights(const char* name,
+                                               const google::protobuf::RepeatedPtrField<v1::WeightSpan>& values) {
+  std::vector<WeightSpan> spans;
+  for (const v1::WeightSpan& value : values) {
+    const FieldPath path = path_.Child(name, spans.size());
+    MessageFields f(path);
+    spans.push_back({f.Range("rows", std::nullopt, value.rows()), value.version(), f.Text("label", value.label())});
+    Fail(f.status());
+  }
+  return spans;
+}
+
+void MessageFields::CheckRanges(const char* name, absl::Span<const RowRange> ranges, RowRange bounds) {
+  if (!status_.ok()) return;
+  if (const absl::Status normal = CheckNormal(ranges, bounds); !normal.ok()) FailField(name, normal.message());
 }
 
 v1::RoutingGeometry ToProto(const Geometry& geometry) {
@@ -126,8 +139,7 @@ v1::RoutingGeometry ToProto(const Geometry& geometry) {
 }
 
 absl::StatusOr<Geometry> FromProto(const v1::RoutingGeometry& geometry) {
-  const FieldPath root, path = root.Child("geometry");
-  MessageFields f(path);
+  MessageFields f({.name = "geometry"});
   if (geometry.order_policy() == v1::ORDER_POLICY_SET) f.FailReserved("order_policy", "order policy SET");
   f.Known<v1::OrderPolicy>("order_policy", geometry.order_policy(), v1::ORDER_POLICY_EXACT, v1::ORDER_POLICY_EXACT);
   const auto numbers = [&f](const char* name, const auto& values, int64_t maximum) {
@@ -159,6 +171,13 @@ v1::WeightSpan ToProto(const WeightSpan& span) {
   return out;
 }
 
+v1::TokenCheck ToProto(const TokenCheck& check) {
+  v1::TokenCheck out;
+  out.set_rows(check.rows);
+  out.set_crc32c(check.crc32c);
+  return out;
+}
+
 v1::SampleState ToProto(const SampleState& state) {
   v1::SampleState out;
   out.set_sample(state.sample);
@@ -172,11 +191,7 @@ v1::SampleState ToProto(const SampleState& state) {
   for (const RowRange range : state.unrecorded) *out.add_unrecorded() = ToProto(range);
   for (const WeightSpan& span : state.weights) *out.add_weights() = ToProto(span);
   out.set_stored_bytes(state.stored_bytes);
-  if (state.token_check) {
-    v1::TokenCheck& check = *out.add_token_checks();
-    check.set_rows(state.token_check->rows);
-    check.set_crc32c(state.token_check->crc32c);
-  }
+  if (state.token_check) *out.add_token_checks() = ToProto(*state.token_check);
   out.set_engine(state.engine);
   out.set_idle_ms(state.idle_ms);
   for (const Provenance& from : state.provenance) {
@@ -200,17 +215,13 @@ absl::StatusOr<SampleState> FromProto(const v1::SampleState& state) {
                   .committed_rows = f.Count("committed_rows", state.committed_rows(), kMaxRows),
                   .revision = f.Count("revision", state.revision()),
                   .content_id = state.content_id(),
+                  .unrecorded = f.Ranges("unrecorded", state.unrecorded()),
+                  .weights = f.Weights("weights", state.weights()),
                   .stored_bytes = f.Count("stored_bytes", state.stored_bytes()),
                   .engine = state.engine(),
                   .idle_ms = state.idle_ms(),
                   .lost_end = f.Count("lost_end", state.lost_end(), kMaxRows)};
   if (state.has_num_tokens()) out.num_tokens = f.Count("num_tokens", state.num_tokens(), kMaxTokens);
-  for (const v1::RowRange& range : state.unrecorded()) {
-    out.unrecorded.push_back(f.Range("unrecorded", out.unrecorded.size(), range));
-  }
-  for (const v1::WeightSpan& span : state.weights()) {
-    out.weights.push_back(f.Weights("weights", out.weights.size(), span));
-  }
   for (const v1::Provenance& from : state.provenance()) {
     out.provenance.push_back({f.Range("provenance", out.provenance.size(), from.rows()), from.weight_version(),
                               from.weight_label(), from.engine(), f.Count("provenance.appends", from.appends())});

@@ -44,13 +44,10 @@ struct FieldPath {
   const char* name = "";  // Empty: the message itself.
   std::optional<size_t> index;
 
-  FieldPath Child(const char* child) const { return {this, child, std::nullopt}; }
-  FieldPath Child(const char* child, size_t i) const { return {this, child, i}; }
+  FieldPath Child(const char* child, std::optional<size_t> i = {}) const { return {this, child, i}; }
   std::string ToString() const;
 };
 
-// INVALID_ARGUMENT (kField unless another reason is given) "PATH: MESSAGE".
-absl::Status FieldError(const FieldPath& path, absl::string_view message, Reason reason = Reason::kField);
 // INVALID_ARGUMENT (kEncoding): the bytes are not a message.
 absl::Status MalformedMessage();
 
@@ -86,16 +83,15 @@ class MessageFields {
   // Returns a text, and checks that it has at most `max_bytes`. Protobuf has already checked that it is UTF-8.
   const std::string& Text(const char* name, const std::string& value, size_t max_bytes = kMaxLabelBytes);
   RowRange Range(const char* name, std::optional<size_t> index, const v1::RowRange& value);
-  WeightSpan Weights(const char* name, size_t index, const v1::WeightSpan& value);
-  // Reads a list of ranges, and checks that it is normal and inside `bounds`.
-  template <typename Repeated>
-  std::vector<RowRange> NormalRanges(const char* name, const Repeated& values, RowRange bounds);
+  std::vector<RowRange> Ranges(const char* name, const google::protobuf::RepeatedPtrField<v1::RowRange>& values);
+  std::vector<WeightSpan> Weights(const char* name, const google::protobuf::RepeatedPtrField<v1::WeightSpan>& values);
+  // Fails if the list is not normal (row_range.h) or not inside `bounds`.
+  void CheckRanges(const char* name, absl::Span<const RowRange> ranges, RowRange bounds);
 
   // Reports the result of a check that the caller made itself. Only the first error is kept.
   void Fail(const absl::Status& status) { status_.Update(status); }
-  void FailField(const char* name, absl::string_view message, Reason reason = Reason::kField) {
-    Fail(FieldError(path_.Child(name), message, reason));
-  }
+  // INVALID_ARGUMENT "PATH.NAME: MESSAGE".
+  void FailField(const char* name, absl::string_view message, Reason reason = Reason::kField);
   // Fails with UNIMPLEMENTED, for a number that is reserved for a later version.
   void FailReserved(const char* name, absl::string_view what);
 
@@ -112,16 +108,6 @@ Enum MessageFields::Known(const char* name, int value, Enum last, std::optional<
   return last;
 }
 
-template <typename Repeated>
-std::vector<RowRange> MessageFields::NormalRanges(const char* name, const Repeated& values, RowRange bounds) {
-  std::vector<RowRange> ranges;
-  ranges.reserve(values.size());
-  for (const v1::RowRange& value : values) ranges.push_back(Range(name, ranges.size(), value));
-  const absl::Status normal = CheckNormal(ranges, bounds);
-  if (status_.ok() && !normal.ok()) FailField(name, normal.message());
-  return ranges;
-}
-
 v1::RoutingGeometry ToProto(const Geometry& geometry);
 absl::StatusOr<Geometry> FromProto(const v1::RoutingGeometry& geometry);
 v1::SampleState ToProto(const SampleState& state);
@@ -134,6 +120,7 @@ inline v1::Durability ToProto(std::optional<Durability> durability) {
 }
 v1::RowRange ToProto(RowRange range);
 v1::WeightSpan ToProto(const WeightSpan& span);
+v1::TokenCheck ToProto(const TokenCheck& check);
 
 }  // namespace wire
 }  // namespace routing_replay

@@ -29,11 +29,7 @@ void SetSampleRead(const SampleRead& sample, v1::SampleRead& out) {
     out.add_row_bounds(range.end);
   }
   if (sample.num_tokens) out.set_num_tokens(*sample.num_tokens);
-  for (const TokenCheck& check : sample.token_checks) {
-    v1::TokenCheck& one = *out.add_token_checks();
-    one.set_rows(check.rows);
-    one.set_crc32c(check.crc32c);
-  }
+  for (const TokenCheck& check : sample.token_checks) *out.add_token_checks() = ToProto(check);
   if (sample.min_weight_version) out.set_min_weight_version(*sample.min_weight_version);
   if (sample.max_weight_version) out.set_max_weight_version(*sample.max_weight_version);
 }
@@ -41,15 +37,13 @@ void SetSampleRead(const SampleRead& sample, v1::SampleRead& out) {
 // Counts the items of an encoded request before the request is built. Returns an upper bound of the memory that it will
 // take, as a protobuf message and as a ReadRequest together.
 absl::StatusOr<int64_t> MeasureReadRequest(absl::string_view bytes) {
-  const FieldPath root;
   const auto [samples, checks] = CountFields(bytes, {4, 5});
   if (samples > kMaxReadSamples) {
-    return FieldError(root.Child("samples"), absl::StrCat("must have at most ", kMaxReadSamples, " samples"),
-                      Reason::kLength);
+    return Invalid(Reason::kLength, "samples", absl::StrCat("must have at most ", kMaxReadSamples, " samples"));
   }
   if (checks > kMaxReadTokenChecks) {
-    return FieldError(root.Child("samples"),
-                      absl::StrCat("must have at most ", kMaxReadTokenChecks, " token_checks in all"), Reason::kLength);
+    return Invalid(Reason::kLength, "samples",
+                   absl::StrCat("must have at most ", kMaxReadTokenChecks, " token_checks in all"));
   }
   // Each byte that is not needed for samples and checks may encode one bound of rows. A bound takes 8 bytes in the
   // protobuf message and 8 in the ReadRequest, and twice as much while vectors grow: 32 bytes in all.
@@ -69,8 +63,7 @@ std::vector<RowRange> RowsOf(const v1::SampleRead& from, MessageFields& f) {
     rows.push_back(
         {f.Count("row_bounds", from.row_bounds(i), kMaxRows), f.Count("row_bounds", from.row_bounds(i + 1), kMaxRows)});
   }
-  const absl::Status normal = CheckNormal(rows, {0, kMaxRows});
-  if (f.status().ok() && !normal.ok()) f.FailField("row_bounds", normal.message());
+  f.CheckRanges("row_bounds", rows, {0, kMaxRows});
   return rows;
 }
 
@@ -123,10 +116,9 @@ absl::Status TakeRecord(v1::SampleRecord& from, const FieldPath& path, SampleRec
   if (from.has_num_tokens()) out.num_tokens = f.Count("num_tokens", from.num_tokens(), kMaxTokens);
   out.revision = f.Count("revision", from.revision());
   out.content_id = from.content_id();
-  out.unrecorded = f.NormalRanges("unrecorded", from.unrecorded(), {0, kMaxRows});
-  for (const v1::WeightSpan& span : from.weights()) {
-    out.weights.push_back(f.Weights("weights", out.weights.size(), span));
-  }
+  out.unrecorded = f.Ranges("unrecorded", from.unrecorded());
+  f.CheckRanges("unrecorded", out.unrecorded, {0, kMaxRows});
+  out.weights = f.Weights("weights", from.weights());
   return f.status();
 }
 
@@ -186,8 +178,7 @@ absl::StatusOr<ReadRequest> ParseReadRequest(const ByteChain& bytes,
   StackArena arena;
   auto& message = *Arena::CreateMessage<v1::ReadRequest>(arena.get());
   if (!message.ParseFromArray(flat.data(), static_cast<int>(flat.size()))) return MalformedMessage();
-  const FieldPath root;
-  MessageFields f(root);
+  MessageFields f;
   ReadRequest request;
   request.run = message.run();
   request.producer = f.ReadProducer("producer", message.producer());
@@ -199,7 +190,8 @@ absl::StatusOr<ReadRequest> ParseReadRequest(const ByteChain& bytes,
   }
   request.samples.resize(message.samples_size());
   for (size_t i = 0; i < request.samples.size() && f.status().ok(); ++i) {
-    f.Fail(TakeSampleRead(*message.mutable_samples(static_cast<int>(i)), root.Child("samples", i), request.samples[i]));
+    f.Fail(TakeSampleRead(*message.mutable_samples(static_cast<int>(i)), {.name = "samples", .index = i},
+                          request.samples[i]));
   }
   request.wait = message.wait();
   // Only a hint, which the server clamps.
@@ -234,14 +226,14 @@ absl::StatusOr<ReadResponse> ParseReadResponse(const ByteChain& bytes) {
   response.payload = std::move(split.payload);
   response.records.resize(message.records_size());
   response.pieces.resize(message.pieces_size());
-  const FieldPath root;
-  MessageFields f(root);
+  MessageFields f;
   for (size_t i = 0; i < response.records.size(); ++i) {
-    f.Fail(TakeRecord(*message.mutable_records(static_cast<int>(i)), root.Child("records", i), response.records[i]));
+    f.Fail(TakeRecord(*message.mutable_records(static_cast<int>(i)), {.name = "records", .index = i},
+                      response.records[i]));
   }
   int64_t piece_bytes = 0;
   for (size_t i = 0; i < response.pieces.size(); ++i) {
-    f.Fail(TakePiece(message.pieces(static_cast<int>(i)), root.Child("pieces", i), response.pieces[i]));
+    f.Fail(TakePiece(message.pieces(static_cast<int>(i)), {.name = "pieces", .index = i}, response.pieces[i]));
     piece_bytes += response.pieces[i].bytes;
   }
   if (piece_bytes != static_cast<int64_t>(response.payload.size())) {
