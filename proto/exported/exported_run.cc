@@ -82,29 +82,6 @@ json ToJson(const ExportedSample& sample) {
           {"crc32c", sample.crc32c}};
 }
 
-bool IsInt64(const json& value) {
-  return value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t{INT64_MAX});
-}
-
-absl::Status ReadWeights(JsonObject& object, int64_t rows, std::vector<WeightSpan>& weights) {
-  const json* list = object.Find("weights");
-  if (list == nullptr) return absl::OkStatus();
-  if (!list->is_array()) return Invalid(object.PathOf("weights"), "must be a list");
-  for (const json& item : *list) {
-    const bool fits = item.is_array() && item.size() == 4 && IsInt64(item[0]) && IsInt64(item[1]) && IsInt64(item[2]) &&
-                      item[3].is_string();
-    if (!fits) return Invalid(object.PathOf("weights"), "must be a list of [begin, end, version, label]");
-    const WeightSpan span{.rows = {item[0], item[1]}, .version = item[2], .label = item[3]};
-    if (span.rows.begin < 0 || span.rows.begin > span.rows.end || span.rows.end > rows) {
-      return Invalid(object.PathOf("weights"),
-                     absl::StrCat(ToString(span.rows), " is out of range: the sample has ", rows, " rows"));
-    }
-    if (span.version < kUnknownWeightVersion) return Invalid(object.PathOf("weights"), "has a version below -1");
-    weights.push_back(span);
-  }
-  return absl::OkStatus();
-}
-
 // Returns true if this is a plain file name, without a directory, so that it cannot lead to another directory.
 bool IsFileName(const std::string& name) {
   return !name.empty() && name[0] != '.' && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
@@ -114,35 +91,41 @@ bool IsFileName(const std::string& name) {
 absl::Status CheckSample(const ExportedSample& sample, const std::string& path) {
   RR_RETURN_IF_ERROR(CheckId(sample.sample, path));
   if (sample.num_tokens < 1 || sample.num_tokens > kMaxRows + 1) {
-    return WithSample(Invalid(absl::StrCat(path, ".num_tokens"),
-                              absl::StrCat("must be in [1, ", kMaxRows + 1, "], got ", sample.num_tokens)),
-                      sample.sample);
+    return Invalid({.reason = Reason::kField, .field = path + ".num_tokens", .sample = sample.sample},
+                   absl::StrCat("must be in [1, ", kMaxRows + 1, "], got ", sample.num_tokens));
   }
   return CheckNormal(sample.unrecorded, {0, sample.num_tokens - 1});
+}
+
+absl::Status CheckWeights(absl::Span<const WeightSpan> weights, int64_t rows, const std::string& path) {
+  for (const WeightSpan& span : weights) {
+    if (span.rows.begin < 0 || span.rows.begin > span.rows.end || span.rows.end > rows) {
+      return Invalid(path, absl::StrCat(ToString(span.rows), " is out of range: the sample has ", rows, " rows"));
+    }
+    if (span.version < kUnknownWeightVersion) return Invalid(path, "has a version below -1");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ReadSample(const json& value, const std::string& path, ExportedSample& sample) {
   JsonObject object(value, path);
   for (const char* key : {"sample", "num_tokens", "file", "file_bytes", "crc32c"}) object.Require(key);
-  int64_t crc32c = 0;
   object.Read("sample", sample.sample);
   object.Read("group", sample.group);
   object.Read("num_tokens", sample.num_tokens);
   object.Read("revision", sample.revision);
   object.Read("content_id", sample.content_id);
+  object.Read("unrecorded", sample.unrecorded);
+  object.Read("weights", sample.weights);
+  object.Read("token_checks", sample.token_checks);
   object.Read("file", sample.file);
   object.Read("file_bytes", sample.file_bytes);
-  object.Read("crc32c", crc32c);
-  absl::Status status = ReadRanges(object, "unrecorded", sample.unrecorded);
-  status.Update(ReadWeights(object, std::max<int64_t>(sample.num_tokens, 1) - 1, sample.weights));
-  status.Update(ReadTokenChecks(object, "token_checks", sample.token_checks));
-  status.Update(object.status());
-  if (status.ok()) status = CheckSample(sample, path);
-  if (!status.ok()) return status;
+  object.Read("crc32c", sample.crc32c);
+  RR_RETURN_IF_ERROR(object.status());
+  RR_RETURN_IF_ERROR(CheckSample(sample, path));
+  RR_RETURN_IF_ERROR(CheckWeights(sample.weights, sample.num_tokens - 1, object.PathOf("weights")));
   if (sample.revision < 0) return Invalid(object.PathOf("revision"), "must be at least 0");
-  if (crc32c < 0 || crc32c > UINT32_MAX) return Invalid(object.PathOf("crc32c"), "is out of range");
   if (!IsFileName(sample.file)) return Invalid(object.PathOf("file"), "must be the name of a file beside the index");
-  sample.crc32c = static_cast<uint32_t>(crc32c);
   return absl::OkStatus();
 }
 
@@ -164,8 +147,7 @@ absl::Status ReadSamples(const json& list, ExportedRun& run) {
   std::set<std::string> names;
   for (const json& item : list) {
     const std::string path = absl::StrCat("samples[", run.samples.size(), "]");
-    absl::Status status = ReadSample(item, path, run.samples.emplace_back());
-    if (!status.ok()) return status;
+    RR_RETURN_IF_ERROR(ReadSample(item, path, run.samples.emplace_back()));
     const ExportedSample& sample = run.samples.back();
     if (!names.insert(sample.sample).second) return Invalid(path, "occurs twice");
     const int64_t most = *run.geometry.array_ids(sample.recorded_rows()) * run.geometry.max_id_bytes();
@@ -189,7 +171,7 @@ std::string IndexToText(const ExportedRun& run) {
   for (const ExportedSample& sample : run.samples) samples.push_back(ToJson(sample));
   std::string text = DumpJson({{"version", kVersion},
                                {"run", run.run},
-                               {"producer", run.producer == Producer::kTrainer ? "trainer" : "rollout"},
+                               {"producer", ProducerName(run.producer)},
                                {"geometry", GeometryToJson(run.geometry)},
                                {"samples", std::move(samples)}});
   text.back() = ',';
@@ -205,13 +187,14 @@ absl::StatusOr<ExportedRun> IndexFromText(absl::string_view text) {
   RR_ASSIGN_OR_RETURN(const auto value, ParseJson(text, "index"));
   RR_RETURN_IF_ERROR(CheckVersion(value));
   JsonObject object(value, "");
-  int64_t version = 0;
-  std::string run, crc32c;
+  std::string run;
   Producer producer = Producer::kRollout;
-  object.Read("version", version);
-  object.Read("crc32c", crc32c);
+  for (const char* checked : {"version", "crc32c"}) object.Find(checked);
   object.Read("run", run);
-  ReadProducer(object, producer);
+  object.Read(
+      "producer",
+      {{ProducerName(Producer::kRollout), Producer::kRollout}, {ProducerName(Producer::kTrainer), Producer::kTrainer}},
+      producer);
   for (const char* key : {"geometry", "samples"}) object.Require(key);
   const json* geometry_json = object.Find("geometry");
   const json* list = object.Find("samples");
@@ -361,10 +344,9 @@ absl::StatusOr<ExportedIds> ReadExportedIds(const std::filesystem::path& directo
                     given / geometry.max_id_bytes() == static_cast<size_t>(*ids) &&
                     given % geometry.max_id_bytes() == 0;
   if (fits) return ExportedIds(std::move(file), header->data_offset);
-  return MakeError(absl::StatusCode::kInvalidArgument,
-                   absl::StrCat("file: ", sample.file, " must be an array of ", shape[0], " rows, ", shape[1],
-                                " layers and K ", shape[2], " in the dtype of storage"),
-                   {.reason = Reason::kShape, .field = "file", .sample = sample.sample});
+  return Invalid({.reason = Reason::kShape, .field = "file", .sample = sample.sample},
+                 absl::StrCat(sample.file, " must be an array of ", shape[0], " rows, ", shape[1], " layers and K ",
+                              shape[2], " in the dtype of storage"));
 }
 
 absl::StatusOr<std::unique_ptr<RunExporter>> RunExporter::Create(const std::filesystem::path& directory,
@@ -408,7 +390,7 @@ RunExporter::~RunExporter() {
 absl::Status RunExporter::CheckFits(const ExportedSample& sample) const {
   RR_RETURN_IF_ERROR(CheckSample(sample, "sample"));
   if (names_.count(sample.sample) == 0) return absl::OkStatus();
-  return WithSample(Invalid("sample", "was added already"), sample.sample);
+  return Invalid({.reason = Reason::kField, .field = "sample", .sample = sample.sample}, "was added already");
 }
 
 absl::Status RunExporter::Add(ExportedSample sample, absl::Span<const uint8_t> ids) {
@@ -417,18 +399,16 @@ absl::Status RunExporter::Add(ExportedSample sample, absl::Span<const uint8_t> i
   const int64_t rows = sample.recorded_rows(), given = static_cast<int64_t>(ids.size());
   const int64_t id_bytes = geometry.max_id_bytes();
   if (given % id_bytes != 0 || geometry.array_ids(rows) != given / id_bytes) {
-    return WithSample(
-        Invalid(Reason::kLength, "ids",
-                absl::StrCat(ids.size(), " bytes of ids do not match ", rows, " rows of ", geometry.num_moe_layers(),
-                             " layers of ", geometry.max_top_k(), " ids of ", id_bytes, " bytes")),
-        sample.sample);
+    return Invalid({.reason = Reason::kLength, .field = "ids", .sample = sample.sample},
+                   absl::StrCat(ids.size(), " bytes of ids do not match ", rows, " rows of ", geometry.num_moe_layers(),
+                                " layers of ", geometry.max_top_k(), " ids of ", id_bytes, " bytes"));
   }
   const std::string text = MakeNpyHeader(DTypeOf(geometry), ShapeOf(geometry, sample));
-  const absl::Span<const uint8_t> header(reinterpret_cast<const uint8_t*>(text.data()), text.size());
+  const absl::Span<const uint8_t> header = AsBytes(text);
   sample.file = absl::StrFormat("%08d.npy", run_.samples.size());
   sample.file_bytes = static_cast<int64_t>(header.size() + ids.size());
   sample.crc32c = Crc32cExtend(Crc32c(header), ids);
-  if (absl::Status status = WriteFile(sample, {header, ids}); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(WriteFile(sample, {header, ids}));
   Keep(std::move(sample));
   return absl::OkStatus();
 }
@@ -444,7 +424,7 @@ absl::Status RunExporter::Take(const std::filesystem::path& from, ExportedSample
   if (!linked) {
     RR_ASSIGN_OR_RETURN(const auto bytes, ReadExportedFile(from, sample));
     sample.file = file;
-    if (absl::Status status = WriteFile(sample, {bytes}); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(WriteFile(sample, {bytes}));
   }
   sample.file = file;
   Keep(std::move(sample));
@@ -472,7 +452,7 @@ void RunExporter::Keep(ExportedSample sample) {
 absl::Status RunExporter::Finish() {
   const std::string text = IndexToText(run_);
   const std::filesystem::path index = part_ / kExportIndex;
-  absl::Status status = WriteNewFile(index, {{reinterpret_cast<const uint8_t*>(text.data()), text.size()}});
+  absl::Status status = WriteNewFile(index, {AsBytes(text)});
   written_.push_back(index);
   if (status.ok()) status = SyncWritten();
   if (status.ok()) status = Sync(part_);

@@ -52,6 +52,25 @@ std::string Get(const nlohmann::json& json, std::optional<T>& value) {
   return Get(json, value.emplace());
 }
 
+std::string Get(const nlohmann::json& json, RowRange& range) {
+  const bool good =
+      json.is_array() && json.size() == 2 && Get(json[0], range.begin).empty() && Get(json[1], range.end).empty();
+  return good ? "" : "must be a list of [begin, end]";
+}
+
+std::string Get(const nlohmann::json& json, TokenCheck& check) {
+  const bool good =
+      json.is_array() && json.size() == 2 && Get(json[0], check.rows).empty() && Get(json[1], check.crc32c).empty();
+  return good ? "" : "must be a list of [rows, CRC32C]";
+}
+
+std::string Get(const nlohmann::json& json, WeightSpan& span) {
+  const bool good = json.is_array() && json.size() == 4 && Get(json[0], span.rows.begin).empty() &&
+                    Get(json[1], span.rows.end).empty() && Get(json[2], span.version).empty() &&
+                    Get(json[3], span.label).empty();
+  return good ? "" : "must be a list of [begin, end, version, label]";
+}
+
 template <typename T>
 std::string Get(const nlohmann::json& json, std::vector<T>& value) {
   if (!json.is_array()) return "must be a list";
@@ -61,19 +80,6 @@ std::string Get(const nlohmann::json& json, std::vector<T>& value) {
   }
   value = std::move(list);
   return "";
-}
-
-// Reads a list of pairs of integers. Does not change `pairs` if the field is absent.
-absl::Status ReadPairs(JsonObject& object, const char* key, std::vector<std::vector<int64_t>>& pairs) {
-  const nlohmann::json* list = object.Find(key);
-  if (list == nullptr) return absl::OkStatus();
-  if (!list->is_array()) return Invalid(object.PathOf(key), "must be a list");
-  for (const nlohmann::json& item : *list) {
-    if (!Get(item, pairs.emplace_back()).empty() || pairs.back().size() != 2) {
-      return Invalid(object.PathOf(key), "must be a list of pairs of 64-bit integers");
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -97,6 +103,7 @@ void JsonObject::Read(const char* key, T& value) {
 }
 template void JsonObject::Read(const char*, int32_t&);
 template void JsonObject::Read(const char*, int64_t&);
+template void JsonObject::Read(const char*, uint32_t&);
 template void JsonObject::Read(const char*, uint64_t&);
 template void JsonObject::Read(const char*, bool&);
 template void JsonObject::Read(const char*, std::string&);
@@ -104,6 +111,9 @@ template void JsonObject::Read(const char*, std::optional<int32_t>&);
 template void JsonObject::Read(const char*, std::optional<int64_t>&);
 template void JsonObject::Read(const char*, std::vector<int32_t>&);
 template void JsonObject::Read(const char*, std::vector<int64_t>&);
+template void JsonObject::Read(const char*, std::vector<RowRange>&);
+template void JsonObject::Read(const char*, std::vector<TokenCheck>&);
+template void JsonObject::Read(const char*, std::vector<WeightSpan>&);
 
 void JsonObject::ReadOneOrMany(const char* key, std::vector<int32_t>& value) {
   const Json* json = Find(key);
@@ -206,31 +216,6 @@ nlohmann::json StatusToJson(const absl::Status& status) {
   if (!detail->missing_rows.empty()) json["missing_rows"] = RangesToJson(detail->missing_rows);
   Set(json, "retry_after_ms", detail->retry_after_ms);
   return json;
-}
-
-absl::Status ReadRanges(JsonObject& object, const char* key, std::vector<RowRange>& ranges) {
-  std::vector<std::vector<int64_t>> pairs;
-  absl::Status status = ReadPairs(object, key, pairs);
-  for (const auto& pair : pairs) ranges.push_back({pair[0], pair[1]});
-  return status;
-}
-
-absl::Status ReadTokenChecks(JsonObject& object, const char* key, std::vector<TokenCheck>& checks) {
-  std::vector<std::vector<int64_t>> pairs;
-  RR_RETURN_IF_ERROR(ReadPairs(object, key, pairs));
-  for (const auto& pair : pairs) {
-    if (!std::in_range<uint32_t>(pair[1]))
-      return Invalid(object.PathOf(key), "each CRC must be an unsigned 32-bit integer");
-    checks.push_back({pair[0], static_cast<uint32_t>(pair[1])});
-  }
-  return absl::OkStatus();
-}
-
-void ReadProducer(JsonObject& object, Producer& producer) {
-  object.Read(
-      "producer",
-      {{ProducerName(Producer::kRollout), Producer::kRollout}, {ProducerName(Producer::kTrainer), Producer::kTrainer}},
-      producer);
 }
 
 }  // namespace wire

@@ -31,7 +31,8 @@ class JsonObject {
   // `path` names the object in messages; empty for the root.
   JsonObject(const Json& json, absl::string_view path);
 
-  // Reads an integer, a boolean, a string, a list of integers, or an optional integer (null counts as absent).
+  // Reads an integer, a boolean, a string, an optional integer (null counts as absent), or a list: of integers, of
+  // ranges [begin, end], of token checks [rows, crc32c], or of weight spans [begin, end, version, label].
   template <typename T>
   void Read(const char* key, T& value);
   // Reads one integer (a list of one) or a list of integers.
@@ -94,16 +95,6 @@ nlohmann::json GeometryToJson(const Geometry& geometry);
 nlohmann::json StatusToJson(const absl::Status& status);
 // [[begin, end], …]
 nlohmann::json RangesToJson(absl::Span<const RowRange> ranges);
-
-// Readers for fields of objects. INVALID_ARGUMENT (kField) names a field of the wrong kind. An absent field changes
-// nothing.
-
-// [[begin, end], …]
-absl::Status ReadRanges(JsonObject& object, const char* key, std::vector<RowRange>& ranges);
-// [[rows, crc32c], …]
-absl::Status ReadTokenChecks(JsonObject& object, const char* key, std::vector<TokenCheck>& checks);
-// "producer": "rollout" or "trainer"; the object's status() reports errors.
-void ReadProducer(JsonObject& object, Producer& producer);
 
 }  // namespace wire
 }  // namespace routing_replay

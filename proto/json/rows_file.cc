@@ -110,10 +110,8 @@ absl::StatusOr<std::vector<SafeTensor>> ParseSafeTensors(absl::Span<const uint8_
 absl::StatusOr<RowsFile> OpenRowsFile(absl::Span<const uint8_t> file, absl::string_view name) {
   if (file.size() >= sizeof(kNpyMagic) && std::memcmp(file.data(), kNpyMagic, sizeof(kNpyMagic)) == 0) {
     RR_ASSIGN_OR_RETURN(auto header, ParseNpyHeader(file));
-    RowsFile rows;
-    rows.tensor = {.dtype = header.dtype, .shape = std::move(header.shape)};
-    rows.payload = file.subspan(header.data_offset);
-    return rows;
+    return RowsFile{.tensor = {.dtype = header.dtype, .shape = std::move(header.shape)},
+                    .payload = file.subspan(header.data_offset)};
   }
   RR_ASSIGN_OR_RETURN(const auto tensors, ParseSafeTensors(file));
   std::vector<const SafeTensor*> found;
@@ -130,10 +128,7 @@ absl::StatusOr<RowsFile> OpenRowsFile(absl::Span<const uint8_t> file, absl::stri
     return Malformed(found[0]->shape.size() == 3 ? Reason::kDType : Reason::kShape,
                      absl::StrCat(Names({*found[0]}), " must be integer ids of shape [rows, layers, K]"));
   }
-  RowsFile rows;
-  rows.tensor = {.dtype = found[0]->dtype, .shape = found[0]->shape};
-  rows.payload = found[0]->data;
-  return rows;
+  return RowsFile{.tensor = {.dtype = found[0]->dtype, .shape = found[0]->shape}, .payload = found[0]->data};
 }
 
 absl::StatusOr<std::vector<RowRange>> TraceSequences(absl::string_view index, absl::string_view stem, int64_t rows) {
