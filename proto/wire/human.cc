@@ -47,9 +47,8 @@ std::string HumanCount(int64_t count) {
   return text;
 }
 
-std::string Counted(int64_t count, absl::string_view one, absl::string_view many) {
-  if (count == 1) return absl::StrCat("1 ", one);
-  return absl::StrCat(HumanCount(count), " ", many.empty() ? absl::StrCat(one, "s") : many);
+std::string Counted(int64_t count, absl::string_view one) {
+  return absl::StrCat(HumanCount(count), " ", one, count == 1 ? "" : "s");
 }
 
 std::string HumanNumber(double number) {

@@ -18,8 +18,8 @@ std::string HumanBytes(double bytes);
 // "1,234,567"
 std::string HumanCount(int64_t count);
 
-// "1 sample", "2 samples"; `many` if the plural is not `one` with an s.
-std::string Counted(int64_t count, absl::string_view one, absl::string_view many = "");
+// "1 sample", "2 samples"
+std::string Counted(int64_t count, absl::string_view one);
 
 // Three digits; for a large number all digits before the point: "0.0123", "3.67", "1,234,568".
 std::string HumanNumber(double number);

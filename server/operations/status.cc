@@ -320,7 +320,7 @@ void AddShares(const Census& census, data& page) {
   const list groups = RunGroups(LargestShares(census, left_out));
   page.set("any_shares", !groups.empty());
   page.set("groups", groups);
-  page.set("more_shares", left_out > 0 ? data(Counted(static_cast<int64_t>(left_out), "row", "rows")) : data(false));
+  page.set("more_shares", left_out > 0 ? data(Counted(static_cast<int64_t>(left_out), "row")) : data(false));
   page.set("partial", census.looked_at < census.samples);
   page.set("looked_at", HumanCount(census.looked_at));
   page.set("of_samples", HumanCount(census.samples));
