@@ -13,8 +13,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "proto/wire/message/byte_stream.h"
 #include "proto/wire/security.h"
-#include "proto/wire/sockets.h"
 #include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
