@@ -20,9 +20,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from routing_replay import _native, errors
+from routing_replay import _native, _values, errors
 from routing_replay._native import Handle, Text
-from routing_replay._values import native_tokens
 
 LIBRARY = _native.lib
 VERSION: str = _native.VERSION
@@ -168,21 +167,20 @@ LIBRARY.rrt_agreement_words.argtypes, LIBRARY.rrt_agreement_words.restype = (c_v
 
 def make(function: Any, *arguments: Any) -> Handle:
     """Returns the object that a function returns through its last argument; the object is freed with its handle."""
-    out = c_void_p()
-    function(*arguments, byref(out))
-    return Handle(LIBRARY.rr_object_free, out.value)
+    return Handle(LIBRARY.rr_object_free, _native.made(function, *arguments))
 
 
 def give(function: Any, *arguments: Any) -> Any:
     """Calls a function that returns JSON through its last argument, and returns the parsed JSON."""
+    return _native.give(function, _native.Bytes, lambda said: json.loads(_native.take_bytes(said)), *arguments)
+
+
+def make_described(function: Any, *arguments: Any) -> tuple[Handle, Any]:
+    """As `make`, for a function with one more last argument, through which it returns a description of the object in
+    JSON: returns that, too."""
     out = c_void_p()
-    function(*arguments, byref(out))
-    return take_json(out)
-
-
-def take_json(out: c_void_p) -> Any:
-    owner = Handle(LIBRARY.rr_free, out.value)
-    return json.loads(_native.take_bytes(_native.Bytes.from_address(owner.pointer or 0)))
+    described = give(function, *arguments, byref(out))
+    return Handle(LIBRARY.rr_object_free, out.value), described
 
 
 def text(value: Any) -> Text:
@@ -242,15 +240,13 @@ def _load_cuda() -> ctypes.CDLL:
 
 
 def invalid(field: str, what: str, reason: str = "FIELD", sample: Any = None) -> errors.InvalidArgumentError:
-    sample = sample if isinstance(sample, str) else None
-    detail = {"code_name": "INVALID_ARGUMENT", "reason": reason, "field": field, "sample": sample}
-    return errors.InvalidArgumentError(f"{field}: {what}", **detail)
+    return _values.invalid(field, what, sample, reason)
 
 
 def unmet(where: str, why: str, *, sample: Any = None, **detail: Any) -> errors.FailedPreconditionError:
     """Makes a FailedPreconditionError. where: its field"""
-    detail |= {"code_name": "FAILED_PRECONDITION", "sample": sample if isinstance(sample, str) else None}
-    return errors.FailedPreconditionError(f"{where}: {why}", field=where, **detail)
+    known = sample if isinstance(sample, str) else None
+    return errors.FailedPreconditionError(f"{where}: {why}", field=where, sample=known, **detail)
 
 
 def check_choice(field: str, value: Any, choices: Iterable[Any]) -> None:
@@ -294,7 +290,7 @@ def geometry_json(geometry: Any) -> Any:
 
 def token_ids(tokens: ArrayLike, sample: Any) -> NDArray[np.uint32]:
     """Converts token ids [n]. Raises InvalidArgumentError naming `tokens` for anything else, or if there are none."""
-    said, _array = native_tokens(tokens, "tokens", sample)
+    said, _array = _values.native_tokens(tokens, "tokens", sample)
     name = _native.text(str(sample).encode(errors="replace").decode())
 
     def copy(ids: Any) -> NDArray[np.uint32]:

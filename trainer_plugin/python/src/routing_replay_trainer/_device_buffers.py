@@ -77,15 +77,9 @@ class Queue:
 
     def realign(self, block: torch.Tensor, staging_offset: int, units: int, indices: Any, states: Any) -> None:
         assert self._kernels is not None
+        where = indices.data_ptr(), states.data_ptr(), self._stream.cuda_stream
         with on(self._device):
-            self._kernels.rrt_cuda_realign(
-                block.data_ptr(),
-                staging_offset,
-                units,
-                indices.data_ptr(),
-                states.data_ptr(),
-                self._stream.cuda_stream,
-            )
+            self._kernels.rrt_cuda_realign(block.data_ptr(), staging_offset, units, *where)
 
     def copy(self, to: torch.Tensor, block: torch.Tensor) -> None:
         with torch.cuda.stream(self._stream):

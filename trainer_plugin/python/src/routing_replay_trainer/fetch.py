@@ -385,10 +385,8 @@ class _HostSource(Source):
     _handle: _native.Handle  # rrt_source
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
-        out, options = c_void_p(), self._options(sequences)
-        LIBRARY.rrt_source_inspect(self._handle.pointer, byref(options), byref(out))
-        owner = _native.Handle(LIBRARY.rr_free, out.value)
-        return _inspected(_core.Records.from_address(owner.pointer or 0))
+        asked = self._handle.pointer, byref(self._options(sequences))
+        return _native.give(LIBRARY.rrt_source_inspect, _core.Records, _inspected, *asked)
 
     def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
         LIBRARY.rrt_source_fetch(self._handle.pointer, fetch.pointer)
@@ -478,10 +476,8 @@ class DirectorySource(_HostSource):
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         path = os.fsencode(directory)
-        handle, described = c_void_p(), c_void_p()
-        LIBRARY.rrt_directory_source_open(_native.Text(path, len(path)), byref(handle), byref(described))
-        self._handle = _native.Handle(LIBRARY.rr_object_free, handle.value)
-        index = _core.take_json(described)
+        open_ = LIBRARY.rrt_directory_source_open
+        self._handle, index = _core.make_described(open_, _native.Text(path, len(path)))
         self.run: str = index["run"]
         self.producer: Literal["rollout", "trainer"] = index["producer"]
         self.samples: tuple[str, ...] = tuple(index["samples"])

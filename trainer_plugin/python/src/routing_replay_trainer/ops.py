@@ -18,12 +18,10 @@ from ctypes import byref
 from typing import Any, NamedTuple
 
 import torch
-from routing_replay import errors
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._core import invalid
 from routing_replay_trainer.fetch import REPLAYED, UNRECORDED
-from routing_replay_trainer.router import Router
+from routing_replay_trainer.router import Router, check_array, check_logits, wrong
 
 COUNTERS = tuple(name for name, _ in _core.Counters._fields_)  # The meanings of the numbers in `Replayed.counters`.
 # The counts of `compare`: rows compared, rows whose sets of experts differ, rows without a common expert, and the sum
@@ -38,14 +36,15 @@ def has_code(device: torch.device) -> bool:
     return device.type == "cpu" or (device.type == "cuda" and _core.kernels(device.index) is not None)
 
 
-def launch(name: str, device: torch.device, *arguments: Any) -> None:
-    """Calls rrt_NAME on the CPU, or rrt_cuda_NAME, which also takes the stream, on a GPU."""
+def launch(name: str, router: Any, rows: int, device: torch.device, *tensors: torch.Tensor | None) -> None:
+    """Calls rrt_NAME on the CPU, or rrt_cuda_NAME, which also takes the stream, on a GPU. router: rrt_router"""
+    addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
     if device.type == "cpu":
-        getattr(_core.LIBRARY, f"rrt_{name}")(*arguments)
+        getattr(_core.LIBRARY, f"rrt_{name}")(byref(router), rows, *addresses)
         return
     function = getattr(_core.cuda_library(device.index), f"rrt_cuda_{name}")
     with on(device):
-        function(*arguments, torch.cuda.current_stream(device).cuda_stream)
+        function(byref(router), rows, *addresses, torch.cuda.current_stream(device).cuda_stream)
 
 
 def on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
@@ -128,8 +127,7 @@ def router_replay(
     Raises InvalidArgumentError naming the field, and FailedPreconditionError for GPU tensors if the kernels are not
     available.
     """
-    if logits.ndim != 2 or logits.shape[1] != router.num_experts:
-        raise _wrong("logits", f"shape {tuple(logits.shape)} is not (N, {router.num_experts})")
+    check_logits("logits", logits, router)
     if states is None:
         states = torch.full((logits.shape[0],), REPLAYED, dtype=torch.uint8, device=logits.device)
     if expert_bias is not None:
@@ -152,8 +150,7 @@ def router_live(router: Router, logits: torch.Tensor, *, expert_bias: torch.Tens
 
 def compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
     """Compares two choices as sets, over the rows that are REPLAYED: [4] int64 on their device, this call's counts in
-    the
-    order of `COMPARED`. Like `Replayed.counters`, add them up and read them once a step.
+    the order of `COMPARED`. Like `Replayed.counters`, add them up and read them once a step.
 
     live: [N, K] ids of any integer dtype
     replayed: [N, K] compact ids of `id_dtype`
@@ -161,9 +158,9 @@ def compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) ->
     """
     device = replayed.device
     if replayed.ndim != 2:
-        raise _wrong("replayed", f"shape {tuple(replayed.shape)} is not (N, K)")
+        raise wrong("replayed", f"shape {tuple(replayed.shape)} is not (N, K)")
     if replayed.dtype not in _MOST_EXPERTS:
-        raise _wrong("replayed", f"{replayed.dtype} is neither uint8 nor uint16", "DTYPE")
+        raise wrong("replayed", f"{replayed.dtype} is neither uint8 nor uint16", "DTYPE")
     rows, top_k = replayed.shape
     replayed = replayed.contiguous()
     live = _exactly("live", live.to(replayed.dtype), (rows, top_k), replayed.dtype, device)
@@ -171,16 +168,8 @@ def compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) ->
     if not has_code(device):
         return _compare_sets(live.int(), replayed.int(), states == REPLAYED)
     counters = zeros(len(COMPARED), device)
-    launch(
-        "compare",
-        device,
-        byref(_handle(Router(_MOST_EXPERTS[replayed.dtype], top_k), torch.float32)),
-        rows,
-        replayed.data_ptr(),
-        states.data_ptr(),
-        live.data_ptr(),
-        counters.data_ptr(),
-    )
+    router = _handle(Router(_MOST_EXPERTS[replayed.dtype], top_k), torch.float32)
+    launch("compare", router, rows, device, replayed, states, live, counters)
     return counters
 
 
@@ -202,24 +191,17 @@ _MOST_EXPERTS = {torch.uint8: 256, torch.uint16: 65535}
 def _handle(router: Router, dtype: torch.dtype) -> Any:
     """rrt_router"""
     if dtype not in _DTYPES:
-        raise _wrong("logits", f"dtype must be float32, float64, bfloat16 or float16, got {dtype}", "DTYPE")
+        raise wrong("logits", f"dtype must be float32, float64, bfloat16 or float16, got {dtype}", "DTYPE")
     return router._core(_DTYPES[dtype])
 
 
 def _exactly(
     field: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    if tensor.shape != shape:
-        raise _wrong(field, f"shape {tuple(tensor.shape)} is not {shape}")
-    if tensor.dtype != dtype:
-        raise _wrong(field, f"{tensor.dtype} is not {dtype}", "DTYPE")
+    check_array(field, tensor, shape, dtype)
     if tensor.device != device:
-        raise _wrong(field, f"is on {tensor.device}, not on {device}", "FIELD")
+        raise wrong(field, f"is on {tensor.device}, not on {device}", "FIELD")
     return tensor.contiguous()
-
-
-def _wrong(field: str, what: str, reason: str = "SHAPE") -> errors.InvalidArgumentError:
-    return invalid(f"router.{field}", what, reason)
 
 
 def _forward(
@@ -236,21 +218,8 @@ def _forward(
     routing_map = torch.empty(logits.shape, dtype=torch.bool, device=device)
     chosen = torch.empty_like(indices)
     counters = zeros(len(COUNTERS), device)
-    launch(
-        "router_forward",
-        device,
-        byref(router),
-        rows,
-        logits.data_ptr(),
-        indices.data_ptr(),
-        states.data_ptr(),
-        None if expert_bias is None else expert_bias.data_ptr(),
-        probs.data_ptr(),
-        routing_map.data_ptr(),
-        None,
-        chosen.data_ptr(),
-        counters.data_ptr(),
-    )
+    given, made = (logits, indices, states, expert_bias), (probs, routing_map, None, chosen, counters)
+    launch("router_forward", router, rows, device, *given, *made)
     return probs, routing_map, chosen, counters
 
 
@@ -273,15 +242,7 @@ class _Differentiable(torch.autograd.Function):
         logits, chosen = ctx.saved_tensors
         logits, grad_probs = logits.contiguous(), grad_probs.to(logits.dtype).contiguous()
         grad_logits = torch.empty_like(logits)
-        launch(
-            "router_backward",
-            logits.device,
-            byref(ctx.router),
-            logits.shape[0],
-            logits.data_ptr(),
-            chosen.data_ptr(),
-            grad_probs.data_ptr(),
-            grad_logits.data_ptr(),
-            None if logits.is_cuda else byref(_core.Counters()),
-        )
+        counters = None if logits.is_cuda else zeros(len(COUNTERS), logits.device)
+        tensors = (logits, chosen, grad_probs, grad_logits, counters)
+        launch("router_backward", ctx.router, len(logits), logits.device, *tensors)
         return grad_logits, None, None, None, None, None

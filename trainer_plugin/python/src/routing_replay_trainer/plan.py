@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from ctypes import byref, c_void_p
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from routing_replay import _native
 from routing_replay._model_config import Reader, of_megatron
 from routing_replay._values import INT32, integer
 
@@ -93,11 +91,8 @@ class Plan:
             given |= {"split": layers.split, "hash_layers": layers.hash_layers}
         description |= {field: plain(value, field) for field, value in given.items() if value is not None}
         size = integer(ep_size, "ep_size", INT32)
-        handle, described = c_void_p(), c_void_p()
-        LIBRARY.rrt_plan_new(_core.text(description), size, byref(handle), byref(described))
-        self._handle = _native.Handle(LIBRARY.rr_object_free, handle.value)
+        self._handle, self.described = _core.make_described(LIBRARY.rrt_plan_new, _core.text(description), size)
         self.pointer = self._handle.pointer
-        self.described: dict[str, Any] = _core.take_json(described)
         self.buffer_bytes: int = self.described["buffer_bytes"]
         self.rows: int = self.described["row_map"]["rows"]
         self.layers = tuple(_layer(**layer) for layer in self.described["layers"])

@@ -108,19 +108,8 @@ def router_replay_forward(
     routing_map = np.empty(values.shape, np.bool_)
     chosen = np.empty_like(ids)
     counters = Counters()
-    LIBRARY.rrt_router_forward(
-        byref(router._core(dtype)),
-        rows,
-        values.ctypes.data,
-        ids.ctypes.data,
-        state.ctypes.data,
-        None if bias is None else bias.ctypes.data,
-        probs.ctypes.data,
-        routing_map.ctypes.data,
-        None,
-        chosen.ctypes.data,
-        byref(counters),
-    )
+    arrays = (values, ids, state, bias, probs, routing_map, None, chosen)
+    LIBRARY.rrt_router_forward(byref(router._core(dtype)), rows, *_addresses(*arrays), byref(counters))
     return Forward(probs, routing_map, chosen, {name: getattr(counters, name) for name, _ in Counters._fields_})
 
 
@@ -137,35 +126,41 @@ def router_replay_backward(
     ids = _exactly("chosen", chosen, (values.shape[0], router.top_k), router.id_dtype)
     upstream = _exactly("grad_probs", grad_probs, values.shape, values.dtype)
     grad_logits = np.empty_like(values)
-    LIBRARY.rrt_router_backward(
-        byref(router._core(dtype)),
-        values.shape[0],
-        values.ctypes.data,
-        ids.ctypes.data,
-        upstream.ctypes.data,
-        grad_logits.ctypes.data,
-        byref(Counters()),
-    )
+    arrays = _addresses(values, ids, upstream, grad_logits)
+    LIBRARY.rrt_router_backward(byref(router._core(dtype)), len(values), *arrays, byref(Counters()))
     return grad_logits
+
+
+def _addresses(*arrays: NDArray[Any] | None) -> list[int | None]:
+    return [None if array is None else array.ctypes.data for array in arrays]
 
 
 def _floats(field: str, array: NDArray[Any], router: Router) -> tuple[NDArray[Any], int]:
     values = np.require(array, requirements="CA")
-    if values.ndim != 2 or values.shape[1] != router.num_experts:
-        raise _invalid(field, f"shape {values.shape} is not (N, {router.num_experts})")
+    check_logits(field, values, router)
     if values.dtype.name not in _FLOATS:
-        raise _invalid(field, f"dtype must be float32, float64, float16 or bfloat16, got {values.dtype}", "DTYPE")
+        raise wrong(field, f"dtype must be float32, float64, float16 or bfloat16, got {values.dtype}", "DTYPE")
     return values, _FLOATS[values.dtype.name]
 
 
 def _exactly(field: str, array: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     values = np.require(array, requirements="CA")
-    if values.shape != shape:
-        raise _invalid(field, f"shape {values.shape} is not {shape}")
-    if values.dtype != dtype:
-        raise _invalid(field, f"{values.dtype} is not {dtype}", "DTYPE")
+    check_array(field, values, shape, dtype)
     return values
 
 
-def _invalid(field: str, what: str, reason: str = "SHAPE") -> errors.InvalidArgumentError:
+def check_logits(field: str, values: Any, router: Router) -> None:
+    """values: a numpy array or a torch tensor, also of `check_array`"""
+    if values.ndim != 2 or values.shape[1] != router.num_experts:
+        raise wrong(field, f"shape {tuple(values.shape)} is not (N, {router.num_experts})")
+
+
+def check_array(field: str, values: Any, shape: tuple[int, ...], dtype: Any) -> None:
+    if values.shape != shape:
+        raise wrong(field, f"shape {tuple(values.shape)} is not {shape}")
+    if values.dtype != dtype:
+        raise wrong(field, f"{values.dtype} is not {dtype}", "DTYPE")
+
+
+def wrong(field: str, what: str, reason: str = "SHAPE") -> errors.InvalidArgumentError:
     return invalid(f"router.{field}", what, reason)
