@@ -179,7 +179,7 @@ class WriterTest(unittest.TestCase):
                 said = described(index, True)
                 arguments = plan_arguments(said, rank, chunk)
                 buffer = recorded(said, trainer.Plan(None, **arguments))
-                writer.keep(PassKey(step, index, chunk), arguments, said, buffer)
+                writer.keep(PassKey(step, index, chunk), {"geometry": None} | arguments, said, buffer)
 
     def test_one_rank_appends_whole_rows(self) -> None:
         run = Run()
@@ -264,7 +264,7 @@ class WriterTest(unittest.TestCase):
                         said = described(1, True)
                         arguments = plan_arguments(said, rank, chunk)
                         wrong = np.zeros_like(recorded(said, trainer.Plan(None, **arguments)))
-                        writer.keep(PassKey(0, 1, chunk), arguments, said, wrong)
+                        writer.keep(PassKey(0, 1, chunk), {"geometry": None} | arguments, said, wrong)
                         if forgets:
                             writer.forget(PassKey(0, 1, chunk))
                 self.record(writer, rank, step=1)
@@ -287,7 +287,7 @@ class WriterTest(unittest.TestCase):
                 said = described(0, True, samples(0)[:1])
                 arguments = plan_arguments(said, rank, chunk)
                 buffer = recorded(said, trainer.Plan(None, **arguments))
-                writer.keep(PassKey(1, 0, chunk), arguments, said, buffer)
+                writer.keep(PassKey(1, 0, chunk), {"geometry": None} | arguments, said, buffer)
             return writer.write()
 
         self.assertEqual(on_all(body)[0], samples(0)[1:] + samples(0)[:1])
@@ -360,7 +360,9 @@ class WriterTest(unittest.TestCase):
         said = describe(["five", "one"], *of_megatron([np.arange(5), np.arange(1)], None, None, layout))
         arguments = {"micro_batch": said.layout, "megatron": CONFIG | {"pipeline_model_parallel_size": 1}}
         arguments["megatron"].pop("virtual_pipeline_model_parallel_size")
-        writer.keep(PassKey(0, 0, 0), arguments, said, recorded(said, trainer.Plan(None, **arguments)))
+        writer.keep(
+            PassKey(0, 0, 0), {"geometry": None} | arguments, said, recorded(said, trainer.Plan(None, **arguments))
+        )
         self.assertEqual(writer.write(group=2), ["five", "one"])
         states = run.stat_many(["five", "one"], producer="trainer")
         self.assertEqual([(state.num_tokens, state.committed_rows) for state in states], [(5, 4), (1, 0)])
@@ -373,7 +375,7 @@ class WriterTest(unittest.TestCase):
         layer = plan.layers[0]
         ids = np.frombuffer(other, layer.dtype, plan.rows * TOP_K, layer.offset)
         ids[:] = ids.reshape(-1, TOP_K)[:, ::-1].reshape(-1)  # The same ids in another order are another route.
-        writer.keep(PassKey(1, 0, 0), arguments, said, other)
+        writer.keep(PassKey(1, 0, 0), {"geometry": None} | arguments, said, other)
         with self.assertRaisesRegex(trainer.FailedPreconditionError, "five: .*restart=") as caught:
             writer.write(group=3)
         self.assertEqual((caught.exception.sample, caught.exception.reason), ("five", "CONFLICTING_ROWS"))

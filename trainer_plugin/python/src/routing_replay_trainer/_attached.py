@@ -335,7 +335,8 @@ class Attached:
         def keep() -> None:
             records.keep(key, plan, described, read)
             if self._writer is not None:
-                self._writer.keep(key, self._plan_arguments(key.chunk, described.named_layout), described, read())
+                layout = plain(described.named_layout, "micro_batch")
+                self._writer.keep(key, self._plan_arguments(key.chunk, layout), described, read())
 
         kept = self._buffers.tensors(number, plan)
         return Pass(key, batch, number, "record", forward_only, keep=keep, kept=kept)

@@ -254,7 +254,7 @@ def check_choice(field: str, value: Any, choices: Iterable[Any]) -> None:
         raise invalid(field, f"must be one of {', '.join(map(str, choices))}, got {value!r}")
 
 
-FOR_EVER = 3.2e9  # The longest wait: a hundred years, in seconds.
+FOR_EVER = 1e9  # The longest wait in seconds, because calls accept no infinity.
 
 
 def seconds(value: Any, field: str) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,46 +20,43 @@ from routing_replay_trainer.fetch import LIVE, REPLAYED, UNRECORDED, Batch
 from routing_replay_trainer.metrics import Counters, layer_key
 
 
+@dataclass(eq=False)
 class PassHooks:
     """module: a model chunk, or another module that contains all routers that ask `passes`
     begin: called before the module, with the module's arguments; begins a pass in `passes`, or does nothing, so that
         the call routes live
     """
 
-    def __init__(self, module: Any, passes: ChunkPasses, begin: Callable[[Any, Any], None]) -> None:
-        self._module = module
-        self._passes = passes
-        self._begin = begin
-        self._handles: list[Any] = []
-        self._removed = False
+    module: Any
+    passes: ChunkPasses
+    begin: Callable[[Any, Any], None]
 
     def install(self) -> None:
-        _remove_copied(self._module)
-        _HOOKED[self._module] = self
+        _remove_copied(self.module)
+        HOOKED[self.module] = self
         self._handles = [
-            self._module.register_forward_pre_hook(_before, with_kwargs=True),
-            self._module.register_forward_hook(_after, always_call=True),
+            self.module.register_forward_pre_hook(_before, with_kwargs=True),
+            self.module.register_forward_hook(_after, always_call=True),
         ]
 
     def remove(self) -> None:
-        self._removed = True
-        for handle in self._handles:
-            handle.remove()
-        if _HOOKED.get(self._module) is self:
-            del _HOOKED[self._module]
+        if HOOKED.get(self.module) is self:
+            for handle in self._handles:
+                handle.remove()
+            del HOOKED[self.module]
 
     def before(self, arguments: Any, keywords: Any) -> None:
         if not in_backward():
-            self._passes.leave_backward()
-        self._begin(arguments, keywords)
+            self.passes.leave_backward()
+        self.begin(arguments, keywords)
 
     def after(self, output: Any) -> None:
-        if self._passes.forward_pass is None:
+        if self.passes.forward_pass is None:
             return
         if output is None:  # The call raised an exception.
-            self._passes.abandon()
+            self.passes.abandon()
             return
-        ended = self._passes.end_forward()
+        ended = self.passes.end_forward()
         if ended.keep is not None:
             ended.keep()
         if ended.forward_only:
@@ -66,7 +64,7 @@ class PassHooks:
         leaves = torch.utils._pytree.tree_leaves(output)
         outputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
         if not outputs:
-            self._passes.end_backward(ended)
+            self.passes.end_backward(ended)
         for tensor in outputs:
             tensor.register_hook(lambda _, of=ended: self._backward(of))
             if tensor._is_view() and tensor._base.requires_grad:
@@ -78,14 +76,14 @@ class PassHooks:
     def _backward(self, of: Pass) -> None:
         """Called with the gradient of the output. The autograd engine calls back when the whole backward call has
         finished."""
-        if self._removed:
-            self._passes.check_after_detach(of)
+        if HOOKED.get(self.module) is not self:
+            self.passes.check_after_detach(of)
             return
-        self._passes.begin_backward(of)
+        self.passes.begin_backward(of)
         self._end_with_backward(of)
 
     def _end_with_backward(self, of: Pass) -> None:
-        torch.autograd.Variable._execution_engine.queue_callback(lambda: self._passes.end_backward(of))
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: self.passes.end_backward(of))
 
 
 def in_backward() -> bool:
@@ -95,24 +93,19 @@ def in_backward() -> bool:
 
 # The modules of attached models. A copy of such a model has the hooks, too, but is not in here, so its hooks do
 # nothing.
-_HOOKED: weakref.WeakKeyDictionary[Any, PassHooks] = weakref.WeakKeyDictionary()
-
-
-def is_hooked(module: Any) -> bool:
-    """Returns True if an attached replay has its hooks on this module."""
-    return module in _HOOKED
+HOOKED: weakref.WeakKeyDictionary[Any, PassHooks] = weakref.WeakKeyDictionary()
 
 
 @torch.compiler.disable
 def _before(module: Any, arguments: Any, keywords: Any) -> None:
-    if module in _HOOKED:
-        _HOOKED[module].before(arguments, keywords)
+    if module in HOOKED:
+        HOOKED[module].before(arguments, keywords)
 
 
 @torch.compiler.disable
 def _after(module: Any, arguments: Any, output: Any) -> None:
-    if module in _HOOKED:
-        _HOOKED[module].after(output)
+    if module in HOOKED:
+        HOOKED[module].after(output)
 
 
 def _remove_copied(module: Any) -> None:
@@ -202,6 +195,7 @@ class Tally:
         self._repeated.clear()
 
 
+@dataclass(eq=False)
 class Binding:
     """module: the router
     name, layer: its position
@@ -210,26 +204,17 @@ class Binding:
     is_recompute: True if the present call is a recompute
     """
 
-    def __init__(
-        self,
-        module: Any,
-        name: str,
-        layer: int,
-        passes: ChunkPasses,
-        tally: Tally,
-        is_recompute: Callable[[], bool],
-    ) -> None:
-        self.module = module
-        self.name = name
-        self.layer = layer
-        self._passes = passes
-        self._tally = tally
-        self._is_recompute = is_recompute
+    module: Any
+    name: str
+    layer: int
+    passes: ChunkPasses
+    tally: Tally
+    is_recompute: Callable[[], bool]
 
     def ask(self, shape: tuple[int, ...], top_k: int) -> Answer | None:
         """Returns the answer for this call. Raises InvalidArgumentError naming router and layer if the ids do not match
         [N, E] and K. Megatron's RouterReplay would silently accept ids with fewer rows or with another K."""
-        answer = self._passes.ask(self.layer, recompute=self._is_recompute())
+        answer = self.passes.ask(self.layer, recompute=self.is_recompute())
         if answer is None:
             return None
         layer = answer.of.batch.plan.layers[answer.slot]
@@ -299,14 +284,14 @@ class Binding:
             return
         ids, states = self.ids(answer, chosen.device), self.states(answer, chosen.device)
         counts = ops.compare(chosen, ids, states)
-        self._tally.overlap(self.layer, counts, chosen.shape[1])
+        self.tally.overlap(self.layer, counts, chosen.shape[1])
         if answer.of.watch is not None:
             answer.of.watch.saw(answer.of.key.chunk, answer.of.batch, answer.slot, chosen, ids, counts)
 
     def called(self, answer: Answer, counters: torch.Tensor) -> None:
         """Adds the counters of a call of our operator, unless the call is a recompute."""
         if not answer.recompute:
-            self._tally.called(counters)
+            self.tally.called(counters)
 
     def wants_live(self, answer: Answer) -> bool:
         """True if a pass that replays also needs the live choice."""
@@ -324,4 +309,4 @@ class Binding:
         if not answer.recompute:
             answer.of.kept[key] = choice
         elif key in answer.of.kept:
-            self._tally.repeat(self.layer, (choice != answer.of.kept[key]).any(1).sum())
+            self.tally.repeat(self.layer, (choice != answer.of.kept[key]).any(1).sum())

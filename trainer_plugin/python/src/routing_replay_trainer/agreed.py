@@ -236,7 +236,6 @@ class Steps:
             raise errors.FallbackLimitError(
                 f"{where}: {fallen} of {total} samples fall back, more than max_fallback_fraction "
                 f"{self._limit:g} allows: {_reasons(by_status, seen)}",
-                code_name="FAILED_PRECONDITION",
                 field="max_fallback_fraction",
                 samples=total,
                 fallen_back=fallen,

@@ -191,9 +191,7 @@ class TorchCollective:
             self._failure = f"collective: {error}"
             # torch has many different messages for a timeout.
             if time.monotonic() + _ROUNDING >= end:
-                raise errors.DeadlineExceededError(
-                    "collective: a rank did not come in time", code_name="DEADLINE_EXCEEDED"
-                ) from error
+                raise errors.DeadlineExceededError("collective: a rank did not come in time") from error
             raise errors.RoutingReplayError(self._failure, code_name="UNAVAILABLE") from error
 
     def _wait(self, work: Any, end: float) -> None:

@@ -55,7 +55,7 @@ def doctor(
     except errors.RoutingReplayError as error:
         print(f"routers: {error}")
         return False
-    routers = [part._binding.name for chunk in replay._chunks for part in chunk.parts if hasattr(part, "_binding")]
+    routers = [part.binding.name for chunk in replay._chunks for part in chunk.parts if hasattr(part, "binding")]
     geometry = replay._geometry
     replay.detach()
     print(f"routers: {len(routers)} of {'Megatron-Core' if is_megatron else 'transformers'}: {_short(routers)}")

@@ -22,7 +22,6 @@ from routing_replay_trainer._core import LIBRARY, geometry_json, invalid, plain,
 from routing_replay_trainer.plan import Plan
 
 T = TypeVar("T")
-_ENDLESS = 1e9  # Longest timeout in seconds, because a call does not accept infinity.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # Seconds between attempts.
 _BYTE = np.dtype(np.uint8)
 REPLAYED, UNRECORDED, PAD, LIVE = 0, 1, 2, 3  # States of a local row.
@@ -531,7 +530,7 @@ class ServiceSource(Source):
             (native.pointer, byref(options)),
             _core.Records,
             _inspected,
-            timeout=min(max(seconds, 0.0), _ENDLESS),
+            timeout=_limited(seconds),
             kept=native,
         ).wait()
 
@@ -546,7 +545,7 @@ class ServiceSource(Source):
             (),
             lambda: [target.batch(fetch.records) for target, fetch in zip(targets, fetches, strict=True)],
             lambda: [LIBRARY.rr_free(fetch.records) for fetch in fetches],
-            timeout=min(max(self._timeout, 0.0), _ENDLESS),
+            timeout=_limited(self._timeout),
             kept=(native, asked, targets),
         ).wait()
 
@@ -557,9 +556,14 @@ class ServiceSource(Source):
             (fetch.pointer, native.pointer),
             (),
             lambda: None,
-            timeout=min(max(seconds, 0.0), _ENDLESS),
+            timeout=_limited(seconds),
             kept=(fetch, native),
         ).wait()
+
+
+def _limited(seconds: float) -> float:
+    """A call accepts no infinity."""
+    return min(max(seconds, 0.0), _core.FOR_EVER)
 
 
 def _index_buffer(out: NDArray[np.uint8], plan: Plan) -> NDArray[np.uint8]:

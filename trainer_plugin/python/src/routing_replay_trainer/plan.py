@@ -36,6 +36,16 @@ class Layer:
     dtype: np.dtype[Any]
 
 
+def geometry_of(num_layers: int, layers: Sequence[Any]) -> dict[str, Any]:
+    """The geometry of MoE layers, which have the fields layer, num_experts and top_k of `Layer`."""
+    return {
+        "num_layers": num_layers,
+        "moe_layers": [layer.layer for layer in layers],
+        "num_experts": [layer.num_experts for layer in layers],
+        "top_k": [layer.top_k for layer in layers],
+    }
+
+
 class LocalRows(NamedTuple):
     """The row map: which token each local row shows. All arrays have one entry per local row.
 

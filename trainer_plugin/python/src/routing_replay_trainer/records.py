@@ -6,10 +6,10 @@ service (`Records`). The records of all ranks of a model replica can be merged i
 from __future__ import annotations
 
 import ctypes
-import json
+import pickle
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,48 +17,48 @@ from numpy.typing import NDArray
 from routing_replay import _native
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._core import LIBRARY, invalid, plain, token_ids, unmet
+from routing_replay_trainer._core import LIBRARY, invalid, token_ids, unmet
 from routing_replay_trainer._micro_batch import MicroBatch
 from routing_replay_trainer._passes import PassKey
 from routing_replay_trainer.collective import Alone, Collective
 from routing_replay_trainer.fetch import REPLAYED, Batch, FetchSequence, LocalSource, Missing
-from routing_replay_trainer.plan import Layer, MegatronLayers, Plan
+from routing_replay_trainer.plan import Layer, Plan, geometry_of
 
 
+@dataclass(eq=False)
 class _Appends:
     """The appends of one `write`. run: a routing_replay.Run, whose new appender makes the appends; who: the name of
     this rank in messages
     """
 
-    def __init__(self, run: Any, who: str) -> None:
-        self._run = run
-        self._who = who
-        self._appender: Any = None
-        self.failures: list[Exception] = []  # A thread of the appender also adds to this list.
-        self.samples: list[str] = []
+    run: Any
+    who: str
+    appender: Any = None
+    failures: list[Exception] = field(default_factory=list)  # A thread of the appender also adds to this list.
+    samples: list[str] = field(default_factory=list)
 
     def add(self, sample: str, rows: Any, **options: Any) -> None:
         """Makes an append; errors are added to the failures."""
         try:
-            if self._run is None:
-                raise unmet("write", f"{self._who} has no run")
-            if self._appender is None:
-                self._appender = self._run.appender(on_outcome=self._ended)
-            self._appender.append(sample, rows, **options)
+            if self.run is None:
+                raise unmet("write", f"{self.who} has no run")
+            if self.appender is None:
+                self.appender = self.run.appender(on_outcome=self._ended)
+            self.appender.append(sample, rows, **options)
             self.samples.append(sample)
         except Exception as error:
             self.failures.append(error)
 
     def finish(self, timeout: float) -> None:
         """Waits for all appends."""
-        if self._appender is None:
+        if self.appender is None:
             return
         try:
-            self._appender.flush(max(0.0, timeout))
+            self.appender.flush(max(0.0, timeout))
         except Exception as error:
             self.failures.append(error)
         finally:
-            self._appender.close(0.0)
+            self.appender.close(0.0)
 
     def _ended(self, outcome: Any) -> None:
         others = outcome.conflicting_rows + outcome.late_rows
@@ -88,14 +88,15 @@ def merge_records(records: Sequence[tuple[Plan, NDArray[np.uint8]]]) -> list[NDA
     kept = [np.ascontiguousarray(buffer, np.uint8) for _, buffer in records]
     buffers = (ctypes.c_void_p * len(records))(*(buffer.ctypes.data for buffer in kept))
     sizes = (ctypes.c_size_t * len(records))(*(buffer.size for buffer in kept))
-    out = ctypes.c_void_p()
-    LIBRARY.rrt_merge_records(plans, buffers, sizes, len(records), ctypes.byref(out))
-    owner = _native.Handle(LIBRARY.rr_free, out.value)
     layers = {layer.layer: (layer.top_k, layer.dtype) for plan, _ in records for layer in plan.layers}
     shapes = [layers[layer] for layer in sorted(layers)]
-    if len({top_k for top_k, _ in shapes}) > 1:
-        raise unmet("merge", "layers differ in K")
-    return [_rows(one, shapes) for one in _core.Merged.from_address(owner.pointer or 0)]
+
+    def read(merged: _core.Merged) -> list[NDArray[Any]]:
+        if len({top_k for top_k, _ in shapes}) > 1:
+            raise unmet("merge", "layers differ in K")
+        return [_rows(one, shapes) for one in merged]
+
+    return _native.give(LIBRARY.rrt_merge_records, _core.Merged, read, plans, buffers, sizes, len(records))
 
 
 def _rows(merged: _core.MergedSequence, shapes: list[tuple[int, np.dtype[Any]]]) -> NDArray[Any]:
@@ -118,12 +119,7 @@ class Records:
     """
 
     def __init__(self, num_layers: int, layers: tuple[Layer, ...], ranks: Mapping[str, int], ep_size: int) -> None:
-        self._geometry = {
-            "num_layers": num_layers,
-            "moe_layers": [layer.layer for layer in layers],
-            "num_experts": [layer.num_experts for layer in layers],
-            "top_k": [layer.top_k for layer in layers],
-        }
+        self._geometry = geometry_of(num_layers, layers)
         self._rank = {name: ranks[name] for name in ("cp", "tp") if name in ranks}
         self._rank["model"] = [{"layer_numbers": [layer.layer + 1 for layer in layers]}]
         self._ep_size = ep_size
@@ -280,8 +276,8 @@ class _Record:
     """The record of one chunk in one micro-batch. plan: arguments of a plan with the whole model's geometry; ids: the
     index buffer of this plan"""
 
-    plan: dict[str, Any]
-    ids: bytes
+    plan: Mapping[str, Any]
+    ids: NDArray[np.uint8]
     samples: list[_Sample]
 
 
@@ -311,7 +307,7 @@ class RecordWriter:
 
     def keep(self, key: PassKey, plan: Mapping[str, Any], described: MicroBatch, ids: NDArray[np.uint8]) -> None:
         """Adds what a pass has recorded. Raises as `check`."""
-        record = _Record(plain(plan, "plan"), ids.tobytes(), list(_samples(described)))
+        record = _Record(plan, ids.copy(), list(_samples(described)))
         self._kept.setdefault((key.step, key.micro_batch), {})[key.chunk] = record
 
     def forget(self, key: PassKey) -> None:
@@ -348,7 +344,8 @@ class RecordWriter:
         appends = _Appends(self._run, f"rank {writer}, which appends,")
         for number in range(batches):
             records, samples = latest[number] if latest else ([], [])
-            parts = self._collective.all_gather(_pack(records), end - time.monotonic())
+            own = pickle.dumps([(record.plan, record.ids) for record in records])
+            parts = self._collective.all_gather(own, end - time.monotonic())
             if writer == self._collective.rank:
                 self._append(parts, samples, appends, options)
         appends.finish(end - time.monotonic())
@@ -388,7 +385,8 @@ class RecordWriter:
         self, parts: list[bytes], samples: list[_Sample], appends: _Appends, options: Mapping[str, Any]
     ) -> None:
         try:
-            merged = merge_records([record for part in parts for record in _unpack(part)])
+            recorded = [record for part in parts for record in pickle.loads(part)]
+            merged = merge_records([(Plan(**plan), ids) for plan, ids in recorded])
         except Exception as error:
             appends.failures.append(error)
             return
@@ -410,20 +408,3 @@ def _samples(described: MicroBatch) -> Iterable[_Sample]:
             )
         tokens = None if fetch.tokens is None else token_ids(fetch.tokens, fetch.sample).tobytes()
         yield _Sample(sequence, fetch.sample, fetch.num_tokens or 0, tokens)
-
-
-def _pack(records: Sequence[_Record]) -> bytes:
-    """Encodes records: their descriptions as one line of JSON, followed by their ids."""
-    head = json.dumps([{"plan": record.plan, "size": len(record.ids)} for record in records])
-    return b"".join([head.encode(), b"\n", *(record.ids for record in records)])
-
-
-def _unpack(part: bytes) -> Iterable[tuple[Plan, NDArray[np.uint8]]]:
-    head, _, ids = part.partition(b"\n")
-    offset = 0
-    for record in json.loads(head):
-        plan = {"geometry": None} | record["plan"]
-        if isinstance(plan.get("megatron"), list):  # JSON has turned the tuple into a list.
-            plan["megatron"] = MegatronLayers(*plan["megatron"])
-        yield Plan(**plan), np.frombuffer(ids, np.uint8, record["size"], offset)
-        offset += record["size"]

@@ -73,7 +73,7 @@ class StepSource(Source):
         self._step = 0
         self._begun = False
         self._waited = 0.0  # Seconds waited in this step.
-        self._counts = {"wait_s": 0.0, "ahead_failures": 0, "timeouts": 0}
+        self._counts = {"wait_s": 0.0, "timeouts": 0}
         self._seen = dict.fromkeys(("hits", "misses", "evictions", "bytes_read"), 0)  # Values of the last `counts`.
 
     def begin_step(self, *, goes_on: bool = False) -> None:
@@ -127,7 +127,7 @@ class StepSource(Source):
 
     def counts(self) -> dict[str, float]:
         """Returns counts since the last call: wait_s (seconds that fetches waited), timeouts, hits and misses of
-        slices, evictions, bytes_read, ahead_failures; and the current values of bytes and most_bytes."""
+        slices, evictions, bytes_read; and the current values of bytes and most_bytes."""
         cache = _core.StepCacheCounts()
         LIBRARY.rrt_step_cache_counters(self._cache.pointer, byref(cache))
         with self._lock:
@@ -183,7 +183,7 @@ class StepSource(Source):
                 self._counts["timeouts"] += ahead == _NOW
             why = f"fetches of the step may wait {self.deadline:g} s together: {error}"
             if fetch.missing == "strict":
-                raise errors.DeadlineExceededError(f"fetch: {why}", code_name="DEADLINE_EXCEEDED") from error
+                raise errors.DeadlineExceededError(f"fetch: {why}") from error
             fetch.give_up(why)
         finally:
             # Detach here, because a traceback may keep the fetch alive, and other fetches wait for slices that it was
@@ -206,15 +206,9 @@ class StepSource(Source):
         now = self._step
         if step < now or self._stopping.is_set():
             return
-        try:
+        with contextlib.suppress(Exception):  # The error is raised when these rows are fetched.
             fetch = self._start(plan, sequences, "live")
             self._read(fetch, _IN_STEP if step == now else _OF_NEXT_STEP, time.monotonic() + self.deadline)
-        except errors.CancelledError:
-            pass
-        except Exception:
-            # The error is raised when these rows are fetched.
-            with self._lock:
-                self._counts["ahead_failures"] += 1
 
 
 def _has_to_read(fetch: _Fetch, seconds: float) -> bool:
@@ -228,5 +222,5 @@ def _some(end: float) -> float:
     """Returns the seconds that are left for a call; raises if there are none."""
     left = end - time.monotonic()
     if left <= 0:
-        raise errors.DeadlineExceededError("no time is left", code_name="DEADLINE_EXCEEDED")
+        raise errors.DeadlineExceededError("no time is left")
     return left

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from routing_replay_trainer._core import unmet
+from routing_replay_trainer.plan import geometry_of
 
 ROUTERS = ("gate", "router")  # Attributes of a block that may hold its router (a linear layer or a module of its own).
 # Methods of the router and of the block that may choose the experts.
@@ -68,12 +69,7 @@ class Decoder:
     @property
     def geometry(self) -> dict[str, Any]:
         """The routing geometry of the live model."""
-        return {
-            "num_layers": self.num_layers,
-            "moe_layers": [router.layer for router in self.routers],
-            "num_experts": [router.num_experts for router in self.routers],
-            "top_k": [router.top_k for router in self.routers],
-        }
+        return geometry_of(self.num_layers, self.routers)
 
 
 def decoder(model: Any) -> Decoder:

@@ -8,6 +8,7 @@ import types
 import weakref
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listing
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -85,7 +86,7 @@ class Replay(Attached):
             chunk.records = Records(found.num_layers, plan.layers, self._ranks, self._ep_size)
         for router in found.routers:
             binding = Binding(router.module, router.name, router.layer, chunk.passes, self._tally, in_backward)
-            chunk.parts.append(Chooser(router, binding, live_pads=live_pads))
+            chunk.parts.append(Chooser(router, binding, live_pads))
         chunk.parts.append(PassHooks(found.module, chunk.passes, self._begin))
         self._chunks.append(chunk)
         self._install()
@@ -157,7 +158,6 @@ class Replay(Attached):
 
 
 _NOBODY = 0
-_NUMBERS = itertools.count(_NOBODY + 1)
 _CHOOSERS: weakref.WeakValueDictionary[int, Chooser] = weakref.WeakValueDictionary()
 
 
@@ -186,6 +186,7 @@ class Choice:
         return Choice, ()
 
 
+@dataclass(eq=False)
 class Chooser:
     """Makes the choice in place of an attached router.
 
@@ -193,31 +194,30 @@ class Chooser:
     live_pads: True: pads choose live; False: they take filler ids
     """
 
-    def __init__(self, router: LiveRouter, binding: Binding, *, live_pads: bool) -> None:
-        self._router = router
-        self._binding = binding
-        self._live_pads = live_pads
-        self._number = next(_NUMBERS)
+    router: LiveRouter
+    binding: Binding
+    live_pads: bool
+    number: int = field(default_factory=itertools.count(_NOBODY + 1).__next__)
 
     def install(self) -> None:
-        _CHOOSERS[self._number] = self
-        module = self._router.module
-        setattr(module, ATTRIBUTE, Choice(self._number))
-        setattr(module, self._router.method, types.MethodType(self._router.replacement, module))
+        _CHOOSERS[self.number] = self
+        module = self.router.module
+        setattr(module, ATTRIBUTE, Choice(self.number))
+        setattr(module, self.router.method, types.MethodType(self.router.replacement, module))
 
     def remove(self) -> None:
-        _CHOOSERS.pop(self._number, None)
-        for name in (ATTRIBUTE, self._router.method):
-            vars(self._router.module).pop(name, None)
+        _CHOOSERS.pop(self.number, None)
+        for name in (ATTRIBUTE, self.router.method):
+            vars(self.router.module).pop(name, None)
 
     def choose(self, scores: torch.Tensor, top_k: int, live: Callable[[], torch.Tensor]) -> torch.Tensor:
-        answer = self._binding.ask(tuple(scores.shape), top_k)
+        answer = self.binding.ask(tuple(scores.shape), top_k)
         if answer is None:
             return live()
         if answer.of.use == "replay":
-            return self._binding.replayed(answer, scores.device, live, live_pads=self._live_pads)
+            return self.binding.replayed(answer, scores.device, live, live_pads=self.live_pads)
         chosen = live()
-        self._binding.chose(answer, chosen)
+        self.binding.chose(answer, chosen)
         return chosen.clone()  # The model gets a copy, because compiled code writes into the result.
 
 

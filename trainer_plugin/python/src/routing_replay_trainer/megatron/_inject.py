@@ -17,6 +17,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,32 +41,32 @@ def is_bound(module: Any) -> bool:
     return module in _ROUTINGS or getattr(module, "router_replay", None) in _BINDINGS
 
 
+@dataclass(eq=False)
 class Native:
-    def __init__(self, binding: Binding) -> None:
-        self._binding = binding
+    binding: Binding
 
     def install(self) -> None:
-        replay = self._binding.module.router_replay
-        _BINDINGS[replay] = self._binding
+        replay = self.binding.module.router_replay
+        _BINDINGS[replay] = self.binding
         replay.get_replay_topk = types.MethodType(get_replay_topk, replay)
 
     def remove(self) -> None:
-        replay = self._binding.module.router_replay
-        if _BINDINGS.get(replay) is self._binding:
+        replay = self.binding.module.router_replay
+        if _BINDINGS.get(replay) is self.binding:
             del _BINDINGS[replay]
             vars(replay).pop("get_replay_topk", None)
 
 
+@dataclass(eq=False)
 class Fused:
-    def __init__(self, binding: Binding) -> None:
-        self._binding = binding
+    binding: Binding
 
     def install(self) -> None:
-        module, original = self._binding.module, type(self._binding.module).routing
+        module, original = self.binding.module, type(self.binding.module).routing
         code = getattr(original, "__code__", None)
         if code is None or _REPLACED not in code.co_names or _REPLACED not in original.__globals__:
-            raise unmet(self._binding.name, f"the routing() of {type(module).__name__} does not call {_REPLACED}")
-        names = original.__globals__ | {_REPLACED: _replacement(self._binding, original.__globals__[_REPLACED])}
+            raise unmet(self.binding.name, f"the routing() of {type(module).__name__} does not call {_REPLACED}")
+        names = original.__globals__ | {_REPLACED: _replacement(self.binding, original.__globals__[_REPLACED])}
         with_replacement = types.FunctionType(
             code, names, original.__name__, original.__defaults__, original.__closure__
         )
@@ -74,8 +75,8 @@ class Fused:
         module.routing = types.MethodType(routing, module)
 
     def remove(self) -> None:
-        if _ROUTINGS.pop(self._binding.module, None) is not None:
-            vars(self._binding.module).pop("routing", None)
+        if _ROUTINGS.pop(self.binding.module, None) is not None:
+            vars(self.binding.module).pop("routing", None)
 
 
 INJECTIONS = {"native": Native, "fused": Fused}

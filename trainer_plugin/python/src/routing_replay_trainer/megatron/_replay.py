@@ -15,7 +15,7 @@ from routing_replay_trainer._attached import Attached, Chunk, Open, Options
 from routing_replay_trainer._buffers import Buffers
 from routing_replay_trainer._core import LOG, check_choice, invalid, unmet
 from routing_replay_trainer._device_buffers import buffers_for
-from routing_replay_trainer._hooks import Binding, PassHooks, Tally, is_hooked
+from routing_replay_trainer._hooks import HOOKED, Binding, PassHooks, Tally
 from routing_replay_trainer._micro_batch import Given, MicroBatch, described, lengths_by, of_megatron
 from routing_replay_trainer._passes import ChunkPasses
 from routing_replay_trainer.megatron import _modules
@@ -254,7 +254,7 @@ class Replay(Attached):
 def _check_free(model: Any, routers: Listing[_modules.LiveRouter]) -> None:
     """Raises FailedPreconditionError if another replay is attached, because two replays would end each other's
     steps."""
-    if is_hooked(model):
+    if model in HOOKED:
         raise unmet("model_chunks", "a replay is attached to this model already: detach it before")
     for router in routers:
         if is_bound(router.module):
