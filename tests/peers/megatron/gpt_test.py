@@ -238,7 +238,7 @@ class GptTest(unittest.TestCase):
         held = []
         for _ in range(8):
             step.run(replay)
-            held.append((replay.kept, replay._buffers.bytes))
+            held.append((replay.kept, replay._buffers.slots.bytes))
         self.assertEqual(set(held[1:]), {held[1]})
         self.assertEqual(held[1][0], 0)
 

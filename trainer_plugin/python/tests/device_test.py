@@ -90,7 +90,7 @@ class BuffersTest(unittest.TestCase):
                     batch = buffers.fetch(number, source, plan, missing="live")
                     self.assert_brought(buffers, number, batch, plan, expected)
                     buffers.give(number)
-            held.append(buffers.bytes)
+            held.append(buffers.slots.bytes)
         self.assertEqual(held[0], held[1])
         if isinstance(queue, HostQueue):
             expected = (12, 12, 0) if queue.realigns else (16, 0, 16)

@@ -82,7 +82,7 @@ class NoKernelsTest(NoKernels, MegatronTest):
             replay = megatron.attach(chunks, config, mode="disabled")
             with replay.micro_batch(["0/0"], lengths=[3], format="THD"):
                 self.assertTrue(torch.equal(chunks[0](self.hidden(0)), live[0](self.hidden(0))))
-        self.assertEqual(replay._buffers.bytes, 0)
+        self.assertEqual(replay._buffers.slots.bytes, 0)
 
     def test_ids_of_two_bytes(self) -> None:
         config = models.make_config(num_moe_experts=300, moe_router_topk=3)

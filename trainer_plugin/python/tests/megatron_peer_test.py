@@ -107,10 +107,10 @@ class MegatronTest(MegatronCase):
                     self.assertTrue(torch.equal(ours, by_hand(peer, rollout, index, self.hidden(index))))
         self.assert_as_by_hand(chunks, peers, rollout, self.step(replay, rollout, chunks))
         self.step(replay, rollout, chunks)
-        held = replay._buffers.bytes
+        held = replay._buffers.slots.bytes
         for _ in range(3):
             self.step(replay, rollout, chunks)
-        self.assertEqual(replay._buffers.bytes, held)
+        self.assertEqual(replay._buffers.slots.bytes, held)
         self.assertEqual(replay.kept, 0)
 
     def test_r2_with_documents_that_nobody_has_named(self) -> None:

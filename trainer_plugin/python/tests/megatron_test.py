@@ -544,7 +544,7 @@ class PassesTest(unittest.TestCase):
                 if recompute:
                     self.ask_all(index, chunk, recompute=True)
                 self.chunks[chunk].end_backward(of)
-            most = max(most, self.buffers.bytes)
+            most = max(most, self.buffers.slots.bytes)
         for chunk in self.chunks:
             self.assertEqual(chunk.drop_all(), [])
         return most
@@ -626,7 +626,7 @@ class PassesTest(unittest.TestCase):
             self.ask_all(index, 0)
             self.chunks[0].end_forward()
             self.assertEqual(self.chunks[0].in_flight, 0)
-        self.assertEqual(self.buffers.bytes, self.plans[0].buffer_bytes)
+        self.assertEqual(self.buffers.slots.bytes, self.plans[0].buffer_bytes)
 
     def test_a_router_that_does_not_ask(self) -> None:
         for forward_only in (True, False):

@@ -59,13 +59,13 @@ class Buffers:
     """Index buffers for a model on the CPU, whose routers read the ids directly from them."""
 
     def __init__(self) -> None:
-        self._slots = Slots(lambda size: np.empty(size, np.uint8))
+        self.slots = Slots(lambda size: np.empty(size, np.uint8))
 
     def take(self, plan: Plan) -> int:
-        return self._slots.take(plan.buffer_bytes)
+        return self.slots.take(plan.buffer_bytes)
 
     def give(self, number: int) -> None:
-        self._slots.give(number)
+        self.slots.give(number)
 
     def fetch(self, number: int, source: Source, plan: Plan, **options: Any) -> Batch:
         """Fetches the plan's rows into the buffer with this number. `options` are passed to source.fetch."""
@@ -89,9 +89,4 @@ class Buffers:
         return {}
 
     def _memory(self, number: int, plan: Plan) -> NDArray[np.uint8]:
-        return self._slots[number][: plan.buffer_bytes]
-
-    @property
-    def bytes(self) -> int:
-        """Bytes held, in use or free."""
-        return self._slots.bytes
+        return self.slots[number][: plan.buffer_bytes]

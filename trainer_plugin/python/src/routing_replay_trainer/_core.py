@@ -12,7 +12,6 @@ import functools
 import json
 import logging
 import math
-import numbers
 import reprlib
 from collections.abc import Iterable, Mapping
 from ctypes import POINTER, Structure, byref, c_double, c_int32, c_size_t, c_void_p, string_at
@@ -252,16 +251,6 @@ def unmet(where: str, why: str, *, sample: Any = None, **detail: Any) -> errors.
 def check_choice(field: str, value: Any, choices: Iterable[Any]) -> None:
     if value not in choices:
         raise invalid(field, f"must be one of {', '.join(map(str, choices))}, got {value!r}")
-
-
-FOR_EVER = 1e9  # The longest wait in seconds, because calls accept no infinity.
-
-
-def seconds(value: Any, field: str) -> float:
-    """Checks a deadline in seconds, which must be above 0."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not value > 0:
-        raise invalid(field, f"must be seconds above 0, got {value!r}")
-    return min(float(value), FOR_EVER)
 
 
 def plain(value: Any, field: str, sample: Any = None) -> Any:

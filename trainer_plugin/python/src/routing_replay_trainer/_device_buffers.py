@@ -128,15 +128,15 @@ class DeviceBuffers:
 
     def __init__(self, queue: Any) -> None:
         self._queue = queue
-        self._slots = Slots(queue.allocate, queue.drop)
+        self.slots = Slots(queue.allocate, queue.drop)
         self._given_back: dict[int, Any] = {}
 
     def take(self, plan: Plan) -> int:
-        return self._slots.take(_states_offset(plan) + plan.rows)
+        return self.slots.take(_states_offset(plan) + plan.rows)
 
     def give(self, number: int) -> None:
         self._given_back[number] = self._queue.given_back()
-        self._slots.give(number)
+        self.slots.give(number)
 
     def fetch(self, number: int, source: Source, plan: Plan, **options: Any) -> Batch:
         if not self._queue.realigns:
@@ -157,7 +157,7 @@ class DeviceBuffers:
         batch = source.fetch(plan, out=block[: plan.buffer_bytes], **options)
         block[offset:] = batch.states
         self._queue.begin(self._given_back.pop(number, None))
-        self._queue.copy(self._slots[number][: len(block)], self._queue.send(len(block)))
+        self._queue.copy(self.slots[number][: len(block)], self._queue.send(len(block)))
         self._queue.hand_over()
         return replace(batch, indices=())
 
@@ -165,16 +165,16 @@ class DeviceBuffers:
         # Routers record on the computing stream, which has used the buffer before: no event is needed to wait for that.
         self._given_back.pop(number, None)
         self._queue.hand_over()
-        self._slots[number].zero_()
+        self.slots[number].zero_()
         return ()
 
     def reader(self, number: int, plan: Plan) -> Callable[[], NDArray[np.uint8]]:
         """Returns a function that copies the ids of the pass to host memory and waits for the copy."""
-        memory = self._slots[number][: plan.buffer_bytes]
+        memory = self.slots[number][: plan.buffer_bytes]
         return lambda: memory.cpu().numpy()
 
     def tensors(self, number: int, plan: Plan) -> dict[Any, Any]:
-        memory = self._slots[number]
+        memory = self.slots[number]
         _, states = self._parts(number, plan)
         kept: dict[Any, Any] = {("states", memory.device): states}
         for slot, layer in enumerate(plan.layers):
@@ -183,14 +183,9 @@ class DeviceBuffers:
             kept["ids", slot, memory.device] = ids.view(dtype).view(plan.rows, layer.top_k)
         return kept
 
-    @property
-    def bytes(self) -> int:
-        """Bytes held, in use or free."""
-        return self._slots.bytes
-
     def _parts(self, number: int, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the two parts of a buffer: the ids and the row states."""
-        memory, offset = self._slots[number], _states_offset(plan)
+        memory, offset = self.slots[number], _states_offset(plan)
         return memory[: plan.buffer_bytes], memory[offset : offset + plan.rows]
 
 

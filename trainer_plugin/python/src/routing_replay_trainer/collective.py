@@ -22,10 +22,10 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from routing_replay import errors
-from routing_replay._values import integer
+from routing_replay._values import integer, seconds
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._core import FOR_EVER, LIBRARY, invalid, plain, unmet
+from routing_replay_trainer._core import LIBRARY, invalid, plain, unmet
 from routing_replay_trainer.fetch import Missing
 
 Action = Literal["replay", "live", "drop"]
@@ -195,8 +195,8 @@ class TorchCollective:
             raise errors.RoutingReplayError(self._failure, code_name="UNAVAILABLE") from error
 
     def _wait(self, work: Any, end: float) -> None:
-        seconds = min(end - time.monotonic(), FOR_EVER)
-        left = datetime.timedelta(milliseconds=max(1, math.ceil(1000 * seconds)))  # A timeout of 0 would wait forever.
+        left_ms = math.ceil(1000 * seconds(max(end - time.monotonic(), 0.0)))
+        left = datetime.timedelta(milliseconds=max(1, left_ms))  # A timeout of 0 would wait forever.
         if work.wait(left) is False:
             raise TimeoutError(f"not ended after {left}")
 

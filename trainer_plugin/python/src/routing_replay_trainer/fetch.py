@@ -530,7 +530,7 @@ class ServiceSource(Source):
             (native.pointer, byref(options)),
             _core.Records,
             _inspected,
-            timeout=_limited(seconds),
+            timeout=_values.seconds(max(seconds, 0.0)),
             kept=native,
         ).wait()
 
@@ -545,7 +545,7 @@ class ServiceSource(Source):
             (),
             lambda: [target.batch(fetch.records) for target, fetch in zip(targets, fetches, strict=True)],
             lambda: [LIBRARY.rr_free(fetch.records) for fetch in fetches],
-            timeout=_limited(self._timeout),
+            timeout=_values.seconds(max(self._timeout, 0.0)),
             kept=(native, asked, targets),
         ).wait()
 
@@ -556,14 +556,9 @@ class ServiceSource(Source):
             (fetch.pointer, native.pointer),
             (),
             lambda: None,
-            timeout=_limited(seconds),
+            timeout=_values.seconds(max(seconds, 0.0)),
             kept=(fetch, native),
         ).wait()
-
-
-def _limited(seconds: float) -> float:
-    """A call accepts no infinity."""
-    return min(max(seconds, 0.0), _core.FOR_EVER)
 
 
 def _index_buffer(out: NDArray[np.uint8], plan: Plan) -> NDArray[np.uint8]:

@@ -24,10 +24,10 @@ from queue import SimpleQueue
 from typing import Any
 
 from routing_replay import errors
-from routing_replay._values import INT64, integer
+from routing_replay._values import INT64, integer, seconds
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._core import LIBRARY, seconds, unmet
+from routing_replay_trainer._core import LIBRARY, invalid, unmet
 from routing_replay_trainer.fetch import FIRST_PAUSE, LONGEST_PAUSE, FetchSequence, Missing, Source, _Fetch
 from routing_replay_trainer.plan import Plan
 
@@ -63,6 +63,8 @@ class StepSource(Source):
         super().__init__(source.geometry)
         self._source = source
         self.deadline = seconds(deadline, "fetch_deadline")
+        if self.deadline == 0:
+            raise invalid("fetch_deadline", "must be above 0 seconds")
         self._cache_bytes = integer(cache_bytes, "cache_bytes", (0, INT64[1]))
         self._cache = _core.make(LIBRARY.rrt_step_cache_new, self._cache_bytes)
         self._process = os.getpid()

@@ -179,9 +179,6 @@ class Choice:
         ids = torch.ops.routing_replay.choose_experts(scores.detach(), self.handle, k, sorted)
         return scores.gather(-1, ids), ids
 
-    def __deepcopy__(self, memo: Any) -> Choice:
-        return Choice()
-
     def __reduce__(self) -> tuple[Any, ...]:
         return Choice, ()
 

@@ -46,13 +46,9 @@ def _run_name(args: Any) -> str:
     return _shared.run_name(*Path(args.output_dir).resolve().parts[-2:])
 
 
-def _live(trainer: Any) -> contextlib.AbstractContextManager[None]:
-    """A context in which passes route live."""
-    return _saying(trainer, None)
-
-
 @contextlib.contextmanager
 def _saying(trainer: Any, described: Any) -> Iterator[None]:
+    """described: None: passes in this context route live"""
     before, trainer.described = trainer.described, described
     try:
         yield
@@ -133,13 +129,13 @@ def log_probabilities(original: Any, trainer: Any, data: Any, **options: Any) ->
 @_around(grpo.MegatronGRPOTrainer, "null_ref_context")
 @contextlib.contextmanager
 def reference(original: Any, trainer: Any) -> Iterator[Any]:
-    with original(trainer) as models, _live(trainer):
+    with original(trainer) as models, _saying(trainer, None):
         yield models
 
 
 @_around(grpo.MegatronGRPOTrainer, "_compute_teacher_logps")
 def teacher(original: Any, trainer: Any, *args: Any, **options: Any) -> Any:
-    with _live(trainer):
+    with _saying(trainer, None):
         return original(trainer, *args, **options)
 
 
