@@ -361,7 +361,7 @@ class Attached:
                     self._writer.forget(recorded)
 
     def _plan(self, chunk: int, layout: Mapping[str, Any]) -> Plan:
-        """Returns the record of a micro-batch, after checking that it was announced and run."""
+        """Returns the plan of a micro-batch for a chunk. Equal ones are made once."""
         return self._plans(chunk, json.dumps(plain(layout, "micro_batch")))
 
     def _make_plan(self, chunk: int, layout: str) -> Plan:

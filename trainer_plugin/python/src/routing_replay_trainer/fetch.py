@@ -353,21 +353,16 @@ class Source:
         policy = _values.choice(missing, "missing", _MISSING)
         if sequences is None:
             return _core.FetchOptions(run, producer, policy, wait)
-        made = _sequences(len(sequences))()
+        made = _array_of(_core.Sequence, len(sequences))()
         for sequence, target in zip(sequences, made, strict=True):
             sequence._fill(target, self._check_every)
         return _core.FetchOptions(run, producer, policy, wait, made, len(sequences))
 
 
 @functools.lru_cache
-def _sequences(count: int) -> Any:
+def _array_of(kind: Any, count: int) -> Any:
     """Returns the ctypes array type of this length. Cached, because otherwise ctypes makes a new type each time."""
-    return _core.Sequence * count
-
-
-@functools.lru_cache
-def _fetches(count: int) -> Any:
-    return _core.RowFetch * count
+    return kind * count
 
 
 def _one_each(given: Sequence[T] | None, plans: Sequence[Plan], name: str) -> Sequence[T | None]:
@@ -535,7 +530,7 @@ class ServiceSource(Source):
         ).wait()
 
     def _fetched(self, asked: Sequence[_Asked], missing: Missing) -> list[Batch]:
-        native, fetches = self._run.native, _fetches(len(asked))()
+        native, fetches = self._run.native, _array_of(_core.RowFetch, len(asked))()
         targets = [_Target(plan, out) for plan, _, out in asked]
         for fetch, (plan, named, _), target in zip(fetches, asked, targets, strict=True):
             fetch.plan, fetch.options, fetch.target = plan.pointer, self._options(named, missing), target.native

@@ -211,26 +211,9 @@ class _Replace(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
         self.generic_visit(node)
-        if self._is_torch_topk(node.func) and self._is_top_k(node):
+        given = [*node.args[1:2], *(keyword.value for keyword in node.keywords if keyword.arg == "k")]
+        if ast.unparse(node.func) == "torch.topk" and f"{self.owner}.top_k" in map(ast.unparse, given):
             self.count += 1
             owner = ast.Name(self.owner, ast.Load())
             node.func = ast.copy_location(ast.Attribute(owner, ATTRIBUTE, ast.Load()), node.func)
         return node
-
-    def _is_torch_topk(self, function: ast.expr) -> bool:
-        return (
-            isinstance(function, ast.Attribute)
-            and function.attr == "topk"
-            and isinstance(function.value, ast.Name)
-            and function.value.id == "torch"
-        )
-
-    def _is_top_k(self, call: ast.Call) -> bool:
-        given = [*call.args[1:2], *(keyword.value for keyword in call.keywords if keyword.arg == "k")]
-        return any(
-            isinstance(k, ast.Attribute)
-            and k.attr == "top_k"
-            and isinstance(k.value, ast.Name)
-            and k.value.id == self.owner
-            for k in given
-        )

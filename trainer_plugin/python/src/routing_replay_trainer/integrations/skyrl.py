@@ -44,11 +44,8 @@ _original = megatron_model_wrapper.get_forward_backward_func
 def _run(trainer: Any) -> Any:
     """Opens the run. trainer: SkyRL's configuration of the trainer"""
     model = AutoConfig.from_pretrained(trainer.policy.model.path, trust_remote_code=True)
-    return _shared.open_run(_run_name(trainer), Geometry.from_hf_config(model))
-
-
-def _run_name(trainer: Any) -> str:
-    return _shared.run_name(trainer.project_name, trainer.run_name)
+    name = _shared.run_name(trainer.project_name, trainer.run_name)
+    return _shared.open_run(name, Geometry.from_hf_config(model))
 
 
 class Policy(megatron_worker.MegatronPolicyWorkerBase):
