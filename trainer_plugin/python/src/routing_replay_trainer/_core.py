@@ -43,12 +43,8 @@ class FetchOptions(Structure):
     _fields_ = (*_native.fields("t:run w:producer,missing,wait"), ("sequences", POINTER(Sequence)), ("count", c_size_t))
 
 
-class Record(Structure):
-    _fields_ = _native.fields("w:sequence t:sample SampleRows:said")
-
-
-class Dropped(Structure):
-    _fields_ = _native.fields("w:sequence t:sample i:handle")
+Record = _native.structure("Record", "w:sequence t:sample SampleRows:said")
+Dropped = _native.structure("Dropped", "w:sequence t:sample i:handle")
 
 
 class Records(_native.List):
@@ -60,8 +56,7 @@ class Records(_native.List):
     )
 
 
-class Target(Structure):
-    _fields_ = _native.fields("p:indices z:indices_size p:states z:states_size")
+Target = _native.structure("Target", "p:indices z:indices_size p:states z:states_size")
 
 
 class RowFetch(Structure):
@@ -80,30 +75,17 @@ class Router(Structure):
     )
 
 
-class StagedShape(Structure):
-    _fields_ = _native.fields("i:bytes,staging_offset,states_offset,units,replayed_rows,unrecorded_rows,pad_rows")
-
-
-class CompareCounters(Structure):
-    _fields_ = _native.fields("i:rows,different_rows,disjoint_rows,common_ids")
-
-
-class StepCacheCounts(Structure):
-    _fields_ = _native.fields("i:hits,misses,ahead,stale,evictions,not_kept,bytes,most_bytes,slices,bytes_read")
-
-
-class Counters(Structure):
-    """rrt_router_counters"""
-
-    _fields_ = _native.fields("i:replayed_rows,live_rows,pad_rows,clamped_ids,zero_probabilities")
-
-
-class RouteIds(Structure):
-    _fields_ = _native.fields("z:sequences p:rows,recorded z:recorded_count p:seen z:seen_count")
-
-
-class MergedSequence(Structure):
-    _fields_ = _native.fields("i:rows p:planes z:size")
+StagedShape = _native.structure(
+    "StagedShape", "i:bytes,staging_offset,states_offset,units,replayed_rows,unrecorded_rows,pad_rows"
+)
+CompareCounters = _native.structure("CompareCounters", "i:rows,different_rows,disjoint_rows,common_ids")
+StepCacheCounts = _native.structure(
+    "StepCacheCounts", "i:hits,misses,ahead,stale,evictions,not_kept,bytes,most_bytes,slices,bytes_read"
+)
+# rrt_router_counters
+Counters = _native.structure("Counters", "i:replayed_rows,live_rows,pad_rows,clamped_ids,zero_probabilities")
+RouteIds = _native.structure("RouteIds", "z:sequences p:rows,recorded z:recorded_count p:seen z:seen_count")
+MergedSequence = _native.structure("MergedSequence", "i:rows p:planes z:size")
 
 
 class Merged(_native.List):
