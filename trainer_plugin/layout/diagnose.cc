@@ -96,10 +96,10 @@ class Comparison {
   // Calls `of`(local row, slot, fit) for every (local row, slot).
   template <typename Of>
   void ForEach(const RowWay& rows, const LayerWay& layers, Of of) const {
-    for (size_t slot = 0; slot < layers.layers.size(); ++slot) {
-      const std::optional<int32_t> ordinal = input_.geometry.FindOrdinal(layers.layers[slot]);
-      for (size_t i = 0; i < rows.rows.size(); ++i) {
-        const Fit fit = Pair(rows.rows[i], static_cast<int64_t>(i), ordinal, static_cast<int32_t>(slot));
+    for (size_t slot = 0; slot < layers.seen.size(); ++slot) {
+      const std::optional<int32_t> ordinal = input_.geometry.FindOrdinal(layers.seen[slot]);
+      for (size_t i = 0; i < rows.seen.size(); ++i) {
+        const Fit fit = Pair(rows.seen[i], static_cast<int64_t>(i), ordinal, static_cast<int32_t>(slot));
         if (fit.pairs > 0) of(i, slot, fit);
       }
     }
@@ -117,9 +117,9 @@ class Comparison {
     const std::optional<int32_t> ordinal = input_.geometry.FindOrdinal(layer_id);
     if (own.pairs < 2) return static_cast<double>(own.common);
     std::vector<int64_t> recorded(input_.geometry.layer(*ordinal).num_experts), live(recorded.size());
-    for (size_t i = 0; i < rows.rows.size(); ++i) {
-      if (Pair(rows.rows[i], static_cast<int64_t>(i), ordinal, slot).pairs == 0) continue;
-      CountEach(SlotsOf(input_.recorded[rows.rows[i].sequence], rows.rows[i].row, *ordinal), recorded);
+    for (size_t i = 0; i < rows.seen.size(); ++i) {
+      if (Pair(rows.seen[i], static_cast<int64_t>(i), ordinal, slot).pairs == 0) continue;
+      CountEach(SlotsOf(input_.recorded[rows.seen[i].sequence], rows.seen[i].row, *ordinal), recorded);
       CountEach(SlotsOf(input_.live, static_cast<int64_t>(i), slot), live);
     }
     double meetings = -static_cast<double>(own.common);
@@ -173,15 +173,15 @@ struct Planned {
 };
 
 Planned CountPlanned(const Comparison& comparison, const RowWay& rows, const LayerWay& layers, size_t sequences) {
-  Planned planned{.sequences = std::vector<Fit>(sequences), .layers = std::vector<Fit>(layers.layers.size())};
+  Planned planned{.sequences = std::vector<Fit>(sequences), .layers = std::vector<Fit>(layers.seen.size())};
   comparison.ForEach(rows, layers, [&](size_t i, size_t slot, const Fit& fit) {
     planned.total.Add(fit);
-    planned.sequences[rows.rows[i].sequence].Add(fit);
+    planned.sequences[rows.seen[i].sequence].Add(fit);
     planned.layers[slot].Add(fit);
   });
   double common = 0;
-  for (size_t slot = 0; slot < layers.layers.size(); ++slot) {
-    common += comparison.ChanceOf(rows, layers.layers[slot], static_cast<int32_t>(slot), planned.layers[slot]);
+  for (size_t slot = 0; slot < layers.seen.size(); ++slot) {
+    common += comparison.ChanceOf(rows, layers.seen[slot], static_cast<int32_t>(slot), planned.layers[slot]);
   }
   if (planned.total.slots > 0) planned.chance = common / static_cast<double>(planned.total.slots);
   return planned;
@@ -229,8 +229,8 @@ absl::StatusOr<Alignment> JudgeAlignment(const AlignmentInput& input) {
   RR_ASSIGN_OR_RETURN(const auto row_ways, RowWays(input.layout, input.rank.rows));
   RR_ASSIGN_OR_RETURN(const auto layer_ways, LayerWaysOf(input));
   absl::Status status = CheckIds(input.geometry, input.layout, input.recorded, input.live,
-                                 static_cast<int64_t>(row_ways.front().rows.size()),
-                                 static_cast<int64_t>(layer_ways.front().layers.size()));
+                                 static_cast<int64_t>(row_ways.front().seen.size()),
+                                 static_cast<int64_t>(layer_ways.front().seen.size()));
   if (!status.ok()) return status;
   const Comparison comparison(input);
   const Planned planned = CountPlanned(comparison, row_ways.front(), layer_ways.front(), input.layout.sequences.size());
@@ -239,7 +239,7 @@ absl::StatusOr<Alignment> JudgeAlignment(const AlignmentInput& input) {
   alignment.rows = Explain(input, row_ways.front(), planned.total);
   alignment.layers = Explain(input, layer_ways.front(), planned.total);
   if (const auto worst = Worst(planned.sequences)) alignment.sequence = static_cast<int32_t>(*worst);
-  if (const auto worst = Worst(planned.layers)) alignment.layer_id = layer_ways.front().layers[*worst];
+  if (const auto worst = Worst(planned.layers)) alignment.layer_id = layer_ways.front().seen[*worst];
   // If another way fits hardly better than the plan, this is chance, and naming it would mislead.
   double best = alignment.kept + (input.replayed ? 0 : kLeastKept);
   for (const RowWay& rows : row_ways) {

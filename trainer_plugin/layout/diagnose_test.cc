@@ -57,7 +57,7 @@ std::vector<std::string> MistakesOf(const MicroBatchLayout& layout, const RowRan
   const auto ways = RowWays(layout, rank);
   EXPECT_OK(ways);
   for (const RowWay& way : *ways) {
-    if (std::equal(way.rows.begin(), way.rows.end(), rows.begin(), rows.end(), SameRow)) return way.mistakes;
+    if (std::equal(way.seen.begin(), way.seen.end(), rows.begin(), rows.end(), SameRow)) return way.mistakes;
   }
   return {};
 }
@@ -116,7 +116,7 @@ std::vector<std::string> MistakesOfLayers(const Geometry& geometry, const LayerS
   const auto ways = LayerWays(geometry, split, rank);
   EXPECT_OK(ways);
   for (const LayerWay& way : *ways) {
-    if (way.layers == layers) return way.mistakes;
+    if (way.seen == layers) return way.mistakes;
   }
   return {};
 }
@@ -170,12 +170,12 @@ TEST(JudgeAlignmentTest, PairsOfMistakesAreFoundInTheIds) {
   int pairs = 0;
   for (const RowWay& rows : row_ways) {
     for (const LayerWay& layers : layer_ways) {
-      const bool exist = std::all_of(layers.layers.begin(), layers.layers.end(),
+      const bool exist = std::all_of(layers.seen.begin(), layers.seen.end(),
                                      [&](int32_t layer) { return geometry.FindOrdinal(layer); });
       if (!exist) continue;
-      RouteIds observed{static_cast<int64_t>(rows.rows.size()), 14, 6, {}};
-      for (const LocalRow& row : rows.rows) {
-        for (const int32_t layer : layers.layers) {
+      RouteIds observed{static_cast<int64_t>(rows.seen.size()), 14, 6, {}};
+      for (const LocalRow& row : rows.seen) {
+        for (const int32_t layer : layers.seen) {
           for (int32_t k = 5; k >= 0; --k) {
             const bool replayed = row.state == RowState::kReplayed;
             observed.ids.push_back(

@@ -20,24 +20,22 @@ struct Mistake {
   std::string what;  // A description in one sentence.
 };
 
-struct RowWay {
-  std::vector<std::string> mistakes;  // All mistakes that lead to these rows in this layout.
+// What a rank's routers get if a mistake is made: the row of each local row, or the decoder layer of each of its
+// layers. A mistake may lead to dense layers or to ids that do not exist.
+template <typename Part>
+struct Way {
+  std::vector<std::string> mistakes;  // All mistakes that lead to this in this layout.
   std::string what;
-  // The opposite mistake: the one that was made if the model has these rows, but the correct rows were replayed.
+  // The opposite mistake: the one that was made if the model has these parts, but the correct ones were replayed.
   Mistake reversed;
-  std::vector<LocalRow> rows;
+  std::vector<Part> seen;
 };
+using RowWay = Way<LocalRow>;
+using LayerWay = Way<int32_t>;
 
 // Returns the correct way first, then each mistake that leads to other rows in this layout, simple mistakes before
 // combined ones. Fails with the errors of BuildRowMap.
 absl::StatusOr<std::vector<RowWay>> RowWays(const MicroBatchLayout& layout, const RowRank& rank);
-
-struct LayerWay {
-  std::vector<std::string> mistakes;
-  std::string what;
-  Mistake reversed;
-  std::vector<int32_t> layers;  // Decoder layer ids; a mistake may lead to dense layers or to ids that do not exist.
-};
 
 // Returns the correct layers of a rank, or of one of its chunks, first, and then each mistake that leads to other
 // layers. Fails with the errors of LayerTable and OwnedMoeLayers.
