@@ -1,7 +1,6 @@
 #include "trainer_plugin/layout/plan_json.h"
 
 #include "tests/support/status_matchers.h"
-#include "trainer_plugin/layout/read_fields.h"
 
 namespace routing_replay::trainer {
 namespace {

@@ -1,7 +1,10 @@
+// Reads the description of a plan from JSON. Errors name fields as the description does.
 #include <algorithm>
 #include <iterator>
 #include <set>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -9,13 +12,289 @@
 #include "proto/json/json.h"
 #include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
+#include "trainer_plugin/layout/fields.h"
 #include "trainer_plugin/layout/plan_json.h"
-#include "trainer_plugin/layout/read_fields.h"
 
 namespace routing_replay::trainer {
 namespace {
 
 using Json = nlohmann::json;
+
+// Returns the field that a status names; "" if there is none.
+std::string FieldOf(const absl::Status& status) {
+  const auto detail = GetErrorDetail(status);
+  return detail ? detail->field : "";
+}
+
+// Replaces the field's name in a status by its name in the description.
+absl::Status WithField(const absl::Status& status, absl::string_view field) {
+  auto detail = GetErrorDetail(status);
+  if (!detail) return status;
+  absl::string_view what = status.message();
+  const bool named = absl::ConsumePrefix(&what, absl::StrCat(detail->field, ": "));
+  detail->field = std::string(field);
+  return MakeError(status.code(), named ? absl::StrCat(field, ": ", what) : std::string(what), *detail);
+}
+
+// Reads a layout: the text form, or a list of stages, each a list of names.
+absl::StatusOr<PipelineLayout> PipelineLayoutFromJson(const Json& json) {
+  const absl::Status wrong = Invalid("split.layout", "must be a text or a list of lists of names");
+  if (json.is_string()) return ParsePipelineLayout(json.get<std::string>());
+  if (!json.is_array()) return wrong;
+  std::vector<std::vector<std::string>> stages;
+  for (const Json& stage : json) {
+    if (!stage.is_array()) return wrong;
+    std::vector<std::string>& names = stages.emplace_back();
+    for (const Json& name : stage) {
+      if (!name.is_string()) return wrong;
+      names.push_back(name.get<std::string>());
+    }
+  }
+  return PipelineLayoutFromNames(stages);
+}
+
+// Reads the fields of fields.h.
+class FieldReader {
+ public:
+  explicit FieldReader(JsonObject& object) : object_(object) {}
+
+  template <typename Value>
+  void operator()(const char* name, Value& value) {
+    if constexpr (std::is_enum_v<Value>) {
+      object_.Read(name, ChoicesOf(value), value);
+    } else {
+      object_.Read(name, value);
+    }
+  }
+  template <typename Value>
+  void operator()(const char* name, Value& value, const Choices<Value>& choices) {
+    object_.Read(name, choices, value);
+  }
+  // Bounds are checked by the code that uses the value.
+  template <typename Value>
+  void operator()(const char* name, Value& value, Bounds) {
+    object_.Read(name, value);
+  }
+  void operator()(const char* name, bool& value, FlagOrFormat) {
+    const nlohmann::json* json = object_.Find(name);
+    if (json != nullptr && json->is_string()) {
+      value = SkyRlFp8Enabled(json->get<std::string>());
+    } else {
+      object_.Read(name, value);
+    }
+  }
+  void operator()(const char* name, std::optional<PipelineLayout>& value) {
+    if (const nlohmann::json* json = object_.Find(name)) Take(PipelineLayoutFromJson(*json), value);
+  }
+  void operator()(const char* name, std::optional<HybridPattern>& value) {
+    std::string text;
+    object_.Read(name, text);
+    if (object_.Find(name) != nullptr && object_.status().ok()) Take(ParseHybridPattern(text), value);
+  }
+
+  // Returns the error of the JSON object; if it has none, the first error of parsing a layout or a hybrid pattern.
+  absl::Status status() const { return object_.status().ok() ? status_ : object_.status(); }
+
+ private:
+  template <typename Value>
+  void Take(absl::StatusOr<Value> parsed, std::optional<Value>& value) {
+    status_.Update(parsed.status());
+    if (parsed.ok()) value = *std::move(parsed);
+  }
+
+  JsonObject& object_;
+  absl::Status status_;
+};
+
+// Reads an object that may have only the fields of its struct; those in `required` must be present.
+template <typename Struct>
+absl::Status ReadFields(const nlohmann::json& json, absl::string_view path, Struct& of,
+                        const char* required = nullptr) {
+  JsonObject object(json, path);
+  if (required != nullptr) object.Require(required);
+  FieldReader reader(object);
+  Fields(reader, of);
+  return reader.status();
+}
+
+// "micro_batch": what the trainer passed, completed by what a named padding policy predicts.
+
+absl::Status InMicroBatch(const absl::Status& status) {
+  const std::string field = FieldOf(status);
+  const bool there = field.empty() || field == "micro_batch" || absl::StartsWith(field, "micro_batch.");
+  return there ? status : WithField(status, absl::StrCat("micro_batch.", field));
+}
+
+class MicroBatchReader {
+ public:
+  explicit MicroBatchReader(const Json& json) : json_(json), object_(json, "micro_batch") {}
+
+  absl::StatusOr<DescribedMicroBatch> Read() {
+    ReadChoices();
+    ReadShape();
+    RR_RETURN_IF_ERROR(object_.status());
+    for (auto step :
+         {&MicroBatchReader::ReadPolicy, &MicroBatchReader::ReadSequences, &MicroBatchReader::ApplyPolicy}) {
+      RR_RETURN_IF_ERROR((this->*step)());
+    }
+    if (!has_pieces_) out_.pieces.clear();
+    return std::move(out_);
+  }
+
+ private:
+  // object_.Find must not be used: a field that does not belong to the format must stay unknown and be rejected.
+  bool Has(const char* key) const { return json_.is_object() && json_.contains(key); }
+  bool packed() const { return layout_.format == TokenFormat::kThd; }
+
+  void ReadChoices() {
+    policy_json_ = object_.Find("padding");
+    sequences_ = object_.Find("sequences");
+    if (policy_json_ == nullptr) {
+      object_.Require("format");
+      object_.Require("partition");
+    }
+    object_.Require("sequences");
+    Fields(FieldReader(object_), layout_);
+    object_.Read("local_cp_size", local_cp_size_);
+    object_.Read("last_row_filler", out_.last_row_filler);
+  }
+
+  // Reads the shape that the trainer passed. With a policy, shape and format may be left out.
+  void ReadShape() {
+    const bool rectangle = Has("batch_size") || Has("padded_length");
+    format_passed_ = Has("format");
+    if (!format_passed_ && rectangle) layout_.format = TokenFormat::kBshd;
+    shape_passed_ = policy_json_ == nullptr || rectangle || Has("total_rows") || Has("cu_seqlens_padded");
+    if (!shape_passed_) return;
+    object_.Require(packed() ? "cu_seqlens_padded" : "batch_size");
+    object_.Require(packed() ? "total_rows" : "padded_length");
+    ShapeFields(FieldReader(object_), layout_);
+  }
+
+  // If only the policy or only the micro-batch has local_cp_size, it applies to both.
+  absl::Status ReadPolicy() {
+    if (policy_json_ != nullptr) {
+      RR_ASSIGN_OR_RETURN(auto policy, PaddingPolicyFromJson(*policy_json_));
+      policy_ = std::move(policy);
+      if (const auto* verl = std::get_if<VerlPadding>(&*policy_); verl != nullptr && verl->local_cp_size) {
+        if (local_cp_size_.value_or(*verl->local_cp_size) != *verl->local_cp_size) {
+          return Invalid("micro_batch.padding.local_cp_size",
+                         absl::StrCat(*verl->local_cp_size, ", the micro-batch has ", *local_cp_size_));
+        }
+        local_cp_size_ = verl->local_cp_size;
+      }
+    }
+    layout_.cp_size = local_cp_size_.value_or(layout_.cp_size);
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadSequences() {
+    if (!sequences_->is_array()) return Invalid("micro_batch.sequences", "must be a list");
+    for (size_t i = 0; i < sequences_->size(); ++i) {
+      RR_RETURN_IF_ERROR(ReadSequence(i));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadSequence(size_t index) {
+    JsonObject object((*sequences_)[index], absl::StrCat("micro_batch.sequences[", index, "]"));
+    SequenceShape& shape = layout_.sequences.emplace_back();
+    std::optional<int64_t> recorded;
+    object.Require("tokens");
+    Fields(FieldReader(object), shape);
+    object.Read("sample", out_.samples.emplace_back());
+    object.Read("recorded_rows", recorded);
+    const Json* pieces = object.Find("pieces");
+    RR_RETURN_IF_ERROR(object.status());
+    if (shape.live && recorded.value_or(0) != 0)
+      return Invalid(object.PathOf("recorded_rows"), "must not be given for a live sequence");
+    shape.recorded_rows = recorded.value_or(shape.tokens > 0 && !shape.live ? shape.tokens - 1 : 0);
+    if (pieces != nullptr) return ReadPieces(index, object.PathOf("pieces"), *pieces);
+    if (shape.tokens == 0) return absl::OkStatus();
+    out_.pieces.push_back({.sample = out_.samples.back(),
+                           .sequence = static_cast<int32_t>(index),
+                           .tokens = shape.tokens,
+                           .rows = shape.recorded_rows,
+                           .live = shape.live});
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadPieces(size_t index, const std::string& path, const Json& list) {
+    if (!list.is_array() || list.empty()) return Invalid(path, "must be a list of pieces");
+    has_pieces_ = true;
+    int64_t offset = 0;
+    for (size_t i = 0; i < list.size(); ++i) {
+      JsonObject object(list[i], absl::StrCat(path, "[", i, "]"));
+      SequencePiece& piece = out_.pieces.emplace_back();
+      std::optional<int64_t> rows;
+      object.Require("sample");
+      object.Require("tokens");
+      Fields(FieldReader(object), piece);
+      object.Read("rows", rows);
+      RR_RETURN_IF_ERROR(object.status());
+      if (piece.tokens < 1 || piece.tokens > kMaxRows) return Invalid(object.PathOf("tokens"), "is out of range");
+      piece.sequence = static_cast<int32_t>(index);
+      piece.offset = offset;
+      if (piece.live && rows.value_or(0) != 0)
+        return Invalid(object.PathOf("rows"), "must not be given for a live piece");
+      piece.rows = rows.value_or(piece.live ? 0 : piece.tokens - 1);
+      offset += piece.tokens;
+    }
+    return absl::OkStatus();
+  }
+
+  // Completes what the trainer did not pass from the policy. If the padding differs, or the policy fails although it is
+  // not needed, adds a warning.
+  absl::Status ApplyPolicy() {
+    if (!policy_) return object_.status();
+    const bool partition_passed = object_.Find("partition") != nullptr;
+    auto prediction = PredictPadding({.sequences = layout_.sequences,
+                                      .cp_size = layout_.cp_size,
+                                      .tp_size = layout_.tp_size,
+                                      .sequence_parallel = layout_.sequence_parallel},
+                                     *policy_);
+    if (!prediction.ok()) {
+      if (!shape_passed_ || !partition_passed) return prediction.status();
+      out_.warnings.push_back(
+          absl::StrCat("the trainer's layout is used; the policy fails: ", prediction.status().message()));
+      return object_.status();
+    }
+    const TokenFormat predicted = prediction->layout.format;
+    if (!shape_passed_ && format_passed_ && layout_.format != predicted) {
+      return Invalid("micro_batch.format", absl::StrCat(NameOf(layout_.format), " is given without its shape, ",
+                                                        prediction->policy, " makes ", NameOf(predicted)));
+    }
+    if (!shape_passed_) TakeShape(prediction->layout);
+    if (!partition_passed) layout_.partition = prediction->layout.partition;
+    out_.warnings.insert(out_.warnings.end(), prediction->hazards.begin(), prediction->hazards.end());
+    if (const auto difference = FirstDifference(*prediction, layout_)) {
+      out_.warnings.push_back(absl::StrCat("the trainer's layout is used; it differs from the policy: ", *difference));
+    }
+    return object_.status();
+  }
+
+  // Copies from the prediction what the trainer did not state.
+  void TakeShape(const MicroBatchLayout& predicted) {
+    const MicroBatchLayout given = layout_;
+    layout_ = predicted;
+    layout_.sequences = given.sequences;
+    layout_.target_rows = given.target_rows;
+    layout_.tokens_per_sample = given.tokens_per_sample;
+    layout_.partition = given.partition;
+  }
+
+  const Json& json_;
+  JsonObject object_;
+  DescribedMicroBatch out_;
+  MicroBatchLayout& layout_ = out_.layout;
+  const Json* policy_json_ = nullptr;
+  std::optional<PaddingPolicy> policy_;
+  const Json* sequences_ = nullptr;
+  std::optional<int32_t> local_cp_size_;
+  bool format_passed_ = false;
+  bool shape_passed_ = true;
+  bool has_pieces_ = false;
+};
 
 // Decides which layers a rank replays. This depends on geometry and split, the rank's live model, the layers that the
 // run lacks, and the native layers.
@@ -164,14 +443,7 @@ absl::StatusOr<DescribedLayers> LayersFrom(const LayerFields& fields, const Plan
   return described;
 }
 
-// The parts of a description, read and checked, from which the plan is made.
-struct Description {
-  DescribedLayers layers;
-  DescribedMicroBatch micro_batch;
-  PlanRank rank;
-};
-
-absl::StatusOr<Description> ReadDescription(const Json& json) {
+absl::StatusOr<DescribedPlan> PlanOf(const Json& json) {
   JsonObject object(json, "");
   LayerFields fields;
   PlanRank rank;
@@ -193,9 +465,15 @@ absl::StatusOr<Description> ReadDescription(const Json& json) {
     RR_RETURN_IF_ERROR(fields_of_rank.status());
   }
   RR_ASSIGN_OR_RETURN(auto layers, LayersFrom(fields, rank));
-  const auto is_absent = [&](int32_t layer) { return !layers.geometry.FindOrdinal(layer); };
-  std::erase_if(rank.native_layers, is_absent);
-  return Description{std::move(layers), std::move(described), std::move(rank)};
+  std::erase_if(rank.native_layers, [&](int32_t layer) { return !layers.geometry.FindOrdinal(layer); });
+  auto plan = MakeReplayPlan(layers.geometry, std::move(layers.layers), described.layout, rank.rows, described.pieces);
+  if (!plan.ok()) {
+    const std::string field = FieldOf(plan.status());
+    if (field.empty() || absl::StartsWith(field, "rank.")) return plan.status();
+    return WithField(plan.status(), absl::StrCat("micro_batch.", field));
+  }
+  return DescribedPlan{std::move(described), std::move(layers.geometry), std::move(layers.split),
+                       std::move(rank),      *std::move(plan),           layers.mtp_layers};
 }
 
 }  // namespace
@@ -210,57 +488,34 @@ Json WithoutNulls(Json json) {
   return json;
 }
 
-absl::Status WithField(const absl::Status& status, absl::string_view field) {
-  auto detail = GetErrorDetail(status);
-  if (!detail) return status;
-  absl::string_view what = status.message();
-  const bool named = absl::ConsumePrefix(&what, absl::StrCat(detail->field, ": "));
-  detail->field = std::string(field);
-  return MakeError(status.code(), named ? absl::StrCat(field, ": ", what) : std::string(what), *detail);
+absl::StatusOr<DescribedMicroBatch> MicroBatchFromJson(const Json& json) {
+  auto described = MicroBatchReader(json).Read();
+  return described.ok() ? std::move(described) : InMicroBatch(described.status());
 }
 
-std::string FieldOf(const absl::Status& status) {
-  const auto detail = GetErrorDetail(status);
-  return detail ? detail->field : "";
-}
-
-absl::StatusOr<PipelineLayout> PipelineLayoutFromJson(const Json& json) {
-  const absl::Status wrong = Invalid("split.layout", "must be a text or a list of lists of names");
-  if (json.is_string()) return ParsePipelineLayout(json.get<std::string>());
-  if (!json.is_array()) return wrong;
-  std::vector<std::vector<std::string>> stages;
-  for (const Json& stage : json) {
-    if (!stage.is_array()) return wrong;
-    std::vector<std::string>& names = stages.emplace_back();
-    for (const Json& name : stage) {
-      if (!name.is_string()) return wrong;
-      names.push_back(name.get<std::string>());
-    }
+absl::StatusOr<PaddingPolicy> PaddingPolicyFromJson(const Json& given) {
+  const Json json = WithoutNulls(given);
+  JsonObject object(json, "micro_batch.padding");
+  object.Require("policy");
+  PaddingPolicy policy;
+  Choices<PaddingPolicy> all;
+  [&]<size_t... index>(std::index_sequence<index...>) {
+    (all.emplace_back(PolicyName(std::variant_alternative_t<index, PaddingPolicy>()),
+                      std::variant_alternative_t<index, PaddingPolicy>()),
+     ...);
   }
-  return PipelineLayoutFromNames(stages);
+  (std::make_index_sequence<std::variant_size_v<PaddingPolicy>>());
+  object.Read("policy", all, policy);
+  if (object.Find("policy") != nullptr) {
+    std::visit([&](auto& options) { Fields(FieldReader(object), options); }, policy);
+  }
+  RR_RETURN_IF_ERROR(object.status());
+  return policy;
 }
 
 absl::StatusOr<DescribedPlan> DescribedPlanFromJson(absl::string_view text) {
   RR_ASSIGN_OR_RETURN(Json json, ParseJson(text, "the description"));
-  RR_ASSIGN_OR_RETURN(auto description, ReadDescription(WithoutNulls(std::move(json))));
-  auto& [layers, micro_batch, rank] = description;
-  auto plan =
-      MakeReplayPlan(layers.geometry, std::move(layers.layers), micro_batch.layout, rank.rows, micro_batch.pieces);
-  if (!plan.ok()) {
-    const std::string field = FieldOf(plan.status());
-    if (field.empty() || absl::StartsWith(field, "rank.")) return plan.status();
-    return WithField(plan.status(), absl::StrCat("micro_batch.", field));
-  }
-  return DescribedPlan{std::move(layers.geometry),
-                       std::move(layers.split),
-                       std::move(rank),
-                       *std::move(plan),
-                       std::move(micro_batch.layout),
-                       std::move(micro_batch.samples),
-                       std::move(micro_batch.pieces),
-                       micro_batch.last_row_filler,
-                       std::move(micro_batch.warnings),
-                       layers.mtp_layers};
+  return PlanOf(WithoutNulls(std::move(json)));
 }
 
 std::vector<int64_t> DescribedPlan::last_rows() const {

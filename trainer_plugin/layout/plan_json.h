@@ -19,18 +19,23 @@
 
 namespace routing_replay::trainer {
 
+// "micro_batch" of a description.
+struct DescribedMicroBatch {
+  MicroBatchLayout layout;
+  std::vector<std::string> samples;   // One per entry of layout.sequences; "" if no sample is named.
+  std::vector<SequencePiece> pieces;  // All sequences as pieces, if any of them consists of pieces; else empty.
+  bool last_row_filler = false;
+  // Hazards of the named policy, and the first difference between its prediction and what was passed.
+  std::vector<std::string> warnings;
+};
+
 // A plan together with those parts of its description that a fetch needs.
-struct DescribedPlan {
+struct DescribedPlan : DescribedMicroBatch {
   Geometry geometry;
   std::optional<LayerSplit> split;  // Nothing if only the live model says which layers the rank has.
   PlanRank rank;
   ReplayPlan plan;
-  MicroBatchLayout layout;
-  std::vector<std::string> samples;   // One per sequence of `layout`.
-  std::vector<SequencePiece> pieces;  // All pieces, if any sequence consists of pieces; else empty.
-  bool last_row_filler = false;
-  std::vector<std::string> warnings;  // Warnings as text; see rrt_plan_new.
-  int32_t mtp_layers = 0;             // Number of MTP layers in the planned chunks; they are not part of the plan.
+  int32_t mtp_layers = 0;  // Number of MTP layers in the planned chunks; they are not part of the plan.
 
   // Number of sequences of the plan: of the layout's sequences, or of the pieces.
   size_t sequences() const { return pieces.empty() ? samples.size() : pieces.size(); }
@@ -50,26 +55,18 @@ struct DescribedPlan {
 // OwnedMoeLayers, MakeReplayPlan and the functions that they call; fields then have the names of the description.
 absl::StatusOr<DescribedPlan> DescribedPlanFromJson(absl::string_view description);
 nlohmann::ordered_json PlanToJson(const DescribedPlan& plan);
-// Returns JSON on one line. Sample names may be any bytes; bytes that are not UTF-8 are replaced.
-std::string PlanToText(const DescribedPlan& plan);
+// Returns the plan as JSON on one line. Sample names may be any bytes; bytes that are not UTF-8 are replaced.
 absl::StatusOr<std::string> PlanFromJson(absl::string_view description);
 
-// "micro_batch" of a description.
-struct DescribedMicroBatch {
-  MicroBatchLayout layout;
-  std::vector<std::string> samples;   // One per entry of layout.sequences; "" if no sample is named.
-  std::vector<SequencePiece> pieces;  // All sequences as pieces, if any of them consists of pieces; else empty.
-  bool last_row_filler = false;
-  // Hazards of the named policy, and the first difference between its prediction and what was passed.
-  std::vector<std::string> warnings;
-};
-// Fails with the errors that DescribedPlanFromJson has for "micro_batch". Whether the rows are valid is checked only by
-// BuildRowMap.
+// Reads "micro_batch". Fails with the errors that DescribedPlanFromJson has for "micro_batch". Whether the rows are
+// valid is checked only by BuildRowMap.
 absl::StatusOr<DescribedMicroBatch> MicroBatchFromJson(const nlohmann::json& json);
 // The layout as "micro_batch" states it, without its sequences.
 nlohmann::ordered_json LayoutToJson(const MicroBatchLayout& layout);
-// Reads "micro_batch.padding"; errors name its fields below `path`.
-absl::StatusOr<PaddingPolicy> PaddingPolicyFromJson(const nlohmann::json& json, absl::string_view path);
+// Reads "micro_batch.padding".
+absl::StatusOr<PaddingPolicy> PaddingPolicyFromJson(const nlohmann::json& json);
+// Removes null fields of objects: null counts as absent.
+nlohmann::json WithoutNulls(nlohmann::json json);
 
 // What `rrctl plan --explain` draws, from a description:
 // {"layers": [{"pp": 0, "chunk": 0, "decoder_layers": [[0, 13]], "moe_layers": [[1, 13]], "num_moe": 12, "mtp": 0}, …],
@@ -89,12 +86,8 @@ absl::StatusOr<PaddingPolicy> PaddingPolicyFromJson(const nlohmann::json& json, 
 absl::StatusOr<nlohmann::ordered_json> ExplainFromJson(absl::string_view description);
 
 // Judges whether the record fits the ids of the rank's routers, which are their live choice or what they replayed
-// (JudgeAlignment):
-//   {"misaligned": true, "kept": 0.04, "chance": 0.06, "explained_kept": 0.97, "sequence": 1, "layer": 17,
-//    "explanations": [{"of": "rows", "mistakes": ["partition_contiguous"], "matched": 10, "compared": 10,
-//                      "exact": true, "what": "…"}, {"of": "layers", …}]}
-// `recorded`: one entry per sequence of the description. sequence, layer: those that fit worst; null if nothing was
-// compared. matched and compared count experts.
+// (JudgeAlignment); rrt_judge_alignment shows the JSON, in which matched and compared count experts. `recorded`: one
+// entry per sequence of the description.
 absl::StatusOr<nlohmann::ordered_json> JudgeIds(const DescribedPlan& described, const std::vector<RouteIds>& recorded,
                                                 const RouteIds& live, bool replayed);
 

@@ -209,13 +209,9 @@ OrderedJson PlanToJson(const DescribedPlan& described) {
   return json;
 }
 
-std::string PlanToText(const DescribedPlan& plan) {
-  return PlanToJson(plan).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-}
-
 absl::StatusOr<std::string> PlanFromJson(absl::string_view text) {
   RR_ASSIGN_OR_RETURN(const auto plan, DescribedPlanFromJson(text));
-  return PlanToText(plan);
+  return PlanToJson(plan).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 absl::StatusOr<OrderedJson> ExplainFromJson(absl::string_view description) {

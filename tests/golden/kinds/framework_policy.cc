@@ -110,7 +110,7 @@ absl::StatusOr<trainer::PaddingPolicy> PolicyOf(const std::string& framework, co
   // csa_window_size has a meaning only for the contiguous layout.
   if (policy.value("cp_layout", "") == "zigzag") policy.erase("csa_window_size");
   SetRelease(framework, options, policy);
-  const auto read = trainer::PaddingPolicyFromJson(policy, "options");
+  const auto read = trainer::PaddingPolicyFromJson(policy);
   if (read.ok()) return read;
   return absl::InvalidArgumentError(absl::StrCat("unknown policy ", framework, ": ", read.status().message()));
 }
