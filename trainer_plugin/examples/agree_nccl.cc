@@ -1,11 +1,15 @@
 // Lets the ranks of a model replica agree over NCCL on what to do with the samples of a step.
-#include "agree_nccl.h"
+#include <cuda_runtime_api.h>
+#include <nccl.h>
 
+#include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "routing_replay/trainer/agreement.h"
 
 using namespace routing_replay::trainer;
 
@@ -36,6 +40,7 @@ absl::Status Reduce(std::vector<int64_t>& words, ncclComm_t ranks, cudaStream_t 
 
 }  // namespace
 
+// All ranks of `ranks` must call this once per step. `step` is this rank's report, or the error why it has none.
 absl::StatusOr<StepDecision> AgreeOverNccl(absl::StatusOr<StepReport> step, int32_t rank, ncclComm_t ranks,
                                            cudaStream_t stream) {
   StepAgreement agreement(rank, std::move(step));

@@ -2,16 +2,26 @@
 // context-parallel ranks: plan, fetch, realign, router replay forward and backward.
 //
 //   replay_host --local                     with rows that it makes itself
-//   replay_host ENDPOINT RUN SAMPLE…        with samples of a run of a routing-replay-server
+//   replay_host ENDPOINT RUN SAMPLE…        with samples of a run of a routing-replay-server, if it is built
+//   WITH_SERVICE
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iostream>
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "routing_replay/trainer/plan.h"
 #include "routing_replay/trainer/realign.h"
 #include "routing_replay/trainer/router.h"
-#include "rows.h"
+#include "routing_replay/trainer/source.h"
+#include "routing_replay/wire/geometry.h"
+#ifdef WITH_SERVICE
+#include "routing_replay/trainer/fetch.h"
+#endif
 
 using namespace routing_replay;
 using namespace routing_replay::trainer;
@@ -19,6 +29,13 @@ using namespace routing_replay::trainer;
 namespace {
 
 constexpr int32_t kPipelineSize = 2, kContextParallelSize = 2;
+
+// Samples, and how to fetch their rows.
+struct Rows {
+  Geometry geometry;
+  std::vector<FetchSequence> samples;  // With num_tokens.
+  std::function<absl::StatusOr<StagedRows>(const ReplayPlan&, const std::vector<FetchSequence>&)> fetch;
+};
 
 absl::StatusOr<Rows> LocalRows() {
   constexpr int64_t kLayers = 8, kExperts = 64, kTopK = 4;
@@ -41,6 +58,37 @@ absl::StatusOr<Rows> LocalRows() {
   };
   return rows;
 }
+
+#ifdef WITH_SERVICE
+// Samples of a run of a server.
+absl::StatusOr<Rows> ServiceRows(const std::string& endpoint, const std::string& run,
+                                 const std::vector<std::string>& samples) {
+  ClientOptions options;
+  options.endpoint = endpoint;
+  auto connected = Client::Connect(options);
+  if (!connected.ok()) return connected.status();
+  auto joined = (*connected)->JoinRun(run);
+  if (!joined.ok()) return joined.status();
+  const std::shared_ptr<Run> reader = *joined;
+  Rows rows{.geometry = reader->geometry()};
+  for (const std::string& sample : samples) {
+    const auto state = reader->Stat(sample);
+    if (!state.ok()) return state.status();
+    if (!state->sealed()) return absl::FailedPreconditionError(absl::StrCat(sample, " is not sealed"));
+    rows.samples.push_back({.sample = sample, .num_tokens = state->num_tokens});
+  }
+  rows.fetch = [reader](const ReplayPlan& plan, const std::vector<FetchSequence>& fetched) {
+    // This example needs every sample. A program that lets samples fall back would check
+    // StagedRows::fallback_sequences.
+    return FetchSlices(*reader, plan, fetched, {.missing = MissingPolicy::kStrict});
+  };
+  return rows;
+}
+#else
+absl::StatusOr<Rows> ServiceRows(const std::string&, const std::string&, const std::vector<std::string>&) {
+  return absl::UnimplementedError("built without routing_replay::trainer_fetch");
+}
+#endif
 
 // The samples one after the other, each padded for the context-parallel ranks.
 MicroBatchLayout Pack(const std::vector<FetchSequence>& samples) {
