@@ -13,8 +13,7 @@ namespace routing_replay::trainer {
 namespace {
 
 absl::Status Reject(Reason reason, absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("merge.", field, ": ", what),
-                   {.reason = reason, .field = absl::StrCat("merge.", field)});
+  return Invalid(reason, absl::StrCat("merge.", field), what);
 }
 
 absl::Status CheckRecord(const Geometry& geometry, size_t index, const RankRecord& record) {

@@ -77,23 +77,22 @@ absl::Span<uint8_t> BufferLayout::slab(absl::Span<uint8_t> buffer, int32_t slot)
   return buffer.subspan(slab_offset(slot), slab_bytes(slot));
 }
 
+namespace {
+
 // Size in bytes of the piece's cut for one slot.
-inline int64_t CutBytes(const BufferLayout& layout, const StagedPiece& piece, int32_t slot) {
+int64_t CutBytes(const BufferLayout& layout, const StagedPiece& piece, int32_t slot) {
   return layout.geometry().cut_bytes_at(layout.ordinal(slot), piece.bit_offset, piece.rows.size(), piece.codec);
 }
 
 // Size in bytes of the whole piece.
-inline int64_t PieceBytes(const BufferLayout& layout, const StagedPiece& piece) {
+int64_t PieceBytes(const BufferLayout& layout, const StagedPiece& piece) {
   int64_t bytes = 0;
   for (int32_t i = 0; i < piece.layer_count; ++i) bytes += CutBytes(layout, piece, piece.layer_begin + i);
   return bytes;
 }
 
-namespace {
-
 absl::Status Reject(Reason reason, absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("realign.", field, ": ", what),
-                   {.reason = reason, .field = absl::StrCat("realign.", field)});
+  return Invalid(reason, absl::StrCat("realign.", field), what);
 }
 
 absl::Status CheckPiece(const BufferLayout& layout, const RealignInput& input, int32_t index) {
@@ -328,9 +327,7 @@ namespace {
 
 absl::Status CheckSize(absl::string_view field, int64_t size, int64_t wanted) {
   if (size == wanted) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kInvalidArgument,
-                   absl::StrCat("realign.", field, ": ", size, " elements, not ", wanted),
-                   {.reason = Reason::kLength, .field = absl::StrCat("realign.", field)});
+  return Reject(Reason::kLength, field, absl::StrCat(size, " elements, not ", wanted));
 }
 
 // Decodes the rows of `copy` from one cut of its piece.
@@ -480,10 +477,9 @@ absl::Status PackPlan(const BufferLayout& layout, const RealignPlan& plan, absl:
   const PackedHeader header = MakeHeader(layout, plan);
   const bool aligned = reinterpret_cast<uintptr_t>(out.data()) % kPackedPlanAlignment == 0;
   if (!aligned || static_cast<int64_t>(out.size()) < BytesOf(header)) {
-    return MakeError(absl::StatusCode::kInvalidArgument,
-                     absl::StrCat("realign.packed_plan: needs ", BytesOf(header), " bytes on a multiple of ",
-                                  kPackedPlanAlignment, ", has ", out.size()),
-                     {.reason = Reason::kLength, .field = "realign.packed_plan"});
+    return Reject(Reason::kLength, "packed_plan",
+                  absl::StrCat("needs ", BytesOf(header), " bytes on a multiple of ", kPackedPlanAlignment, ", has ",
+                               out.size()));
   }
   std::memcpy(out.data(), &header, sizeof(header));
   auto* layers = reinterpret_cast<PackedLayer*>(out.data() + sizeof(header));
@@ -507,14 +503,6 @@ absl::Status PackPlan(const BufferLayout& layout, const RealignPlan& plan, absl:
   }
   if (!plan.states.empty()) std::memcpy(out.data() + header.states_offset, plan.states.data(), plan.states.size());
   return absl::OkStatus();
-}
-
-void RealignPacked(const uint8_t* packed, const uint8_t* staging, uint8_t* indices, RowState* states) {
-  PackedHeader header;
-  std::memcpy(&header, packed, sizeof(header));
-  for (int64_t unit = 0; unit < NumUnits(header); ++unit) {
-    for (int32_t lane = 0; lane < kUnitLanes; ++lane) RunUnit(lane, unit, packed, staging, indices, states);
-  }
 }
 
 }  // namespace routing_replay::trainer

@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "tests/support/realign_packed.h"
 #include "tests/support/realign_scenario.h"
 #include "tests/support/status_matchers.h"
 #include "trainer_plugin/replay/compact_id.h"

@@ -18,8 +18,7 @@ namespace {
 static_assert(kMaxSlots == kMaxTopK, "per-row scratch must hold every row that the wire carries");
 
 absl::Status Reject(Reason reason, absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("router.", field, ": ", what),
-                   {.reason = reason, .field = absl::StrCat("router.", field)});
+  return Invalid(reason, absl::StrCat("router.", field), what);
 }
 
 absl::Status CheckInRange(absl::string_view field, int64_t value, int64_t low, int64_t high) {

@@ -1,7 +1,7 @@
 // Realigns a staged block on the CPU. Tests use it in place of the kernel of a GPU (host_queue.py).
 #include <cstdint>
 
-#include "routing_replay/trainer/realign.h"
+#include "tests/support/realign_packed.h"
 
 extern "C" __attribute__((visibility("default"))) void host_realign(const uint8_t* block, int64_t staging_offset,
                                                                     uint8_t* indices, uint8_t* states) {

@@ -234,9 +234,6 @@ PackedPlanSize SizeOfPackedPlan(const BufferLayout& layout, const RealignPlan& p
 // INVALID_ARGUMENT (kLength) if `out` is too short or not aligned; nothing is written then.
 absl::Status PackPlan(const BufferLayout& layout, const RealignPlan& plan, absl::Span<uint8_t> out);
 
-// Executes a packed plan on the CPU in the way a device does. The buffers are those of Realign.
-void RealignPacked(const uint8_t* packed, const uint8_t* staging, uint8_t* indices, RowState* states);
-
 }  // namespace routing_replay::trainer
 
 #endif  // ROUTING_REPLAY_TRAINER_REALIGN_H_
