@@ -1,4 +1,5 @@
-// Compact ids in memory, shared by the CPU code and the CUDA kernels: loads, stores, copies, and filler ids.
+// What the CPU code and the CUDA kernels share first of all: RR_HOST_DEVICE, and compact ids in memory, with loads,
+// stores, copies, and filler ids.
 #ifndef TRAINER_PLUGIN_REPLAY_COMPACT_ID_H_
 #define TRAINER_PLUGIN_REPLAY_COMPACT_ID_H_
 
@@ -6,7 +7,18 @@
 #include <cstring>
 #include <type_traits>
 
-#include "trainer_plugin/replay/host_device.h"
+// RR_HOST_DEVICE marks functions that the CPU code and the CUDA kernels share. Before a loop, RR_UNROLL says that its
+// arrays must become registers in a kernel; RR_NO_UNROLL says that the loop has few passes and is not worth many
+// registers.
+#ifdef __CUDACC__
+#define RR_HOST_DEVICE __host__ __device__
+#define RR_UNROLL _Pragma("unroll")
+#define RR_NO_UNROLL _Pragma("unroll 1")
+#else
+#define RR_HOST_DEVICE
+#define RR_UNROLL
+#define RR_NO_UNROLL
+#endif
 
 namespace routing_replay::trainer {
 
@@ -27,8 +39,7 @@ RR_HOST_DEVICE inline void StoreId(uint8_t* ids, int32_t id_bytes, int64_t index
   }
 }
 
-// Copies by many lanes in the widest loads and stores that the addresses allow, shared by the CPU code and the CUDA
-// kernels.
+// Copies by many lanes in the widest loads and stores that the addresses allow.
 
 // Copies with one load and one store of 16, 8, 4 or 1 bytes. Both addresses must be multiples of kBytes.
 template <int32_t kBytes>

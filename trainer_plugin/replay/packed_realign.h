@@ -9,7 +9,6 @@
 
 #include "routing_replay/trainer/row_map.h"
 #include "trainer_plugin/replay/compact_id.h"
-#include "trainer_plugin/replay/host_device.h"
 
 namespace routing_replay::trainer {
 

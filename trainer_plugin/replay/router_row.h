@@ -7,7 +7,6 @@
 #include "routing_replay/trainer/router_config.h"
 #include "routing_replay/trainer/row_map.h"
 #include "trainer_plugin/replay/compact_id.h"
-#include "trainer_plugin/replay/host_device.h"
 #include "trainer_plugin/replay/row_math.h"
 
 namespace routing_replay::trainer {

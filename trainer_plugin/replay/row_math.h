@@ -9,17 +9,11 @@
 #include <utility>
 
 #include "routing_replay/trainer/router_config.h"
-#include "trainer_plugin/replay/host_device.h"
+#include "trainer_plugin/replay/compact_id.h"
 
 namespace routing_replay::trainer {
 
 // The precision in which a router row is computed, shared by the CPU code and the CUDA kernels.
-
-// Rounding::kOnce: fp32 throughout.
-struct FloatArithmetic {
-  using Real = float;
-  RR_HOST_DEVICE static float Round(float x) { return x; }
-};
 
 // Rounding::kEachStep: scores and softmax are in fp32. Each later step is rounded to D, as torch's operators on D do,
 // which compute in fp32 (in fp64 if D is fp64).
@@ -28,6 +22,9 @@ struct SteppedArithmetic {
   using Real = std::conditional_t<std::is_same_v<D, double>, double, float>;
   RR_HOST_DEVICE static Real Round(Real x) { return static_cast<Real>(static_cast<D>(x)); }
 };
+
+// Rounding::kOnce: fp32 throughout.
+using FloatArithmetic = SteppedArithmetic<float>;
 
 // Calls `body` with the arithmetic for this rounding.
 template <typename D, typename Body>

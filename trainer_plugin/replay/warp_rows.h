@@ -8,14 +8,15 @@
 #include <type_traits>
 
 #include "routing_replay/trainer/router_config.h"
-#include "trainer_plugin/replay/host_device.h"
+#include "trainer_plugin/replay/compact_id.h"
+#include "trainer_plugin/replay/row_math.h"
 
 namespace routing_replay::trainer {
 
 // A router row on the 32 lanes of a warp: slot s belongs to lane s % 32, at index s / 32 of its arrays (row_math.h).
 //
 // Warp provides what the lanes do together: lane(), Sync() (a barrier that orders the tile's memory), Shuffle(value,
-// lane) and ShuffleXor(value, mask). warp_rows.cuh has the GPU's; the tests have one that runs on the CPU.
+// lane) and ShuffleXor(value, mask). kernels.cu has the GPU's; the tests have one that runs on the CPU.
 
 inline constexpr int32_t kWarpSize = 32;
 // Size of the tile in which a warp assembles a row before it is written in wide stores: 512 floats.

@@ -32,10 +32,7 @@ absl::Status NoDriver(cudaError_t error) {
 
 // Returns an error if the kernels do not run on `device`, which must be the current one.
 absl::Status CheckCode(int32_t device) {
-  cudaError_t error = cudaSuccess;
-  for (const auto load : {LoadRealign, LoadRouterForward, LoadRouterBackward, LoadCompare}) {
-    if (error == cudaSuccess) error = load();
-  }
+  const cudaError_t error = LoadKernels();
   if (error == cudaSuccess) return absl::OkStatus();
   cudaGetLastError();  // Clears the error, which the next launch would report otherwise.
   int major = 0, minor = 0;
@@ -68,9 +65,7 @@ absl::Status CheckCudaDevice(int32_t device) {
 namespace {
 
 absl::Status Reject(absl::string_view call, absl::string_view field, absl::string_view what) {
-  const std::string name = absl::StrCat(call, ".", field);
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(name, ": ", what),
-                   {.reason = Reason::kField, .field = name});
+  return Invalid(absl::StrCat(call, ".", field), what);
 }
 
 struct Pointer {
@@ -115,7 +110,7 @@ absl::Status LaunchRealign(const CudaRealign& call, CudaStream stream) {
   if (reinterpret_cast<uintptr_t>(call.packed_plan) % kPackedPlanAlignment != 0) {
     return Reject(kCall, "packed_plan", absl::StrCat("must be aligned to ", kPackedPlanAlignment));
   }
-  return Launched(kCall, RunRealign(call.packed_plan, call.staging, call.indices, call.states, call.units, stream));
+  return Launched(kCall, RunRealign(call, stream));
 }
 
 absl::Status LaunchRouterForward(const RouterConfig& config, const CudaRouterForward& call, CudaStream stream) {
@@ -127,16 +122,7 @@ absl::Status LaunchRouterForward(const RouterConfig& config, const CudaRouterFor
                                   {"probs", call.probs},
                                   {"routing_map", call.routing_map}});
   if (!valid.ok() || call.rows == 0) return valid;
-  const RouterForwardTensors<void> tensors{.id_bytes = IdBytes(config),
-                                           .logits = call.logits,
-                                           .indices = call.indices,
-                                           .states = call.states,
-                                           .expert_bias = call.expert_bias,
-                                           .probs = call.probs,
-                                           .routing_map = call.routing_map,
-                                           .compact_probs = call.compact_probs,
-                                           .chosen = call.chosen};
-  return Launched(kCall, RunRouterForward(call.dtype, config, tensors, call.rows, call.counters, stream));
+  return Launched(kCall, RunRouterForward(config, call, stream));
 }
 
 absl::Status LaunchRouterBackward(const RouterConfig& config, const CudaRouterBackward& call, CudaStream stream) {
@@ -147,12 +133,7 @@ absl::Status LaunchRouterBackward(const RouterConfig& config, const CudaRouterBa
                                   {"grad_probs", call.grad_probs},
                                   {"grad_logits", call.grad_logits}});
   if (!valid.ok() || call.rows == 0) return valid;
-  const RouterBackwardTensors<void> tensors{.id_bytes = IdBytes(config),
-                                            .logits = call.logits,
-                                            .chosen = call.chosen,
-                                            .grad_probs = call.grad_probs,
-                                            .grad_logits = call.grad_logits};
-  return Launched(kCall, RunRouterBackward(call.dtype, config, tensors, call.rows, call.counters, stream));
+  return Launched(kCall, RunRouterBackward(config, call, stream));
 }
 
 absl::Status LaunchCompare(const RouterConfig& config, const CudaCompare& call, CudaStream stream) {
@@ -161,9 +142,7 @@ absl::Status LaunchCompare(const RouterConfig& config, const CudaCompare& call, 
       kCall, config, call.rows,
       {{"replayed", call.replayed}, {"states", call.states}, {"live", call.live}, {"counters", call.counters}});
   if (!valid.ok() || call.rows == 0) return valid;
-  const CompareTensors tensors{
-      .id_bytes = IdBytes(config), .replayed = call.replayed, .states = call.states, .live = call.live};
-  return Launched(kCall, RunCompare(config, tensors, call.rows, call.counters, stream));
+  return Launched(kCall, RunCompare(config, call, stream));
 }
 
 }  // namespace routing_replay::trainer
