@@ -47,8 +47,7 @@ absl::Status CheckIds(const Geometry& geometry, const MicroBatchLayout& layout, 
                    absl::StrCat("has ", recorded.size(), " sequences, the micro-batch has ", layout.sequences.size()));
   }
   for (const RouteIds& ids : recorded) {
-    absl::Status status = CheckRecorded(geometry, ids, observed.top_k);
-    if (!status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckRecorded(geometry, ids, observed.top_k));
   }
   return absl::OkStatus();
 }
@@ -228,10 +227,9 @@ absl::StatusOr<std::vector<RouteIds>> JoinPieces(const Geometry& geometry, const
 absl::StatusOr<Alignment> JudgeAlignment(const AlignmentInput& input) {
   RR_ASSIGN_OR_RETURN(const auto row_ways, RowWays(input.layout, input.rank.rows));
   RR_ASSIGN_OR_RETURN(const auto layer_ways, LayerWaysOf(input));
-  absl::Status status = CheckIds(input.geometry, input.layout, input.recorded, input.live,
-                                 static_cast<int64_t>(row_ways.front().seen.size()),
-                                 static_cast<int64_t>(layer_ways.front().seen.size()));
-  if (!status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckIds(input.geometry, input.layout, input.recorded, input.live,
+                              static_cast<int64_t>(row_ways.front().seen.size()),
+                              static_cast<int64_t>(layer_ways.front().seen.size())));
   const Comparison comparison(input);
   const Planned planned = CountPlanned(comparison, row_ways.front(), layer_ways.front(), input.layout.sequences.size());
   Alignment alignment{.kept = Kept(planned.total.share(), planned.chance), .chance = planned.chance};

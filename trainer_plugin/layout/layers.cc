@@ -118,11 +118,7 @@ absl::StatusOr<RankLayers> UnevenLayers(const LayerSplit& split) {
 
 absl::StatusOr<StageCounts> CountsOfSizes(const LayerSplit& split) {
   const int32_t chunks = split.virtual_stages.value_or(1);
-  if (absl::Status status =
-          CheckOneRank(split, static_cast<size_t>(split.pipeline_size) * chunks, "split.virtual_stages");
-      !status.ok()) {
-    return status;
-  }
+  RR_RETURN_IF_ERROR(CheckOneRank(split, static_cast<size_t>(split.pipeline_size) * chunks, "split.virtual_stages"));
   const bool uneven = split.first_stage_layers || split.last_stage_layers;
   RR_ASSIGN_OR_RETURN(const RankLayers ranks, uneven ? UnevenLayers(split) : EvenLayers(split));
   StageCounts counts{.mtp = MtpBehindLastStage(split, chunks)};
@@ -269,10 +265,9 @@ absl::StatusOr<StageCounts> CountsOfLayout(const LayerSplit& split) {
   for (const std::string& stage : stages) {
     RR_RETURN_IF_ERROR(CheckEntries(stage));
   }
-  absl::Status status = CheckStages(split, stages.size(), kLayout);
-  status.Update(CheckOneRank(split, stages.size(), kLayout));
-  status.Update(CheckCounts(split));
-  if (!status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckStages(split, stages.size(), kLayout));
+  RR_RETURN_IF_ERROR(CheckOneRank(split, stages.size(), kLayout));
+  RR_RETURN_IF_ERROR(CheckCounts(split));
   RR_ASSIGN_OR_RETURN(const MtpPlacement mtp, PlaceMtp(split));
   StageCounts counts{.mtp = mtp};
   for (const std::string& stage : stages) {

@@ -137,7 +137,7 @@ MicroBatchLayout LayoutOf(const UnpaddedBatch& batch, Partition partition) {
 // padded: the padded length of each sample; tail: lengths of the padding documents after the samples, where 0 means
 // that there is no document.
 MicroBatchLayout PackedLayout(const UnpaddedBatch& batch, Partition partition, const std::vector<int64_t>& padded,
-                              const std::vector<int64_t>& tail = {}) {
+                              const std::vector<int64_t>& tail) {
   MicroBatchLayout layout = LayoutOf(batch, partition);
   std::vector<int64_t>& bounds = layout.cu_seqlens_padded = {0};
   for (const int64_t rows : padded) bounds.push_back(bounds.back() + rows);
@@ -158,14 +158,9 @@ Prediction PredictPacked(const UnpaddedBatch& batch, Partition partition, int64_
   RR_ASSIGN_OR_RETURN(auto padded, PadEach(batch, multiple));
   const int64_t rows = Sum(padded);
   RR_ASSIGN_OR_RETURN(const int64_t total, absl::StatusOr<int64_t>(total_of(rows)));
-  PaddingPrediction prediction;
-  if (tail == Tail::kLastSample) {
-    padded.back() += total - rows;
-    prediction.layout = PackedLayout(batch, partition, padded);
-  } else {
-    prediction.layout = PackedLayout(batch, partition, padded, {total - rows});
-  }
-  return prediction;
+  if (tail == Tail::kLastSample) padded.back() += total - rows;
+  return PaddingPrediction{.layout =
+                               PackedLayout(batch, partition, padded, {tail == Tail::kDocument ? total - rows : 0})};
 }
 
 // A rectangle [B][length], sequence-major.

@@ -337,8 +337,7 @@ absl::StatusOr<std::vector<LiveChunk>> ChunksFromJson(const Json& json) {
   std::vector<LiveChunk> chunks;
   for (const Json& one : json) {
     const std::string path = absl::StrCat("rank.model[", chunks.size(), "]");
-    absl::Status status = ReadFields(one, path, chunks.emplace_back(), "layer_numbers");
-    if (!status.ok()) return status;
+    RR_RETURN_IF_ERROR(ReadFields(one, path, chunks.emplace_back(), "layer_numbers"));
   }
   return chunks;
 }
@@ -438,8 +437,7 @@ absl::StatusOr<DescribedLayers> LayersFrom(const LayerFields& fields, const Plan
   RR_ASSIGN_OR_RETURN(auto run, GeometryFromJson(*fields.run_geometry, "run_geometry"));
   std::set<int32_t> may_lack(fields.hash_layers.begin(), fields.hash_layers.end());
   may_lack.insert(rank.native_layers.begin(), rank.native_layers.end());
-  absl::Status placed = PlaceInRun(std::move(run), may_lack, *described);
-  if (!placed.ok()) return placed;
+  RR_RETURN_IF_ERROR(PlaceInRun(std::move(run), may_lack, *described));
   return described;
 }
 

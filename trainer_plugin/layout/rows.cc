@@ -136,8 +136,7 @@ absl::Status CheckBshd(const MicroBatchLayout& layout) {
                    absl::StrCat(layout.batch_size, " for ", layout.sequences.size(), " sequences"));
   }
   for (size_t b = 0; b < layout.sequences.size(); ++b) {
-    absl::Status status = CheckSequence(layout.sequences[b], b, layout.padded_length);
-    if (!status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckSequence(layout.sequences[b], b, layout.padded_length));
   }
   switch (layout.partition) {
     case Partition::kExplicit:
@@ -164,8 +163,7 @@ absl::Status CheckRows(const MicroBatchLayout& layout, const RowRank& rank) {
   if (layout.partition != Partition::kExplicit && !rank.positions.empty()) {
     return Invalid("rank.positions", "must not be given: the partition is not explicit");
   }
-  absl::Status status = layout.format == TokenFormat::kThd ? CheckThd(layout) : CheckBshd(layout);
-  if (!status.ok()) return status;
+  RR_RETURN_IF_ERROR(layout.format == TokenFormat::kThd ? CheckThd(layout) : CheckBshd(layout));
   if (rank.positions.size() > static_cast<size_t>(kMaxStreamRows)) {
     return Invalid("rank.positions", absl::StrCat(rank.positions.size(), " are more than ", kMaxStreamRows));
   }

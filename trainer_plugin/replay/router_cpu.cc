@@ -47,9 +47,7 @@ absl::Status FirstError(std::initializer_list<absl::Status> statuses) {
 uint64_t RowBytes(const RouterConfig& config) { return static_cast<uint64_t>(config.top_k) * IdBytes(config); }
 
 absl::Status CheckGroups(const RouterConfig& config) {
-  if (auto s = CheckInRange("num_groups", config.num_groups, 1, std::min(kMaxGroups, config.num_experts)); !s.ok()) {
-    return s;
-  }
+  RR_RETURN_IF_ERROR(CheckInRange("num_groups", config.num_groups, 1, std::min(kMaxGroups, config.num_experts)));
   const int32_t max_chosen = std::min(config.num_groups, config.top_k);
   RR_RETURN_IF_ERROR(CheckInRange("group_topk", config.group_topk, 1, max_chosen));
   if (config.num_experts % config.num_groups != 0) {
@@ -174,12 +172,9 @@ RR_INSTANTIATE(Fp16);
 absl::Status CompareChoices(const RouterConfig& config, absl::Span<const uint8_t> replayed,
                             absl::Span<const uint8_t> live, absl::Span<const RowState> states,
                             CompareCounters& counters) {
-  absl::Status valid = CheckRouterConfig(config);
-  if (valid.ok()) {
-    valid = FirstError({CheckSize("replayed", replayed.size(), states.size(), RowBytes(config)),
-                        CheckSize("live", live.size(), states.size(), RowBytes(config))});
-  }
-  if (!valid.ok()) return valid;
+  RR_RETURN_IF_ERROR(CheckRouterConfig(config));
+  RR_RETURN_IF_ERROR(CheckSize("replayed", replayed.size(), states.size(), RowBytes(config)));
+  RR_RETURN_IF_ERROR(CheckSize("live", live.size(), states.size(), RowBytes(config)));
   const CompareTensors tensors{
       .id_bytes = IdBytes(config), .replayed = replayed.data(), .states = states.data(), .live = live.data()};
   for (size_t row = 0; row < states.size(); ++row) {

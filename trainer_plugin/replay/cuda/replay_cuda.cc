@@ -80,16 +80,13 @@ absl::Status CheckThere(absl::string_view call, std::initializer_list<Pointer> p
   return absl::OkStatus();
 }
 
-absl::Status CheckRows(absl::string_view call, int64_t rows) {
-  if (rows >= 0 && rows <= kMaxLocalRows) return absl::OkStatus();
-  return Reject(call, "rows", absl::StrCat(rows, " is not in 0 … ", kMaxLocalRows));
-}
-
 // The checks that all router calls share. Without rows, pointers are not checked.
 absl::Status CheckCall(absl::string_view call, const RouterConfig& config, int64_t rows,
                        std::initializer_list<Pointer> pointers) {
   absl::Status status = CheckRouterConfig(config);
-  status.Update(CheckRows(call, rows));
+  if (rows < 0 || rows > kMaxLocalRows) {
+    status.Update(Reject(call, "rows", absl::StrCat(rows, " is not in 0 … ", kMaxLocalRows)));
+  }
   if (status.ok() && rows > 0) status = CheckThere(call, pointers);
   return status;
 }
