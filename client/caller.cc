@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "client/call/cancellation.h"
-#include "client/channel/channel.h"
 #include "proto/wire/status_macros.h"
 
 namespace routing_replay::client {
@@ -43,7 +42,13 @@ absl::Status Caller::AttemptBy(Clock::Time deadline, Repeat repeat, const OneCal
     return End{std::move(said), std::move(judged)};
   };
   const auto again = [&](const OneCall& call) {
-    return RetryUnavailable(RetrySchedule(deadline), RetryTime::Real(), [&] { return once(false, call).judged; });
+    RetrySchedule schedule(deadline);
+    while (true) {
+      absl::Status judged = once(false, call).judged;
+      const auto wait = schedule.WaitAfter(judged, Clock::Real().Now());
+      if (!wait) return judged;
+      SleepInCall(*wait);
+    }
   };
   if (repeat == Repeat::kAlways) return again(attempt);
   link_->LookAgain();  // Otherwise the call would wait for a server that may never come back at that address.

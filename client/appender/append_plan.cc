@@ -277,14 +277,9 @@ absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDe
                                                .cuts = std::move(cuts),
                                                .codec = blocks.codec,
                                                .max_payload_bytes = blocks.max_payload_bytes}));
-  auto plan = PlanBlocks(options, std::move(rows), blocks);
+  auto plan = PlanBlocks(options, std::move(rows), blocks.block_rows, blocks.piece_bytes());
   if (plan.ok()) plan->narrowed = IsWider(tensor, payload, geometry);
   return plan;
-}
-
-absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, const BlockOptions& blocks) {
-  // Half of a message is reserved for the headers and the token ids.
-  return PlanBlocks(options, std::move(rows), blocks.block_rows, std::min(kPieceBytes, blocks.max_message_bytes / 2));
 }
 
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, int32_t block_rows,
@@ -371,34 +366,30 @@ void AddAck(const AppendAck& ack, AppendOutcome& outcome) {
   outcome.unverified_rows += ack.unverified_rows;
 }
 
-absl::StatusOr<AppendPlan> PlanAppender::Plan(const AppendOptions& options, const TensorDescription* tensor,
-                                              absl::Span<const uint8_t> payload, int64_t rows) const {
+absl::StatusOr<std::optional<PlanAppender::Queued>> PlanAppender::Add(const AppendOptions& options,
+                                                                      const TensorDescription* tensor,
+                                                                      absl::Span<const uint8_t> payload, int64_t rows,
+                                                                      bool may_wait) {
   auto plan =
-      tensor == nullptr ? PlanUnrecorded(options, rows) : PlanRows(options, *tensor, payload, geometry(), blocks());
-  if (!plan.ok()) return WithSample(plan.status(), options.sample);
-  return plan;
-}
-
-absl::StatusOr<std::optional<PlanAppender::Queued>> PlanAppender::Add(absl::StatusOr<AppendPlan> plan, bool may_wait) {
+      tensor == nullptr ? PlanUnrecorded(options, rows) : PlanRows(options, *tensor, payload, *geometry_, blocks_);
   if (plan.ok()) return Enqueue(*plan, may_wait);
   CountRejection(GetErrorDetail(plan.status()).value_or(ErrorDetail()).reason);
-  return plan.status();
+  return WithSample(plan.status(), options.sample);
 }
 
 absl::Status PlanAppender::Append(const AppendOptions& options, const TensorDescription& tensor,
                                   absl::Span<const uint8_t> payload) {
-  return Add(Plan(options, &tensor, payload), true).status();
+  return Add(options, &tensor, payload, 0, /*may_wait=*/true).status();
 }
 
 absl::Status PlanAppender::AppendUnrecorded(const AppendOptions& options, int64_t rows) {
-  return Add(Plan(options, nullptr, {}, rows), true).status();
+  return Add(options, nullptr, {}, rows, /*may_wait=*/true).status();
 }
 
 absl::Status PlanAppender::AppendMany(absl::Span<const NewAppend> appends, QueuedAppends& queued, bool may_wait) {
   for (const NewAppend& append : appends) {
-    RR_ASSIGN_OR_RETURN(const auto one, Add(Plan(append.options, append.tensor ? &*append.tensor : nullptr,
-                                                 append.payload, TotalRows(append.options.unrecorded)),
-                                            may_wait));
+    RR_ASSIGN_OR_RETURN(const auto one, Add(append.options, append.tensor ? &*append.tensor : nullptr, append.payload,
+                                            TotalRows(append.options.unrecorded), may_wait));
     if (!one) break;
     queued.sequences.push_back(one->sequence);
     queued.dropped += one->dropped ? 1 : 0;

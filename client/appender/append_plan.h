@@ -2,6 +2,7 @@
 #ifndef CLIENT_APPENDER_APPEND_PLAN_H_
 #define CLIENT_APPENDER_APPEND_PLAN_H_
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -27,6 +28,10 @@ struct BlockOptions {
   Codec codec = Codec::kRaw;
   int64_t max_message_bytes = 0;  // Limit of an AppendRequest.
   int64_t max_payload_bytes = 0;  // Limit of one append, after decompression.
+
+  // When a message has this many payload bytes, further blocks go into the next one. gRPC is fastest with messages of 1
+  // to 4 MiB. Half of the limit is reserved for the headers and the token ids.
+  int64_t piece_bytes() const { return std::min(int64_t{2} << 20, max_message_bytes / 2); }
 };
 
 // One message to send. The sender sets `header.append_id`.
@@ -57,10 +62,6 @@ constexpr std::optional<int64_t> AttemptOf(uint64_t restart_nonce) {
   return static_cast<uint32_t>(restart_nonce);
 }
 
-// When a message has this many payload bytes, further blocks go into the next one. gRPC is fastest with messages of 1
-// to 4 MiB.
-inline constexpr int64_t kPieceBytes = int64_t{2} << 20;
-
 // All functions below: INVALID_ARGUMENT naming the field of append.proto (by the rules of ParseAppendRequest) if the
 // options are invalid, or if token_ids has neither one id per row nor one per position from 0 on.
 
@@ -73,9 +74,7 @@ absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDe
 // `block_rows` rows that would make the piece larger than `piece_bytes`. Windows are not divided for their size, so a
 // piece of one window may be larger.
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, int32_t block_rows,
-                                      int64_t piece_bytes = kPieceBytes);
-// The same, with pieces that the run's server accepts.
-absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, const BlockOptions& blocks);
+                                      int64_t piece_bytes);
 // The rows at which blocks must be cut because the weight version changes there, for DecodeOptions::cuts.
 absl::StatusOr<std::vector<int64_t>> WeightCuts(absl::Span<const WeightSpan> weights);
 // The parts of `weights` that lie within `rows`.
@@ -133,13 +132,7 @@ class PlanAppender : public Appender {
   };
   static PlanAppender& Of(Appender& appender) { return static_cast<PlanAppender&>(appender); }
 
-  virtual const Geometry& geometry() const = 0;
-  // How the run stores rows, and the limits of its server.
-  virtual BlockOptions blocks() const = 0;
-  // Makes the plan of an append. If `tensor` is null, the append has `rows` rows, all unrecorded. An error names the
-  // sample.
-  absl::StatusOr<AppendPlan> Plan(const AppendOptions& options, const TensorDescription* tensor,
-                                  absl::Span<const uint8_t> payload, int64_t rows = 0) const;
+  const BlockOptions& blocks() const { return blocks_; }
   // Queues the plan once there is room. If `may_wait` is false and it would have to wait: returns nothing and leaves
   // the plan unchanged. Errors as for Append.
   virtual absl::StatusOr<std::optional<Queued>> Enqueue(AppendPlan& plan, bool may_wait) = 0;
@@ -155,13 +148,19 @@ class PlanAppender : public Appender {
   absl::Status AppendMany(absl::Span<const NewAppend> appends, QueuedAppends& queued, bool may_wait) final;
 
  protected:
-  explicit PlanAppender(const AppenderOptions& options)
-      : settle_time_(options.append_timeout + std::chrono::seconds(5)) {}
+  PlanAppender(std::shared_ptr<const Geometry> geometry, const BlockOptions& blocks, const AppenderOptions& options)
+      : geometry_(std::move(geometry)),
+        blocks_(blocks),
+        settle_time_(options.append_timeout + std::chrono::seconds(5)) {}
 
  private:
-  // Returns nothing if the append would have to wait for room and `may_wait` is false.
-  absl::StatusOr<std::optional<Queued>> Add(absl::StatusOr<AppendPlan> plan, bool may_wait);
+  // If `tensor` is null, the append has `rows` rows, all unrecorded. Returns nothing if the append would have to wait
+  // for room and `may_wait` is false. An error names the sample.
+  absl::StatusOr<std::optional<Queued>> Add(const AppendOptions& options, const TensorDescription* tensor,
+                                            absl::Span<const uint8_t> payload, int64_t rows, bool may_wait);
 
+  const std::shared_ptr<const Geometry> geometry_;
+  const BlockOptions blocks_;
   const std::chrono::milliseconds settle_time_;
 };
 

@@ -125,7 +125,7 @@ TEST(AppendPlanTest, TokensOfTheRowsAloneLeaveTheHistoryUnchecked) {
   EXPECT_EQ(all, std::string(reinterpret_cast<const char*>(tokens.data()), 800));
 
   ASSERT_OK_AND_ASSIGN(const AppendPlan silent,
-                       PlanBlocks({.sample = "s", .row_start = 100}, ModelRows(ids, {100, 300}, {}, 64), 64));
+                       PlanBlocks({.sample = "s", .row_start = 100}, ModelRows(ids, {100, 300}, {}, 64), 64, 1 << 20));
   EXPECT_EQ(silent.pieces.size(), 1u);
   EXPECT_TRUE(silent.pieces[0].header.token_ids.empty());
 }

@@ -43,6 +43,8 @@ struct Received {
   AppendRequest request;
 };
 
+constexpr int64_t kPieceBytes = int64_t{2} << 20;
+
 AppendPlan MakePlan(const std::string& sample, const std::vector<uint8_t>& ids, const std::vector<uint32_t>& tokens,
                     RowRange rows, int64_t piece_bytes, bool seal) {
   AppendOptions options{.sample = sample, .row_start = rows.begin, .token_ids = tokens};

@@ -12,10 +12,6 @@
 namespace routing_replay::client {
 namespace {
 
-constexpr Backoff::Options kRejectionBackoff{.initial = std::chrono::milliseconds(5),
-                                             .maximum = std::chrono::milliseconds(500)};
-constexpr Backoff::Options kReconnectBackoff{.initial = std::chrono::milliseconds(50),
-                                             .maximum = std::chrono::seconds(1)};
 // How many samples and how many failures an AppendFailures holds at most, and how many samples an error message names.
 constexpr size_t kMaxFailedSamples = 100'000, kMaxFailures = 100, kSamplesInText = 10;
 
@@ -64,17 +60,18 @@ bool IsPermanent(absl::StatusCode code) {
   }
 }
 
-}  // namespace
+int64_t RowsOf(const AppendPlan& plan) {
+  return plan.pieces.back().header.rows.end - plan.pieces.front().header.rows.begin;
+}
 
 // True if there are rows, and none of them is recorded.
-bool AppendQueue::IsUnrecorded(const std::vector<PieceState>& pieces) {
-  int64_t rows = 0, unrecorded = 0;
-  for (const PieceState& state : pieces) {
-    rows += state.piece.header.rows.size();
-    unrecorded += TotalRows(state.piece.header.unrecorded);
-  }
-  return rows > 0 && rows == unrecorded;
+bool IsUnrecorded(const AppendPlan& plan) {
+  int64_t unrecorded = 0;
+  for (const AppendPiece& piece : plan.pieces) unrecorded += TotalRows(piece.header.unrecorded);
+  return unrecorded > 0 && unrecorded == RowsOf(plan);
 }
+
+}  // namespace
 
 void AppendQueue::CountRejection(Reason reason) {
   ++metrics_.rejected_appends;
@@ -89,10 +86,10 @@ uint64_t AppendQueue::Add(AppendPlan plan, Clock::Time deadline) {
   pending.deadline = deadline;
   pending.end.outcome.sample = plan.pieces.front().header.sample;
   pending.end.note = std::move(plan.note);
-  for (AppendPiece& piece : plan.pieces) pending.pieces.push_back({std::move(piece)});
   metrics_.narrowed_appends += plan.narrowed ? 1 : 0;
   metrics_.surplus_rows += plan.surplus_rows;
-  metrics_.unrecorded_appends += IsUnrecorded(pending.pieces) ? 1 : 0;
+  metrics_.unrecorded_appends += IsUnrecorded(plan) ? 1 : 0;
+  for (AppendPiece& piece : plan.pieces) pending.pieces.push_back({std::move(piece)});
   for (size_t i = 0; i < pending.pieces.size(); ++i) QueueToSend({sequence, i});
   queued_bytes_ += plan.bytes;
   ++metrics_.appends;
@@ -291,11 +288,6 @@ std::optional<Clock::Time> AppendQueue::NextEvent(Clock::Time now) const {
   return next;
 }
 
-SampleAttempt KeyOf(const AppendPlan& plan) {
-  const AppendHeader& header = plan.pieces.front().header;
-  return {header.sample, AttemptOf(header.restart_nonce)};
-}
-
 std::optional<AppendTrouble> Worse(std::optional<AppendTrouble> one, std::optional<AppendTrouble> other) {
   if (!one || !other) return one ? one : other;
   return one->marked && !other->marked ? other : one;
@@ -351,9 +343,6 @@ std::optional<AppendTrouble> OpenAppends::TellTrouble(const SampleAttempt& key) 
   return found->second->trouble;
 }
 
-AppendSession::AppendSession(const Options& options)
-    : AppendSession(options, Backoff(kRejectionBackoff), Backoff(kReconnectBackoff)) {}
-
 AppendSession::AppendSession(const Options& options, Backoff rejection_backoff, Backoff reconnect_backoff)
     : options_(options),
       queue_(options.run, std::move(rejection_backoff), options.first_sequence, options.sequence_step),
@@ -371,20 +360,17 @@ absl::Status AppendSession::NoRoom(absl::string_view sample) const {
                    {.reason = Reason::kOverBudget, .sample = std::string(sample)});
 }
 
-uint64_t AppendSession::Add(AppendPlan plan, Clock::Time now) { return AddOpen(std::move(plan), now, false); }
-
-uint64_t AppendSession::AddOpen(AppendPlan plan, Clock::Time now, bool dropped) {
-  SampleAttempt key = KeyOf(plan);
+uint64_t AppendSession::Add(AppendPlan plan, Clock::Time now, bool dropped) {
+  if (dropped) {
+    plan = DropPayload(plan);
+    ++dropped_appends_;
+    dropped_rows_ += RowsOf(plan);
+  }
+  const AppendHeader& header = plan.pieces.front().header;
+  SampleAttempt key{header.sample, AttemptOf(header.restart_nonce)};
   const uint64_t sequence = queue_.Add(std::move(plan), DeadlineAfter(now, options_.append_timeout));
   open_.Add(sequence, std::move(key), dropped);
   return sequence;
-}
-
-uint64_t AppendSession::AddDropped(const AppendPlan& plan, Clock::Time now) {
-  AppendPlan mark = DropPayload(plan);
-  ++dropped_appends_;
-  for (const AppendPiece& piece : mark.pieces) dropped_rows_ += piece.header.rows.size();
-  return AddOpen(std::move(mark), now, true);
 }
 
 AppendSession::Action AppendSession::Next(Clock::Time now, bool can_write) {
@@ -468,7 +454,7 @@ AppenderMetrics AppendSession::metrics() const {
   metrics.dropped_appends = dropped_appends_;
   metrics.dropped_rows = dropped_rows_;
   metrics.stale_appends = stale_appends_;
-  metrics.queued_bytes = queued_bytes();
+  metrics.queued_bytes = queue_.queued_bytes();
   metrics.open_appends = static_cast<int64_t>(open_count());
   return metrics;
 }

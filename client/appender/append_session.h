@@ -92,7 +92,6 @@ class AppendQueue {
     AppendPiece piece;
     bool was_sent = false;
   };
-  static bool IsUnrecorded(const std::vector<PieceState>& pieces);
   struct Pending {
     std::vector<PieceState> pieces;
     size_t unacknowledged = 0;
@@ -155,9 +154,6 @@ struct SampleAttempt {
   std::optional<int64_t> attempt;
   friend auto operator<=>(const SampleAttempt&, const SampleAttempt&) = default;
 };
-
-// The sample and attempt of a plan, which has at least one piece.
-SampleAttempt KeyOf(const AppendPlan& plan);
 
 // Returns the worse of two troubles: the one whose rows are not marked as unrecorded in the store, because readers
 // cannot see that loss. If that does not decide, returns the first.
@@ -242,19 +238,18 @@ class AppendSession {
     AppendQueue::Message message;
   };
 
-  explicit AppendSession(const Options& options);
-  // For tests: with backoffs whose waits are fixed instead of random.
-  AppendSession(const Options& options, Backoff rejection_backoff, Backoff reconnect_backoff);
+  // Tests give backoffs whose waits are fixed instead of random.
+  explicit AppendSession(const Options& options, Backoff rejection_backoff = Backoff(kRejectionBackoff),
+                         Backoff reconnect_backoff = Backoff(kReconnectBackoff));
 
   // True if an append of this many bytes may be added. A single one always may, however big.
   bool HasRoom(int64_t bytes) const;
   // Returns the error for an append that found no room: RESOURCE_EXHAUSTED (kOverBudget).
   absl::Status NoRoom(absl::string_view sample) const;
-  // Adds an append and returns its sequence number. Times must not decrease from call to call.
-  uint64_t Add(AppendPlan plan, Clock::Time now);
+  // Adds an append and returns its sequence number. Times must not decrease from call to call. `dropped`: the append
+  // found no room, so adds DropPayload(plan), which only marks its rows as unrecorded.
+  uint64_t Add(AppendPlan plan, Clock::Time now, bool dropped = false);
   void CountRejection(Reason reason) { queue_.CountRejection(reason); }
-  // For an append that found no room: adds DropPayload(plan), which only marks its rows as unrecorded.
-  uint64_t AddDropped(const AppendPlan& plan, Clock::Time now);
 
   // `can_write` says whether the stream accepts another message now. Call again after each action except kWait.
   Action Next(Clock::Time now, bool can_write);
@@ -285,13 +280,14 @@ class AppendSession {
   // replaced are only counted.
   absl::Status TakeError(AppendFailures* failures = nullptr);
 
-  int64_t queued_bytes() const { return queue_.queued_bytes(); }
   AppenderMetrics metrics() const;
 
  private:
+  static constexpr Backoff::Options kRejectionBackoff{.initial = std::chrono::milliseconds(5),
+                                                      .maximum = std::chrono::milliseconds(500)};
+  static constexpr Backoff::Options kReconnectBackoff{.initial = std::chrono::milliseconds(50),
+                                                      .maximum = std::chrono::seconds(1)};
   enum class State { kIdle, kStreaming, kEnding };
-
-  uint64_t AddOpen(AppendPlan plan, Clock::Time now, bool dropped);
 
   const Options options_;
   AppendQueue queue_;

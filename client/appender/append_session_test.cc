@@ -20,6 +20,7 @@ using testing::ModelRows;
 using testing::ModelServer;
 
 constexpr int32_t kBlockRows = 32;
+constexpr int64_t kPieceBytes = int64_t{2} << 20;
 
 Backoff Fixed(milliseconds wait) { return Backoff({.initial = wait, .maximum = wait, .factor = 1, .jitter = 0}); }
 
@@ -27,7 +28,7 @@ AppendPlan MakePlan(const std::string& sample, const std::vector<uint8_t>& ids, 
                     RowRange rows, bool seal = false) {
   AppendOptions options{.sample = sample, .row_start = rows.begin, .token_ids = tokens};
   if (seal) options.seal_num_tokens = rows.end + 1;
-  auto plan = PlanBlocks(options, ModelRows(ids, rows, {}, kBlockRows), kBlockRows);
+  auto plan = PlanBlocks(options, ModelRows(ids, rows, {}, kBlockRows), kBlockRows, kPieceBytes);
   EXPECT_OK(plan);
   return *std::move(plan);
 }
@@ -183,7 +184,7 @@ TEST_F(AppendSessionTest, RoomAndDroppedAppends) {
   session_.Add(MakePlan("a", ids, {}, {0, 600}), clock_.Now());
   EXPECT_FALSE(session_.HasRoom(600));
   EXPECT_THAT(session_.NoRoom("b"), Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
-  session_.AddDropped(MakePlan("b", ids, tokens, {0, 600}, true), clock_.Now());
+  session_.Add(MakePlan("b", ids, tokens, {0, 600}, true), clock_.Now(), /*dropped=*/true);
   EXPECT_EQ(Next(), Step::kConnect);
   for (AppendSession::Action action; (action = session_.Next(clock_.Now(), true)).step == Step::kSend;) {
     Answer(BytesOf(action.message));
@@ -202,7 +203,8 @@ TEST_F(AppendSessionTest, WhatALaterAttemptHasReplacedIsNoFailure) {
   const absl::Status old = MakeError(absl::StatusCode::kFailedPrecondition, "old",
                                      {.reason = Reason::kOldRevision, .field = "append.restart_nonce"});
   const auto add = [&](std::optional<int64_t> attempt) {
-    auto plan = PlanBlocks({.sample = "a", .attempt = attempt}, ModelRows(ids, {0, 8}, {}, kBlockRows), kBlockRows);
+    auto plan = PlanBlocks({.sample = "a", .attempt = attempt}, ModelRows(ids, {0, 8}, {}, kBlockRows), kBlockRows,
+                           kPieceBytes);
     ASSERT_OK(plan);
     Fail(*std::move(plan), old);
   };

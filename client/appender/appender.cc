@@ -13,10 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "client/appender/append_plan.h"
 #include "client/appender/append_session.h"
-#include "client/appender/append_stream.h"
+#include "client/appender/direct_append_stream.h"
 #include "client/call/cancellation.h"
 #include "client/call/fork_part.h"
-#include "client/channel/channel.h"
 #include "proto/wire/message/grpc_bytes.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
@@ -24,31 +23,90 @@
 namespace routing_replay::client {
 namespace {
 
+constexpr char kMethod[] = "/routing_replay.v1.RoutingReplay/Append";
+
 // Callers put appends into the queue; one thread owns the connection, sends, receives and reports. Over the direct path
 // a caller sends a small append itself if nothing waits before it: that costs less than to wake the thread. After a
 // fork the parent's thread continues with the queue; the child's thread begins with its first append.
 class AppenderImpl final : public PlanAppender, private ForkPart {
  public:
   AppenderImpl(AppenderRun run, AppenderOptions options)
-      : PlanAppender(options), run_(std::move(run)), options_(std::move(options)), session_(SessionOptions()) {
+      : PlanAppender(run.geometry, run.blocks, options),
+        run_(std::move(run)),
+        options_(std::move(options)),
+        session_(SessionOptions()) {
     MutexLock lock(mutex_);
     Start();
   }
   ~AppenderImpl() override { Abandon(); }
 
-  const Geometry& geometry() const override { return *run_.geometry; }
-  BlockOptions blocks() const override { return run_.blocks; }
-  absl::StatusOr<std::optional<Queued>> Enqueue(AppendPlan& plan, bool may_wait) override;
-  absl::Status SettleUpTo(uint64_t sequence, std::chrono::milliseconds timeout) override;
-  absl::Status Flush(std::chrono::milliseconds timeout, AppendFailures* failures) override;
+  absl::StatusOr<std::optional<PlanAppender::Queued>> Enqueue(AppendPlan& plan, bool may_wait) override {
+    const OnCancel wake(mutex_, room_);
+    const Clock::Time give_up = DeadlineAfter(Clock::Real().Now(), options_.queue_timeout);
+    MutexLock lock(mutex_);
+    const auto has_room = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return session_.HasRoom(plan.bytes); };
+    if (!has_room() && !may_wait && options_.queue_timeout.count() > 0) return std::optional<Queued>();
+    const absl::Status status = WaitFor(room_, give_up, has_room);
+    if (stopping_) return absl::CancelledError("the appender is closed");
+    if (absl::IsDeadlineExceeded(status) && !options_.drop_when_full) {
+      return session_.NoRoom(plan.pieces.front().header.sample);
+    }
+    if (!status.ok() && !absl::IsDeadlineExceeded(status)) return status;
+    Queued queued{.dropped = !status.ok()};
+    const Clock::Time now = Clock::Real().Now();
+    queued.sequence = session_.Add(std::move(plan), now, queued.dropped);
+    if (!SendHere(now)) Wake();
+    return std::optional(queued);
+  }
+
+  absl::Status SettleUpTo(uint64_t sequence, std::chrono::milliseconds timeout) override {
+    const OnCancel wake(mutex_, delivered_);
+    MutexLock lock(mutex_);
+    return AwaitSettled(sequence, timeout);
+  }
+
+  absl::Status Flush(std::chrono::milliseconds timeout, AppendFailures* failures) override {
+    const OnCancel wake(mutex_, delivered_);
+    if (failures != nullptr) *failures = {};
+    MutexLock lock(mutex_);
+    const absl::Status status = AwaitSettled(session_.newest_open(), timeout);
+    return status.ok() ? session_.TakeError(failures) : status;
+  }
+
   absl::StatusOr<std::optional<AppendTrouble>> Settle(absl::string_view sample, std::optional<int64_t> attempt,
-                                                      std::chrono::milliseconds timeout) override;
-  absl::Status Close(std::chrono::milliseconds timeout, AppendFailures* failures) override;
-  AppenderMetrics metrics() const override;
-  void CountRejection(Reason reason) override;
+                                                      std::chrono::milliseconds timeout) override {
+    const OnCancel wake(mutex_, delivered_);
+    const SampleAttempt key{std::string(sample), attempt};
+    MutexLock lock(mutex_);
+    const absl::Status status = AwaitSettled(key, timeout);
+    if (!status.ok()) return WithSample(status, key.sample);
+    return session_.TellTrouble(key);
+  }
+
+  absl::Status Close(std::chrono::milliseconds timeout, AppendFailures* failures) override {
+    if (failures != nullptr) *failures = {};
+    {
+      MutexLock lock(mutex_);
+      if (stopping_) return absl::OkStatus();
+    }
+    const absl::Status status = Flush(timeout, failures);
+    if (absl::IsCancelled(status) && absl::IsCancelled(CheckCall())) return status;  // The appender itself continues.
+    Abandon();
+    return status;
+  }
+
+  AppenderMetrics metrics() const override {
+    MutexLock lock(mutex_);
+    return session_.metrics();
+  }
+
+  void CountRejection(Reason reason) override {
+    MutexLock lock(mutex_);
+    session_.CountRejection(reason);
+  }
 
  private:
-  // The tag of the event with which Wake ends a wait for gRPC. All other tags are those of AppendStream.
+  // The tag of the event with which Wake ends a wait for gRPC. All other tags are those of RawStream.
   static constexpr intptr_t kWake = 100;
 
   struct Events {
@@ -65,25 +123,60 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
             .first_sequence = run_.first_sequence,
             .sequence_step = run_.sequence_step};
   }
-  void Rest() override;
-  void GoOn() override;
-  void BeginAnew() override;
-  // Starts the thread, which must not be running.
-  void Start() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Join();
 
-  // Wakes the waiters of a condition when the waiting call is cancelled.
-  std::function<void()> WakeWaiting(CondVar& condition) {
-    return [this, &condition] {
+  void Rest() override {
+    {
       MutexLock lock(mutex_);
-      condition.NotifyAll();
-    };
+      resting_ = true;
+      if (events_ && !stopping_) Wake();
+    }
+    Join();
+    MutexLock lock(mutex_);
+    resting_ = false;
+    events_.reset();
+    connection_ = {};
+    session_.OnRest(Clock::Real().Now());
   }
+
+  void GoOn() override {
+    MutexLock lock(mutex_);
+    if (!stopping_ && session_.newest_open() != 0) Wake();
+  }
+
+  void BeginAnew() override {
+    MutexLock lock(mutex_);
+    std::destroy_at(&session_);
+    std::construct_at(&session_, SessionOptions());
+  }
+
+  // Starts the thread, which must not be running.
+  void Start() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    events_ = std::make_unique<Events>();
+    waking_ = on_direct_ = false;
+    MutexLock lock(joining_);
+    thread_ = std::thread([this] { Loop(); });
+  }
+
+  void Join() {
+    MutexLock lock(joining_);
+    if (thread_.joinable()) thread_.join();
+  }
+
   // Waits until `done` returns true. DEADLINE_EXCEEDED; CANCELLED if the caller cancelled this call, or if the appender
   // is closed.
   template <typename Done>
   absl::Status WaitFor(CondVar& condition, Clock::Time deadline, const Done& done)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    deadline = NoLaterThanCall(deadline);
+    while (!done()) {
+      if (stopping_) return absl::CancelledError("the appender was closed");
+      if (absl::Status status = CheckCall(); absl::IsCancelled(status)) return status;
+      if (Clock::Real().Now() >= deadline) return absl::DeadlineExceededError("not done in time");
+      condition.WaitUntil(mutex_, deadline);
+    }
+    return absl::OkStatus();
+  }
+
   // Waits until no append of this sample, or up to this sequence number, is open. Errors as WaitFor.
   template <typename Which>
   absl::Status AwaitSettled(const Which& which, std::chrono::milliseconds timeout)
@@ -92,29 +185,202 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
     const absl::Status status = WaitFor(delivered_, DeadlineAfter(Clock::Real().Now(), timeout), settled);
     return absl::IsDeadlineExceeded(status) ? session_.NotFlushed() : status;
   }
+
   // Sends the append that was added last from the calling thread, if that is possible at once. Returns false if the
   // appender's thread must be woken to send it, or the rest of it.
-  bool SendHere(Clock::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Called with mutex_ held, but the lock order is sending_ before mutex_. To wait for sending_ here could deadlock
+  // with Step, so SendHere only tries to lock it.
+  bool SendHere(Clock::Time now) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (!on_direct_ || waking_ || !sending_.TryLock()) return false;
+    auto message = direct_->CanWrite() ? session_.NextIfSmall(now) : std::nullopt;
+    if (message) direct_->Write(*std::move(message));
+    const bool sent = message && !direct_->MustWake();
+    sending_.Unlock();
+    return sent;
+  }
+
   // Wakes the thread; starts it if it is not running.
-  void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!events_) Start();
+    if (std::exchange(waking_, true)) return;
+    if (on_direct_) {
+      eventfd_write(events_->direct_wake, 1);
+      return;
+    }
+    events_->wake.Set(&events_->queue, gpr_time_0(GPR_CLOCK_MONOTONIC),
+                      QueueTag(kWake));  // Now would be rounded up to a millisecond.
+  }
+
   // Ends the thread; open appends get no outcome.
-  void Abandon();
+  void Abandon() {
+    {
+      MutexLock lock(mutex_);
+      if (!std::exchange(stopping_, true)) {
+        room_.NotifyAll();
+        delivered_.NotifyAll();
+        if (events_) Wake();
+      }
+    }
+    Join();
+  }
 
   // The functions below run only on the appender's thread.
-  void Loop();
+  void Loop() {
+    while (true) {
+      const Clock::Time next = Advance();
+      {
+        MutexLock lock(mutex_);
+        if (stopping_ || resting_) break;
+      }
+      if (direct_) {
+        OnDirectEvent(direct_->Wait(events_->direct_wake, next));
+        continue;
+      }
+      void* tag = nullptr;
+      bool ok = false;
+      if (events_->queue.AsyncNext(&tag, &ok, GrpcDeadline(next)) == grpc::CompletionQueue::GOT_EVENT) {
+        OnEvent(tag, ok);
+      }
+    }
+    ShutDown();
+  }
+
   // Does what can be done now and returns the time at which there may be more.
-  Clock::Time Advance();
+  Clock::Time Advance() {
+    while (true) {
+      AppendSession::Action action = Step();
+      Deliver();
+      if (action.step == AppendSession::Step::kWait) return action.until;
+      Do(std::move(action));
+    }
+  }
+
   // Decides what to do next, and sends the message if there is one to send.
-  AppendSession::Action Step();
-  void Do(AppendSession::Action action);
-  void OnEvent(intptr_t tag, bool ok);
-  void OnMessage(const absl::StatusOr<ByteChain>& bytes);
+  AppendSession::Action Step() {
+    MutexLock sending(sending_);
+    AppendSession::Action action;
+    {
+      MutexLock lock(mutex_);
+      const Clock::Time now = Clock::Real().Now();
+      if (stopping_ || resting_) return {.until = now};
+      action = session_.Next(now, direct_ ? direct_->CanWrite() : stream_ && stream_->CanWrite());
+    }
+    if (action.step != AppendSession::Step::kSend) return action;
+    AppendQueue::Message& message = action.message;
+    direct_ ? direct_->Write(std::move(message))
+            : stream_->Write(std::move(message.header), message.payload, message.owner);
+    return action;
+  }
+
+  void Do(AppendSession::Action action) {
+    switch (action.step) {
+      case AppendSession::Step::kWait:
+      case AppendSession::Step::kSend:
+        return;
+      case AppendSession::Step::kConnect: {
+        auto connection = run_.link->Connect();
+        if (!connection.ok()) {  // Perhaps its file is being replaced: retry.
+          MutexLock lock(mutex_);
+          return session_.OnStreamEnd(absl::UnavailableError(connection.status().message()), Clock::Real().Now());
+        }
+        connection_ = *std::move(connection);
+        if (auto direct = run_.link->BeginDirect(connection_, "Append", Clock::Time::max())) {
+          direct_ = std::make_unique<DirectAppendStream>(std::move(direct), sending_);
+          return WaitForDirect(true);
+        }
+        stream_ = std::make_unique<RawStream>(connection_, kMethod, events_->queue);
+        return;
+      }
+      case AppendSession::Step::kCancel:
+        run_.link->OnEnd(connection_, absl::UnavailableError("the server does not answer")).IgnoreError();
+        return direct_ ? direct_->Cancel() : stream_->Cancel();
+    }
+  }
+
+  void OnEvent(void* tag, bool ok) {
+    if (tag == QueueTag(kWake)) {
+      MutexLock lock(mutex_);
+      waking_ = false;
+      return;
+    }
+    RawStream::Event event = stream_->OnEvent(tag, ok);
+    if (event.message) {
+      const auto bytes = ReceivedBytes::From(*event.message);
+      OnMessage(bytes.ok() ? absl::StatusOr<ByteChain>(bytes->chain()) : bytes.status());
+    }
+    if (event.end) OnStreamEnd(*std::move(event.end));
+  }
+
+  void OnMessage(const absl::StatusOr<ByteChain>& bytes) {
+    MutexLock lock(mutex_);
+    session_.OnMessage(bytes, Clock::Real().Now());
+  }
+
   // From here on, the thread waits for events of the direct path (true) or of gRPC (false).
-  void WaitForDirect(bool direct);
-  void OnDirectEvent(DirectAppendStream::Event event);
-  void OnStreamEnd(absl::Status why);
-  void Deliver();
-  void ShutDown();
+  // A wake-up may be pending where the thread waited until now. Consumes it, because the thread will not wait there
+  // again.
+  void WaitForDirect(bool direct) {
+    MutexLock lock(mutex_);
+    if (std::exchange(waking_, false)) {
+      eventfd_t times = 0;
+      void* tag = nullptr;
+      bool ok = false;
+      on_direct_ ? static_cast<bool>(eventfd_read(events_->direct_wake, &times)) : events_->queue.Next(&tag, &ok);
+    }
+    on_direct_ = direct;
+  }
+
+  void OnDirectEvent(DirectAppendStream::Event event) {
+    if (event.woken) {
+      MutexLock lock(mutex_);
+      waking_ = false;
+    }
+    if (event.message) OnMessage(event.message->chain());
+    if (!event.end) return;
+    WaitForDirect(false);
+    run_.link->EndDirect(connection_, direct_->TakeConnection(), *event.end);
+    direct_.reset();
+    OnStreamEnd(*std::move(event.end));
+  }
+
+  void OnStreamEnd(absl::Status why) {
+    stream_.reset();
+    why = run_.link->OnEnd(connection_, why);
+    MutexLock lock(mutex_);
+    session_.OnStreamEnd(std::move(why), Clock::Real().Now());
+  }
+
+  void Deliver() {
+    std::vector<AppendQueue::Finished> finished;
+    {
+      MutexLock lock(mutex_);
+      finished = session_.TakeFinished();
+      if (finished.empty()) return;
+      room_.NotifyAll();
+    }
+    std::vector<AppendOutcome> outcomes;
+    for (AppendQueue::Finished& one : finished) {
+      if (one.note) one.note(one.outcome);
+      if (options_.on_outcome) options_.on_outcome(one.outcome);
+      outcomes.push_back(std::move(one.outcome));
+    }
+    MutexLock lock(mutex_);
+    session_.OnDelivered(outcomes);
+    delivered_.NotifyAll();
+  }
+
+  void ShutDown() {
+    if (direct_) WaitForDirect(false);
+    direct_.reset();
+    if (stream_) stream_->Cancel();
+    void* tag = nullptr;
+    bool ok = false;
+    grpc::CompletionQueue& events = events_->queue;
+    while (stream_ && events.Next(&tag, &ok)) OnEvent(tag, ok);
+    events.Shutdown();
+    while (events.Next(&tag, &ok)) {
+    }
+  }
 
   const AppenderRun run_;
   const AppenderOptions options_;
@@ -132,7 +398,7 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
   // mutex_ held.
   std::unique_ptr<Events> events_;
   ServerConnection connection_;                 // Of the stream.
-  std::unique_ptr<AppendStream> stream_;        // At most one of stream_ and direct_ exists.
+  std::unique_ptr<RawStream> stream_;           // At most one of stream_ and direct_ exists.
   std::unique_ptr<DirectAppendStream> direct_;  // Used by callers, too, while on_direct_.
   // Guards direct_. Held from the choice of a message until it is written, so that messages are written in the order in
   // which they were chosen. Locked before mutex_.
@@ -140,307 +406,6 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
   Mutex joining_;
   std::thread thread_ ABSL_GUARDED_BY(joining_);
 };
-
-void AppenderImpl::Abandon() {
-  {
-    MutexLock lock(mutex_);
-    if (!std::exchange(stopping_, true)) {
-      room_.NotifyAll();
-      delivered_.NotifyAll();
-      if (events_) Wake();
-    }
-  }
-  Join();
-}
-
-void AppenderImpl::Start() {
-  events_ = std::make_unique<Events>();
-  waking_ = on_direct_ = false;
-  MutexLock lock(joining_);
-  thread_ = std::thread([this] { Loop(); });
-}
-
-void AppenderImpl::Join() {
-  MutexLock lock(joining_);
-  if (thread_.joinable()) thread_.join();
-}
-
-void AppenderImpl::Rest() {
-  {
-    MutexLock lock(mutex_);
-    resting_ = true;
-    if (events_ && !stopping_) Wake();
-  }
-  Join();
-  MutexLock lock(mutex_);
-  resting_ = false;
-  events_.reset();
-  connection_ = {};
-  session_.OnRest(Clock::Real().Now());
-}
-
-void AppenderImpl::GoOn() {
-  MutexLock lock(mutex_);
-  if (!stopping_ && session_.newest_open() != 0) Wake();
-}
-
-void AppenderImpl::BeginAnew() {
-  MutexLock lock(mutex_);
-  std::destroy_at(&session_);
-  std::construct_at(&session_, SessionOptions());
-}
-
-template <typename Done>
-absl::Status AppenderImpl::WaitFor(CondVar& condition, Clock::Time deadline, const Done& done) {
-  deadline = NoLaterThanCall(deadline);
-  while (!done()) {
-    if (stopping_) return absl::CancelledError("the appender was closed");
-    if (absl::Status status = CheckCall(); absl::IsCancelled(status)) return status;
-    if (Clock::Real().Now() >= deadline) return absl::DeadlineExceededError("not done in time");
-    condition.WaitUntil(mutex_, deadline);
-  }
-  return absl::OkStatus();
-}
-
-// Called with mutex_ held, but the lock order is sending_ before mutex_. To wait for sending_ here could deadlock with
-// Step, so SendHere only tries to lock it.
-bool AppenderImpl::SendHere(Clock::Time now) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  if (!on_direct_ || waking_ || !sending_.TryLock()) return false;
-  auto message = direct_->CanWrite() ? session_.NextIfSmall(now) : std::nullopt;
-  if (message) direct_->Write(*std::move(message));
-  const bool sent = message && !direct_->MustWake();
-  sending_.Unlock();
-  return sent;
-}
-
-void AppenderImpl::Wake() {
-  if (!events_) Start();
-  if (std::exchange(waking_, true)) return;
-  if (on_direct_) {
-    eventfd_write(events_->direct_wake, 1);
-    return;
-  }
-  events_->wake.Set(&events_->queue, gpr_time_0(GPR_CLOCK_MONOTONIC),
-                    QueueTag(kWake));  // Now would be rounded up to a millisecond.
-}
-
-absl::StatusOr<std::optional<PlanAppender::Queued>> AppenderImpl::Enqueue(AppendPlan& plan, bool may_wait) {
-  const OnCancel wake(WakeWaiting(room_));
-  const Clock::Time give_up = DeadlineAfter(Clock::Real().Now(), options_.queue_timeout);
-  MutexLock lock(mutex_);
-  const auto has_room = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return session_.HasRoom(plan.bytes); };
-  if (!has_room() && !may_wait && options_.queue_timeout.count() > 0) return std::optional<Queued>();
-  const absl::Status status = WaitFor(room_, give_up, has_room);
-  if (stopping_) return absl::CancelledError("the appender is closed");
-  if (absl::IsDeadlineExceeded(status) && !options_.drop_when_full) {
-    return session_.NoRoom(plan.pieces.front().header.sample);
-  }
-  if (!status.ok() && !absl::IsDeadlineExceeded(status)) return status;
-  Queued queued{.dropped = !status.ok()};
-  const Clock::Time now = Clock::Real().Now();
-  queued.sequence = queued.dropped ? session_.AddDropped(plan, now) : session_.Add(std::move(plan), now);
-  if (!SendHere(now)) Wake();
-  return std::optional(queued);
-}
-
-absl::Status AppenderImpl::SettleUpTo(uint64_t sequence, std::chrono::milliseconds timeout) {
-  const OnCancel wake(WakeWaiting(delivered_));
-  MutexLock lock(mutex_);
-  return AwaitSettled(sequence, timeout);
-}
-
-absl::Status AppenderImpl::Flush(std::chrono::milliseconds timeout, AppendFailures* failures) {
-  const OnCancel wake(WakeWaiting(delivered_));
-  if (failures != nullptr) *failures = {};
-  MutexLock lock(mutex_);
-  const absl::Status status = AwaitSettled(session_.newest_open(), timeout);
-  return status.ok() ? session_.TakeError(failures) : status;
-}
-
-absl::StatusOr<std::optional<AppendTrouble>> AppenderImpl::Settle(absl::string_view sample,
-                                                                  std::optional<int64_t> attempt,
-                                                                  std::chrono::milliseconds timeout) {
-  const OnCancel wake(WakeWaiting(delivered_));
-  const SampleAttempt key{std::string(sample), attempt};
-  MutexLock lock(mutex_);
-  const absl::Status status = AwaitSettled(key, timeout);
-  if (!status.ok()) return WithSample(status, key.sample);
-  return session_.TellTrouble(key);
-}
-
-absl::Status AppenderImpl::Close(std::chrono::milliseconds timeout, AppendFailures* failures) {
-  if (failures != nullptr) *failures = {};
-  {
-    MutexLock lock(mutex_);
-    if (stopping_) return absl::OkStatus();
-  }
-  const absl::Status status = Flush(timeout, failures);
-  if (absl::IsCancelled(status) && absl::IsCancelled(CheckCall())) return status;  // The appender itself continues.
-  Abandon();
-  return status;
-}
-
-AppenderMetrics AppenderImpl::metrics() const {
-  MutexLock lock(mutex_);
-  return session_.metrics();
-}
-
-void AppenderImpl::CountRejection(Reason reason) {
-  MutexLock lock(mutex_);
-  session_.CountRejection(reason);
-}
-
-void AppenderImpl::Loop() {
-  while (true) {
-    const Clock::Time next = Advance();
-    {
-      MutexLock lock(mutex_);
-      if (stopping_ || resting_) break;
-    }
-    if (direct_) {
-      OnDirectEvent(direct_->Wait(events_->direct_wake, next));
-      continue;
-    }
-    void* tag = nullptr;
-    bool ok = false;
-    if (events_->queue.AsyncNext(&tag, &ok, GrpcDeadline(next)) == grpc::CompletionQueue::GOT_EVENT) {
-      OnEvent(NumberOf(tag), ok);
-    }
-  }
-  ShutDown();
-}
-
-Clock::Time AppenderImpl::Advance() {
-  while (true) {
-    AppendSession::Action action = Step();
-    Deliver();
-    if (action.step == AppendSession::Step::kWait) return action.until;
-    Do(std::move(action));
-  }
-}
-
-AppendSession::Action AppenderImpl::Step() {
-  MutexLock sending(sending_);
-  AppendSession::Action action;
-  {
-    MutexLock lock(mutex_);
-    const Clock::Time now = Clock::Real().Now();
-    if (stopping_ || resting_) return {.until = now};
-    action = session_.Next(now, direct_ ? direct_->CanWrite() : stream_ && stream_->CanWrite());
-  }
-  if (action.step != AppendSession::Step::kSend) return action;
-  direct_ ? direct_->Write(std::move(action.message)) : stream_->Write(std::move(action.message));
-  return action;
-}
-
-void AppenderImpl::Do(AppendSession::Action action) {
-  switch (action.step) {
-    case AppendSession::Step::kWait:
-    case AppendSession::Step::kSend:
-      return;
-    case AppendSession::Step::kConnect: {
-      auto connection = run_.link->Connect();
-      if (!connection.ok()) {  // Perhaps its file is being replaced: retry.
-        MutexLock lock(mutex_);
-        return session_.OnStreamEnd(absl::UnavailableError(connection.status().message()), Clock::Real().Now());
-      }
-      connection_ = *std::move(connection);
-      if (auto direct = run_.link->BeginDirect(connection_, "Append", Clock::Time::max())) {
-        direct_ = std::make_unique<DirectAppendStream>(std::move(direct), sending_);
-        return WaitForDirect(true);
-      }
-      stream_ = std::make_unique<AppendStream>(connection_, events_->queue);
-      return;
-    }
-    case AppendSession::Step::kCancel:
-      run_.link->OnEnd(connection_, absl::UnavailableError("the server does not answer")).IgnoreError();
-      return direct_ ? direct_->Cancel() : stream_->Cancel();
-  }
-}
-
-void AppenderImpl::OnEvent(intptr_t tag, bool ok) {
-  if (tag == kWake) {
-    MutexLock lock(mutex_);
-    waking_ = false;
-    return;
-  }
-  AppendStream::Event event = stream_->OnEvent(static_cast<AppendStream::Tag>(tag), ok);
-  if (event.message) {
-    const auto bytes = ReceivedBytes::From(*event.message);
-    OnMessage(bytes.ok() ? absl::StatusOr<ByteChain>(bytes->chain()) : bytes.status());
-  }
-  if (event.end) OnStreamEnd(*std::move(event.end));
-}
-
-void AppenderImpl::OnDirectEvent(DirectAppendStream::Event event) {
-  if (event.woken) {
-    MutexLock lock(mutex_);
-    waking_ = false;
-  }
-  if (event.message) OnMessage(event.message->chain());
-  if (!event.end) return;
-  WaitForDirect(false);
-  run_.link->EndDirect(connection_, direct_->TakeConnection(), *event.end);
-  direct_.reset();
-  OnStreamEnd(*std::move(event.end));
-}
-
-// A wake-up may be pending where the thread waited until now. Consumes it, because the thread will not wait there
-// again.
-void AppenderImpl::WaitForDirect(bool direct) {
-  MutexLock lock(mutex_);
-  if (std::exchange(waking_, false)) {
-    eventfd_t times = 0;
-    void* tag = nullptr;
-    bool ok = false;
-    on_direct_ ? static_cast<bool>(eventfd_read(events_->direct_wake, &times)) : events_->queue.Next(&tag, &ok);
-  }
-  on_direct_ = direct;
-}
-
-void AppenderImpl::OnMessage(const absl::StatusOr<ByteChain>& bytes) {
-  MutexLock lock(mutex_);
-  session_.OnMessage(bytes, Clock::Real().Now());
-}
-
-void AppenderImpl::OnStreamEnd(absl::Status why) {
-  stream_.reset();
-  why = run_.link->OnEnd(connection_, why);
-  MutexLock lock(mutex_);
-  session_.OnStreamEnd(std::move(why), Clock::Real().Now());
-}
-
-void AppenderImpl::Deliver() {
-  std::vector<AppendQueue::Finished> finished;
-  {
-    MutexLock lock(mutex_);
-    finished = session_.TakeFinished();
-    if (finished.empty()) return;
-    room_.NotifyAll();
-  }
-  std::vector<AppendOutcome> outcomes;
-  for (AppendQueue::Finished& one : finished) {
-    if (one.note) one.note(one.outcome);
-    if (options_.on_outcome) options_.on_outcome(one.outcome);
-    outcomes.push_back(std::move(one.outcome));
-  }
-  MutexLock lock(mutex_);
-  session_.OnDelivered(outcomes);
-  delivered_.NotifyAll();
-}
-
-void AppenderImpl::ShutDown() {
-  if (direct_) WaitForDirect(false);
-  direct_.reset();
-  if (stream_) stream_->Cancel();
-  void* tag = nullptr;
-  bool ok = false;
-  grpc::CompletionQueue& events = events_->queue;
-  while (stream_ && events.Next(&tag, &ok)) OnEvent(NumberOf(tag), ok);
-  events.Shutdown();
-  while (events.Next(&tag, &ok)) {
-  }
-}
 
 }  // namespace
 

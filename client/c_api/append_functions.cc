@@ -188,10 +188,7 @@ absl::Status KeptOutcomes::Await(Clock::Time deadline, const Done& done) {
 }
 
 absl::StatusOr<std::vector<AppendOutcome>> KeptOutcomes::Take(Clock::Time deadline) {
-  const client::OnCancel wake([this] {
-    MutexLock lock(mutex_);
-    changed_.NotifyAll();
-  });
+  const client::OnCancel wake(mutex_, changed_);
   MutexLock lock(mutex_);
   taken_ = false;
   changed_.NotifyAll();
@@ -202,10 +199,7 @@ absl::StatusOr<std::vector<AppendOutcome>> KeptOutcomes::Take(Clock::Time deadli
 }
 
 absl::Status KeptOutcomes::AwaitSeen(Clock::Time deadline) {
-  const client::OnCancel wake([this] {
-    MutexLock lock(mutex_);
-    changed_.NotifyAll();
-  });
+  const client::OnCancel wake(mutex_, changed_);
   MutexLock lock(mutex_);
   return Await(deadline, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return outcomes_.empty() && !taken_; });
 }

@@ -9,10 +9,7 @@
 namespace routing_replay::client {
 
 absl::Status CallOrder::Line::Await(uint64_t number) {
-  const OnCancel wake([this] {
-    MutexLock lock(mutex);
-    changed.NotifyAll();
-  });
+  const OnCancel wake(mutex, changed);
   const Clock::Time deadline = NoLaterThanCall(DeadlineAfter(Clock::Real().Now(), std::chrono::milliseconds::max()));
   MutexLock lock(mutex);
   while (!taken.empty() && *taken.begin() < number) {

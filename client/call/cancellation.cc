@@ -57,15 +57,17 @@ Clock::Time NoLaterThanCall(Clock::Time deadline) {
   return std::min(deadline, *call_of_thread->deadline());
 }
 
+std::chrono::system_clock::time_point GrpcDeadline(Clock::Time deadline) {
+  const Clock::Duration left = deadline - Clock::Real().Now();
+  return std::chrono::system_clock::now() + std::chrono::duration_cast<std::chrono::system_clock::duration>(left);
+}
+
 void SleepInCall(Clock::Duration duration) {
   if (call_of_thread == nullptr) return std::this_thread::sleep_for(duration);
   const Clock::Time until = NoLaterThanCall(Clock::Real().Now() + duration);
   Mutex mutex;
   CondVar cancelled;
-  const OnCancel wake([&] {
-    MutexLock lock(mutex);
-    cancelled.NotifyAll();
-  });
+  const OnCancel wake(mutex, cancelled);
   MutexLock lock(mutex);
   while (!call_of_thread->over() && Clock::Real().Now() < until) cancelled.WaitUntil(mutex, until);
 }
@@ -76,6 +78,12 @@ OnCancel::OnCancel(std::function<void()> callback) : call_(call_of_thread) {
   if (call_->over()) callback();
   at_ = call_->callbacks_.insert(call_->callbacks_.end(), std::move(callback));
 }
+
+OnCancel::OnCancel(Mutex& mutex, CondVar& changed)
+    : OnCancel([&] {
+        MutexLock lock(mutex);
+        changed.NotifyAll();
+      }) {}
 
 OnCancel::~OnCancel() {
   if (call_ == nullptr) return;

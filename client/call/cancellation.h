@@ -3,6 +3,7 @@
 #define CLIENT_CANCELLATION_H_
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <list>
 #include <optional>
@@ -72,6 +73,8 @@ absl::Status KeepCall();
 Clock::Time DeadlineOfCall(std::chrono::milliseconds otherwise);
 // Returns the earlier of `deadline` and the deadline of the call.
 Clock::Time NoLaterThanCall(Clock::Time deadline);
+// Converts a deadline to gRPC's clock.
+std::chrono::system_clock::time_point GrpcDeadline(Clock::Time deadline);
 // Sleeps for `duration`, or until the call is cancelled or its deadline passes.
 void SleepInCall(Clock::Duration duration);
 
@@ -81,6 +84,8 @@ void SleepInCall(Clock::Duration duration);
 class OnCancel {
  public:
   explicit OnCancel(std::function<void()> callback);
+  // Wakes the waiters of `changed`. Takes `mutex`.
+  OnCancel(Mutex& mutex, CondVar& changed);
   ~OnCancel();
   OnCancel(const OnCancel&) = delete;
   OnCancel& operator=(const OnCancel&) = delete;

@@ -28,19 +28,9 @@ ForkPart::~ForkPart() {
   All().newest_first.erase(at_);
 }
 
-void ForkPart::RestAll() {
+void ForkPart::ForAll(void (ForkPart::*notify)()) {
   MutexLock lock(All().mutex);
-  for (ForkPart* part : All().newest_first) part->Rest();
-}
-
-void ForkPart::GoOnAll() {
-  MutexLock lock(All().mutex);
-  for (ForkPart* part : All().newest_first) part->GoOn();
-}
-
-void ForkPart::BeginAnewAll() {
-  MutexLock lock(All().mutex);
-  for (ForkPart* part : All().newest_first) part->BeginAnew();
+  for (ForkPart* part : All().newest_first) (part->*notify)();
 }
 
 }  // namespace routing_replay::client

@@ -13,16 +13,17 @@ class ForkPart {
   ForkPart(const ForkPart&) = delete;
   ForkPart& operator=(const ForkPart&) = delete;
 
-  // Calls Rest on all these objects, the newest first.
-  static void RestAll();
-  static void GoOnAll();
-  static void BeginAnewAll();
+  // Each notifies all these objects, the newest first.
+  static void RestAll() { ForAll(&ForkPart::Rest); }
+  static void GoOnAll() { ForAll(&ForkPart::GoOn); }
+  static void BeginAnewAll() { ForAll(&ForkPart::BeginAnew); }
 
  protected:
   ForkPart();
   ~ForkPart();
 
  private:
+  static void ForAll(void (ForkPart::*notify)());
   // Called before the fork: ends the object's threads and releases everything that it holds of gRPC. Objects that it
   // uses are older, so their Rest is called later.
   virtual void Rest() {}

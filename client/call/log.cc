@@ -40,10 +40,7 @@ void Log(std::string line) {
 
 absl::StatusOr<std::vector<std::string>> TakeLogLines() {
   Lines& all = AllLines();
-  const OnCancel wake([&all] {
-    MutexLock lock(all.mutex);
-    all.changed.NotifyAll();
-  });
+  const OnCancel wake(all.mutex, all.changed);
   const Clock::Time until = DeadlineOfCall(std::chrono::hours(24));
   MutexLock lock(all.mutex);
   all.wanted = true;

@@ -2,7 +2,7 @@
 #ifndef CLIENT_RETRY_H_
 #define CLIENT_RETRY_H_
 
-#include <functional>
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -15,30 +15,25 @@ namespace routing_replay::client {
 // Decides whether and when to retry after a failed attempt. Not thread-safe.
 class RetrySchedule {
  public:
+  static constexpr Backoff::Options kBackoff{.initial = std::chrono::milliseconds(50),
+                                             .maximum = std::chrono::seconds(2)};
+
   // Attempts may begin until `deadline`.
-  explicit RetrySchedule(Clock::Time deadline);
-  RetrySchedule(Clock::Time deadline, Backoff backoff) : deadline_(deadline), backoff_(std::move(backoff)) {}
+  explicit RetrySchedule(Clock::Time deadline, Backoff backoff = Backoff(kBackoff))
+      : deadline_(deadline), backoff_(std::move(backoff)) {}
 
   // Returns how long to wait before the next attempt, or nothing if there must be none: `status` is not UNAVAILABLE, or
   // no time is left.
-  std::optional<Clock::Duration> WaitAfter(const absl::Status& status, Clock::Time now);
+  std::optional<Clock::Duration> WaitAfter(const absl::Status& status, Clock::Time now) {
+    if (!absl::IsUnavailable(status)) return std::nullopt;
+    const Clock::Duration wait = backoff_.Next();
+    return now + wait < deadline_ ? std::optional(wait) : std::nullopt;
+  }
 
  private:
   Clock::Time deadline_;
   Backoff backoff_;
 };
-
-// The clock of the retry rule; tests replace it.
-struct RetryTime {
-  std::function<Clock::Time()> now;
-  std::function<void(Clock::Duration)> sleep;
-
-  static RetryTime Real();
-};
-
-// Calls `attempt`, at least once, until it succeeds or `schedule` allows no further attempt. For idempotent calls only.
-absl::Status RetryUnavailable(RetrySchedule schedule, const RetryTime& time,
-                              const std::function<absl::Status()>& attempt);
 
 }  // namespace routing_replay::client
 

@@ -9,44 +9,36 @@ namespace {
 
 using std::chrono::milliseconds;
 
-class RetryTest : public ::testing::Test {
- protected:
-  absl::Status Run(milliseconds timeout, const std::function<absl::Status()>& attempt) {
-    const Backoff backoff({.initial = milliseconds(100), .maximum = milliseconds(400), .factor = 2, .jitter = 0});
-    const RetryTime time{[this] { return clock_.Now(); },
-                         [this](Clock::Duration wait) {
-                           waits_.push_back(std::chrono::duration_cast<milliseconds>(wait).count());
-                           clock_.Advance(wait);
-                         }};
-    return RetryUnavailable(RetrySchedule(clock_.Now() + timeout, backoff), time, attempt);
+const absl::Status kDown = absl::UnavailableError("down");
+
+// The waits after attempts that end one after the other with `ends`; the last attempt is not repeated.
+std::vector<int64_t> Waits(milliseconds timeout, const std::vector<absl::Status>& ends) {
+  ManualClock clock;
+  RetrySchedule schedule(
+      clock.Now() + timeout,
+      Backoff({.initial = milliseconds(100), .maximum = milliseconds(400), .factor = 2, .jitter = 0}));
+  std::vector<int64_t> waits;
+  for (const absl::Status& end : ends) {
+    const auto wait = schedule.WaitAfter(end, clock.Now());
+    if (!wait) break;
+    waits.push_back(std::chrono::duration_cast<milliseconds>(*wait).count());
+    clock.Advance(*wait);
   }
-
-  ManualClock clock_;
-  std::vector<int64_t> waits_;
-};
-
-TEST_F(RetryTest, TriesAgainUntilItWorks) {
-  int calls = 0;
-  EXPECT_TRUE(
-      Run(milliseconds(10000), [&] { return ++calls < 5 ? absl::UnavailableError("down") : absl::OkStatus(); }).ok());
-  EXPECT_EQ(calls, 5);
-  EXPECT_EQ(waits_, (std::vector<int64_t>{100, 200, 400, 400}));
+  return waits;
 }
 
-TEST_F(RetryTest, OtherErrorsAreFinal) {
-  int calls = 0;
-  EXPECT_EQ(Run(milliseconds(10000), [&] { return ++calls, absl::ResourceExhaustedError("full"); }).code(),
-            absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(calls, 1);
+TEST(RetryTest, TriesAgainUntilItWorks) {
+  EXPECT_EQ(Waits(milliseconds(10000), {kDown, kDown, kDown, kDown, absl::OkStatus(), kDown}),
+            (std::vector<int64_t>{100, 200, 400, 400}));
 }
 
-TEST_F(RetryTest, NeverWaitsPastTheDeadline) {
-  EXPECT_EQ(Run(milliseconds(500), [] { return absl::UnavailableError("down"); }).code(),
-            absl::StatusCode::kUnavailable);
-  EXPECT_EQ(waits_, (std::vector<int64_t>{100, 200}));
-  waits_.clear();
-  EXPECT_EQ(Run(milliseconds(0), [] { return absl::UnavailableError("down"); }).code(), absl::StatusCode::kUnavailable);
-  EXPECT_TRUE(waits_.empty());
+TEST(RetryTest, OtherErrorsAreFinal) {
+  EXPECT_TRUE(Waits(milliseconds(10000), {absl::ResourceExhaustedError("full")}).empty());
+}
+
+TEST(RetryTest, NeverWaitsPastTheDeadline) {
+  EXPECT_EQ(Waits(milliseconds(500), {kDown, kDown, kDown, kDown}), (std::vector<int64_t>{100, 200}));
+  EXPECT_TRUE(Waits(milliseconds(0), {kDown}).empty());
 }
 
 }  // namespace

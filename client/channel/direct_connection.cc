@@ -97,6 +97,16 @@ bool IsOfThisMachine(const std::string& host) {
   return is;
 }
 
+absl::StatusOr<DirectTls::Ends> DirectTls::Look() {
+  RR_ASSIGN_OR_RETURN(auto keys, security_->KeysFor(judged_));
+  MutexLock lock(mutex_);
+  if (context_ == nullptr || keys != keys_) {
+    RR_ASSIGN_OR_RETURN(context_, ClientTlsContext(keys.certificate, keys.key, keys.root_certificates));
+    keys_ = std::move(keys);
+  }
+  return Ends{context_, keys_.server_name.empty() ? host_ : keys_.server_name};
+}
+
 absl::StatusOr<std::unique_ptr<DirectConnection>> DirectConnection::Dial(const DirectAddress& address, DirectTls* tls,
                                                                          Clock::Time deadline) {
   DirectTls::Ends ends;

@@ -10,10 +10,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "client/channel/direct_tls.h"
+#include "client/channel/client_security.h"
+#include "client/channel/endpoint.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/message/byte_stream.h"
 #include "proto/wire/message/frame.h"
+#include "proto/wire/mutex.h"
+#include "proto/wire/tls/tls_context.h"
 
 namespace routing_replay::client {
 
@@ -28,6 +31,29 @@ struct DirectAddress {
 // Returns true if `host` is an address of this machine, as this process sees it. A container has its own addresses,
 // just as it has its own Unix sockets.
 bool IsOfThisMachine(const std::string& host);
+
+// TLS for the direct path to one server, with the same settings as the gRPC channel. Thread-safe.
+class DirectTls {
+ public:
+  // `target`: the target of the channel, which must be encrypted.
+  DirectTls(std::shared_ptr<const ClientSecurity> security, const ServerTarget& target)
+      : security_(std::move(security)), judged_(target.judged()), host_(HostOf(target.target)) {}
+
+  // The TLS context and the expected name for a new connection.
+  struct Ends {
+    TlsContext own;
+    std::string server_name;
+  };
+  // Reads the files now. Fails with the errors of ClientSecurity::KeysFor and of ClientTlsContext.
+  absl::StatusOr<Ends> Look();
+
+ private:
+  const std::shared_ptr<const ClientSecurity> security_;
+  const std::string judged_, host_;
+  Mutex mutex_;
+  ChannelKeys keys_ ABSL_GUARDED_BY(mutex_);
+  TlsContext context_ ABSL_GUARDED_BY(mutex_);  // Made from keys_; null: not made yet.
+};
 
 // Not thread-safe, except Break. Every error is UNAVAILABLE, and means that the connection is broken for good.
 class DirectConnection {

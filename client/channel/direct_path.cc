@@ -1,7 +1,5 @@
 #include "client/channel/direct_path.h"
 
-#include <grpcpp/client_context.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
@@ -11,9 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "client/call/cancellation.h"
 #include "client/call/log.h"
-#include "client/channel/channel.h"
-#include "client/channel/client_security.h"
 #include "proto/wire/message/grpc_bytes.h"
 #include "proto/wire/status_macros.h"
 #include "routing_replay/v1/routing_replay.grpc.pb.h"
@@ -40,11 +37,11 @@ GrpcPeer PeerOf(absl::string_view peer) {
   return absl::SimpleAtoi(peer.substr(colon + 1), &parsed.port) ? parsed : GrpcPeer();
 }
 
-absl::StatusOr<v1::OpenDirectResponse> CallOpenDirect(const DirectPath::Server& server, Clock::Time deadline,
+absl::StatusOr<v1::OpenDirectResponse> CallOpenDirect(const ServerConnection& server, Clock::Time deadline,
                                                       GrpcPeer& peer) {
   grpc::ClientContext context;
   context.set_deadline(GrpcDeadline(deadline));
-  if (!server.authorization.empty()) context.AddMetadata(kAuthorizationKey, server.authorization);
+  server.Authorize(context);
   v1::OpenDirectResponse response;
   const absl::Status status = FromGrpcStatus(
       v1::RoutingReplay::NewStub(server.channel)->OpenDirect(&context, v1::OpenDirectRequest(), &response));
@@ -103,13 +100,14 @@ DirectPath::Transport DirectPath::Wanted() {
 
 DirectPath::DirectPath() : transport_(Wanted()) {}
 
-DirectPath::Connection DirectPath::Begin(const Server& server, const std::string& method, Clock::Time deadline) {
+DirectPath::Connection DirectPath::Begin(const ServerConnection& server, const std::string& method,
+                                         Clock::Time deadline) {
   if (transport_ == Transport::kGrpc) return nullptr;
   const Clock::Time now = Clock::Real().Now(), soon = SoonBefore(deadline, now);
   const bool in_a_hurry = soon - now < kPatience;  // In this case, a missing answer says nothing about the server.
   // The call is sent with its first message, so that it wakes the server once.
   const auto begin = [&](const Offer& offer) {
-    auto connection = ConnectTo(offer, soon);
+    auto connection = ConnectTo(server, offer, soon);
     if (connection.ok()) {
       (*connection)->Put(FrameType::kCall, CallOf(offer.ticket, method, deadline).SerializeAsString(), {});
     }
@@ -136,17 +134,17 @@ DirectPath::Connection DirectPath::Begin(const Server& server, const std::string
     return nullptr;
   }
   MutexLock lock(mutex_);
-  if (offer_ && (offer_->target != server.target || offer_->tls != server.tls)) idle_.clear();
+  if (offer_ && !offer_->IsOf(server)) idle_.clear();
   offer_ = *offer;
   told_.clear();
   return *std::move(connection);
 }
 
-absl::StatusOr<std::string> DirectPath::Look(const Server& server) {
+absl::StatusOr<std::string> DirectPath::Look(const ServerConnection& server) {
   if (transport_ == Transport::kGrpc) return absl::NotFoundError(absl::StrCat(kTransportVariable, " is grpc"));
   const Clock::Time soon = DeadlineAfter(Clock::Real().Now(), kPatience);
   RR_ASSIGN_OR_RETURN(const auto offer, Ask(server, soon));
-  RR_ASSIGN_OR_RETURN(const auto connection, ConnectTo(offer, soon));
+  RR_ASSIGN_OR_RETURN(const auto connection, ConnectTo(server, offer, soon));
   const DirectAddress& address = connection->address();
   const absl::string_view transport = connection->transport();
   if (transport == "shm") return "shared memory of this machine";
@@ -154,20 +152,20 @@ absl::StatusOr<std::string> DirectPath::Look(const Server& server) {
   return absl::StrCat(server.tls == nullptr ? "TCP" : "TLS", " to ", address.host, " port ", address.port);
 }
 
-std::optional<DirectPath::Offer> DirectPath::Known(const Server& server) {
+std::optional<DirectPath::Offer> DirectPath::Known(const ServerConnection& server) {
   MutexLock lock(mutex_);
-  const bool same = offer_ && offer_->target == server.target && offer_->authorization == server.authorization &&
-                    offer_->tls == server.tls && Clock::Real().Now() < offer_->renew;
+  const bool same = offer_ && offer_->IsOf(server) && offer_->authorization == server.authorization &&
+                    Clock::Real().Now() < offer_->renew;
   return same ? offer_ : std::nullopt;
 }
 
-bool DirectPath::IsAvoided(const Server& server) {
+bool DirectPath::IsAvoided(const ServerConnection& server) {
   MutexLock lock(mutex_);
   return avoided_ == server.target && Clock::Real().Now() < avoid_until_;
 }
 
 // Stops using the direct path to this server for kAvoid. Logs `why`, unless it is OK.
-void DirectPath::Avoid(const Server& server, const absl::Status& why) {
+void DirectPath::Avoid(const ServerConnection& server, const absl::Status& why) {
   MutexLock lock(mutex_);
   avoided_ = server.target;
   avoid_until_ = Clock::Real().Now() + kAvoid;
@@ -178,7 +176,7 @@ void DirectPath::Avoid(const Server& server, const absl::Status& why) {
       why.message()));
 }
 
-absl::StatusOr<DirectPath::Offer> DirectPath::Ask(const Server& server, Clock::Time deadline) const {
+absl::StatusOr<DirectPath::Offer> DirectPath::Ask(const ServerConnection& server, Clock::Time deadline) const {
   GrpcPeer peer;
   const Clock::Time now = Clock::Real().Now();
   RR_ASSIGN_OR_RETURN(const auto response, CallOpenDirect(server, deadline, peer));
@@ -212,21 +210,22 @@ absl::StatusOr<DirectPath::Offer> DirectPath::Ask(const Server& server, Clock::T
   return offer;
 }
 
-DirectPath::Connection DirectPath::TakeIdle(const Offer& offer) {
+DirectPath::Connection DirectPath::TakeIdle(const ServerConnection& server) {
   MutexLock lock(mutex_);
-  if (idle_.empty() || !offer_ || offer_->target != offer.target || offer_->tls != offer.tls) return nullptr;
+  if (idle_.empty() || !offer_ || !offer_->IsOf(server)) return nullptr;
   Connection idle = std::move(idle_.back());
   idle_.pop_back();
   return idle;
 }
 
-absl::StatusOr<DirectPath::Connection> DirectPath::ConnectTo(const Offer& offer, Clock::Time deadline) {
-  while (Connection idle = TakeIdle(offer)) {
+absl::StatusOr<DirectPath::Connection> DirectPath::ConnectTo(const ServerConnection& server, const Offer& offer,
+                                                             Clock::Time deadline) {
+  while (Connection idle = TakeIdle(server)) {
     if (idle->IsFresh()) return idle;
   }
   absl::Status last;
   for (const DirectAddress& address : offer.addresses) {
-    auto connection = DirectConnection::Dial(address, offer.tls.get(), deadline);
+    auto connection = DirectConnection::Dial(address, server.tls.get(), deadline);
     last = connection.ok() ? Greet(**connection, offer.ticket, deadline) : connection.status();
     const bool without = last.ok() && transport_ == Transport::kShm && !(*connection)->in_memory();
     if (without) last = absl::UnavailableError("the server has no shared memory left");
@@ -235,10 +234,9 @@ absl::StatusOr<DirectPath::Connection> DirectPath::ConnectTo(const Offer& offer,
   return last;
 }
 
-void DirectPath::GiveBack(const Server& server, Connection connection) {
+void DirectPath::GiveBack(const ServerConnection& server, Connection connection) {
   MutexLock lock(mutex_);
-  const bool same = offer_ && offer_->target == server.target && offer_->tls == server.tls;
-  if (same && idle_.size() < kMostIdle) idle_.push_back(std::move(connection));
+  if (offer_ && offer_->IsOf(server) && idle_.size() < kMostIdle) idle_.push_back(std::move(connection));
 }
 
 void DirectPath::OnBroken() {

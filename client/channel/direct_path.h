@@ -3,6 +3,7 @@
 #define CLIENT_CHANNEL_DIRECT_PATH_H_
 
 #include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
 
 #include <memory>
 #include <optional>
@@ -11,8 +12,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/channel/client_security.h"
 #include "client/channel/direct_connection.h"
-#include "client/channel/endpoint.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
 
@@ -23,32 +25,38 @@ namespace routing_replay::client {
 // "grpc": never the direct path.
 inline constexpr char kTransportVariable[] = "ROUTING_REPLAY_TRANSPORT";
 
+// A channel to a server, and what is needed for calls to this server.
+struct ServerConnection {
+  std::shared_ptr<grpc::Channel> channel;
+  std::string authorization;       // The token in the form of the metadata; empty: none.
+  std::string target;              // The target of the channel.
+  std::shared_ptr<DirectTls> tls;  // Null if the channel is not encrypted; then the direct path is not either.
+  absl::string_view not_direct;    // Why its server must not be asked for a direct path; empty: it may.
+
+  // Adds the metadata; call this before the RPC begins.
+  void Authorize(grpc::ClientContext& context) const {
+    if (!authorization.empty()) context.AddMetadata(kAuthorizationKey, authorization);
+  }
+};
+
 // The direct path to one server at a time. Thread-safe.
 class DirectPath {
  public:
-  // What the client knows about a server that may have a direct path.
-  struct Server {
-    std::shared_ptr<grpc::Channel> channel;
-    std::string authorization;
-    std::string target;              // The target of the gRPC channel.
-    std::shared_ptr<DirectTls> tls;  // Null if the channel is not encrypted; then the direct path is not either.
-  };
-
   DirectPath();
 
   // Begins a call of `method` with this deadline over the direct path, and returns its connection. Null: make the call
   // over gRPC. If the direct path did not answer, later calls also get null for a minute. Takes at most kPatience, and
   // at most half of the time that is left for the call.
-  std::unique_ptr<DirectConnection> Begin(const Server& server, const std::string& method, Clock::Time deadline);
+  std::unique_ptr<DirectConnection> Begin(const ServerConnection& server, const std::string& method,
+                                          Clock::Time deadline);
   // The call on this connection, from Begin with this server, ended with OK: the connection may be reused.
-  void GiveBack(const Server& server, std::unique_ptr<DirectConnection> connection);
-  // A call on the direct path broke off: what is known about the server may be stale.
+  void GiveBack(const ServerConnection& server, std::unique_ptr<DirectConnection> connection);
+  // Closes all connections and forgets what is known about the server, which may be stale: a call on the direct path
+  // broke off, or the process is about to fork.
   void OnBroken();
-  // Before a fork: closes all connections.
-  void Rest() { OnBroken(); }
   // Connects, regardless of earlier failures, and describes the transport in words. NOT_FOUND with the reason if there
   // is no direct path; UNAVAILABLE if there is one but it cannot be reached.
-  absl::StatusOr<std::string> Look(const Server& server);
+  absl::StatusOr<std::string> Look(const ServerConnection& server);
 
   static constexpr std::chrono::seconds kPatience{1};
 
@@ -60,18 +68,20 @@ class DirectPath {
     std::vector<DirectAddress> addresses;  // In the order in which they are tried.
     std::string ticket;
     Clock::Time renew;
+
+    bool IsOf(const ServerConnection& server) const { return target == server.target && tls == server.tls; }
   };
   using Connection = std::unique_ptr<DirectConnection>;
 
   static Transport Wanted();
-  std::optional<Offer> Known(const Server& server);
-  bool IsAvoided(const Server& server);
-  void Avoid(const Server& server, const absl::Status& why);
+  std::optional<Offer> Known(const ServerConnection& server);
+  bool IsAvoided(const ServerConnection& server);
+  void Avoid(const ServerConnection& server, const absl::Status& why);
   // Asks the server over gRPC for its direct path. NOT_FOUND with the reason if it has none; or the error of the call.
-  absl::StatusOr<Offer> Ask(const Server& server, Clock::Time deadline) const;
+  absl::StatusOr<Offer> Ask(const ServerConnection& server, Clock::Time deadline) const;
   // Returns an idle connection, or a new one after a successful greeting. UNAVAILABLE if there is none.
-  absl::StatusOr<Connection> ConnectTo(const Offer& offer, Clock::Time deadline);
-  Connection TakeIdle(const Offer& offer);
+  absl::StatusOr<Connection> ConnectTo(const ServerConnection& server, const Offer& offer, Clock::Time deadline);
+  Connection TakeIdle(const ServerConnection& server);
 
   const Transport transport_;
   Mutex mutex_;

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <random>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -163,15 +162,12 @@ absl::StatusOr<std::vector<ServerTarget>> ServerTargets(absl::string_view endpoi
 
 absl::StatusOr<std::vector<ServerTarget>> ResolveEndpoint(absl::string_view endpoint,
                                                           std::chrono::milliseconds timeout) {
-  RR_ASSIGN_OR_RETURN(const std::string given, EndpointOrEnvironment(endpoint));
-  absl::string_view path = given;
-  if (!absl::ConsumePrefix(&path, "file:")) return ServerTargets(given);
-  if (path.empty()) return InvalidEndpoint(given, "has no path");
+  absl::string_view path = endpoint;
+  if (!absl::ConsumePrefix(&path, "file:")) return ServerTargets(endpoint);
+  if (path.empty()) return InvalidEndpoint(endpoint, "has no path");
   RR_ASSIGN_OR_RETURN(const std::string written, WaitForFile(std::string(path), timeout));
   return ServerTargets(written);
 }
-
-uint64_t ServerChoice::AnyBegin() { return std::random_device()(); }
 
 absl::StatusOr<ServerTarget> ServerChoice::Wait(std::chrono::milliseconds timeout) {
   {

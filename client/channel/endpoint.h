@@ -48,7 +48,7 @@ struct ServerTarget {
 // INVALID_ARGUMENT (kField) naming the member that is wrong.
 absl::StatusOr<std::vector<ServerTarget>> ServerTargets(absl::string_view endpoint);
 
-// The targets of `endpoint` (or of the environment's). An endpoint "file:PATH" stands for the first line of that file,
+// The targets of `endpoint`. An endpoint "file:PATH" stands for the first line of that file,
 // as routing-replay-server --endpoint-file writes it: waits at most `timeout` for the file, then DEADLINE_EXCEEDED.
 absl::StatusOr<std::vector<ServerTarget>> ResolveEndpoint(absl::string_view endpoint,
                                                           std::chrono::milliseconds timeout);
@@ -56,9 +56,6 @@ absl::StatusOr<std::vector<ServerTarget>> ResolveEndpoint(absl::string_view endp
 // Thread-safe.
 class ServerChoice {
  public:
-  // A random number, for `begin`.
-  static uint64_t AnyBegin();
-
   // `endpoint` as for ResolveEndpoint. The first server is number `begin` modulo the number of servers.
   ServerChoice(std::string endpoint, uint64_t begin) : endpoint_(std::move(endpoint)), begin_(begin) {}
 

@@ -1,17 +1,23 @@
-// The connection to the servers of an endpoint: a gRPC channel to the current one, and its direct path.
+// The connection to the servers of an endpoint: a gRPC channel to the current one with its streaming calls, and the
+// direct path.
 #ifndef CLIENT_CHANNEL_LINK_H_
 #define CLIENT_CHANNEL_LINK_H_
 
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/generic/generic_stub.h>
 
 #include <chrono>
 #include <memory>
+#include <optional>
+#include <random>
 #include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "client/call/fork_part.h"
 #include "client/channel/client_security.h"
 #include "client/channel/direct_path.h"
@@ -21,27 +27,15 @@
 
 namespace routing_replay::client {
 
-// A channel, and the metadata for calls on it.
-struct ServerConnection {
-  std::shared_ptr<grpc::Channel> channel;
-  std::string authorization;
-  // The target of the channel, if its server may be asked for a direct path; else empty.
-  std::string direct_target = {};
-  const char* why_not = "";                    // Why there is no direct path.
-  std::shared_ptr<DirectTls> direct_tls = {};  // Set if the channel is encrypted.
-
-  DirectPath::Server ForDirect() const { return {channel, authorization, direct_target, direct_tls}; }
-  // Adds the metadata; call this before the RPC begins.
-  void Authorize(grpc::ClientContext& context) const {
-    if (!authorization.empty()) context.AddMetadata(kAuthorizationKey, authorization);
-  }
-};
+// A channel to `target` (from ServerTargets) over a connection of its own. Does not wait for the server. HTTP proxies
+// of the environment are ignored unless `use_http_proxy`.
+std::shared_ptr<grpc::Channel> MakeChannel(const ServerTarget& target, const ChannelKeys& keys, bool use_http_proxy);
 
 // Thread-safe. There is no channel during a fork; afterwards parent and child each make their own.
 class Link final : private ForkPart {
  public:
-  // Checks the endpoint and the settings; fails with the errors of ResolveEndpoint and ClientSecurity. Does not wait:
-  // the file of a "file:PATH" may be written later. `timeout` is used by Connect.
+  // Checks the endpoint, which must not be empty, and the settings; fails with the errors of ResolveEndpoint and
+  // ClientSecurity. Does not wait: the file of a "file:PATH" may be written later. `timeout` is used by Connect.
   static absl::StatusOr<std::shared_ptr<Link>> Open(absl::string_view endpoint, bool use_http_proxy,
                                                     const SecuritySettings& security,
                                                     std::chrono::milliseconds timeout);
@@ -73,7 +67,7 @@ class Link final : private ForkPart {
       : use_http_proxy_(use_http_proxy),
         timeout_(timeout),
         security_(std::move(security)),
-        choice_(std::move(endpoint), ServerChoice::AnyBegin()) {}
+        choice_(std::move(endpoint), std::random_device()()) {}
   void Rest() override;
   // Makes a channel to the current server, if the server or the certificates have changed.
   void Follow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -90,6 +84,42 @@ class Link final : private ForkPart {
   std::shared_ptr<DirectTls> direct_tls_ ABSL_GUARDED_BY(mutex_);  // Null: no encryption.
   // The channel to target_ with keys_, or the error; null: not made yet.
   absl::StatusOr<std::shared_ptr<grpc::Channel>> channel_ ABSL_GUARDED_BY(mutex_) = nullptr;
+};
+
+// One streaming call over gRPC: raw messages both ways, on a completion queue. Not thread-safe: for the one thread that
+// polls the queue. Between construction and the event with `end`, the queue returns events with this class's tags; pass
+// each to OnEvent. The object may be destroyed only after that event.
+class RawStream {
+ public:
+  struct Event {
+    std::optional<grpc::ByteBuffer> message;
+    std::optional<absl::Status> end;  // The call's status.
+  };
+
+  // `method`: "/package.Service/Method".
+  RawStream(const ServerConnection& connection, const char* method, grpc::CompletionQueue& queue,
+            std::optional<Clock::Time> deadline = std::nullopt);
+
+  Event OnEvent(void* tag, bool ok);
+  bool CanWrite() const { return receiving_ && !writing_ && !broken_; }
+  // Sends a message: `header`, then `payload`, whose bytes `owner` keeps alive. `last`: no other message follows.
+  // Requires CanWrite().
+  void Write(std::string header, absl::Span<const absl::Span<const uint8_t>> payload = {},
+             const std::shared_ptr<const void>& owner = nullptr, bool last = false);
+  // Ends the call soon, whatever it is doing. May be called from any thread.
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  enum Tag : intptr_t { kStarted = 1, kWritten, kReceived, kEnded };
+
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
+  grpc::ByteBuffer incoming_;
+  grpc::Status status_;
+  bool receiving_ = false;  // From the start until nothing more arrives.
+  bool writing_ = false;
+  bool broken_ = false;  // A write failed.
 };
 
 }  // namespace routing_replay::client

@@ -1,8 +1,7 @@
 #include "client/reader/reader.h"
 
-#include <grpcpp/client_context.h>
 #include <grpcpp/completion_queue.h>
-#include <grpcpp/generic/generic_stub.h>
+
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -16,7 +15,6 @@
 #include "client/call/cancellation.h"
 #include "client/call/log.h"
 #include "client/call/retry.h"
-#include "client/channel/channel.h"
 #include "client/channel/link.h"
 #include "client/reader/read_checker.h"
 #include "proto/wire/clock.h"
@@ -32,13 +30,17 @@ namespace {
 constexpr char kMethod[] = "/routing_replay.v1.RoutingReplay/Read";
 
 // Receives on its own thread, so that the next messages arrive while the current one is processed. When kWindow
-// messages wait, nothing more is received. Next may be called by one thread.
+// messages wait, only one more is received. Next may be called by one thread.
 class ReadStream {
  public:
   static constexpr size_t kWindow = 2;
 
   // Starts the call with `request`, the bytes of a ReadRequest.
-  ReadStream(const ServerConnection& connection, std::string request, Clock::Time deadline);
+  ReadStream(const ServerConnection& connection, std::string request, Clock::Time deadline)
+      : request_(std::move(request)),
+        stream_(connection, kMethod, queue_, deadline),
+        on_cancel_([this] { stream_.Cancel(); }),
+        receiver_([this] { Receive(); }) {}
   // Cancels the call if it is still open.
   ~ReadStream();
 
@@ -47,41 +49,19 @@ class ReadStream {
   absl::StatusOr<std::optional<ReceivedBytes>> Next();
 
  private:
-  enum Tag : intptr_t { kStarted = 1, kSent, kReceived, kFinished };
-
   void Receive();
-  void OnEvent(Tag tag, bool ok);
-  // Starts receiving the next message once there is room for it.
-  void ReadNext();
-
-  grpc::GenericStub stub_;
-  grpc::CompletionQueue queue_;
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
-  grpc::ByteBuffer request_;
-  grpc::ByteBuffer incoming_;
-  grpc::Status grpc_status_;
 
   Mutex mutex_;
   CondVar changed_;
   std::deque<grpc::ByteBuffer> received_ ABSL_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
-  std::thread receiver_;
+  std::string request_;
+  grpc::CompletionQueue queue_;
+  RawStream stream_;
   const OnCancel on_cancel_;
+  std::thread receiver_;
 };
-
-ReadStream::ReadStream(const ServerConnection& connection, std::string request, Clock::Time deadline)
-    : stub_(connection.channel), on_cancel_([this] { context_.TryCancel(); }) {
-  connection.Authorize(context_);
-  context_.set_deadline(GrpcDeadline(deadline));
-  ByteBufferBuilder builder;
-  builder.Add(std::move(request));
-  request_ = builder.Build();
-  call_ = stub_.PrepareCall(&context_, kMethod, &queue_);
-  call_->StartCall(QueueTag(kStarted));
-  receiver_ = std::thread([this] { Receive(); });
-}
 
 ReadStream::~ReadStream() {
   {
@@ -89,53 +69,27 @@ ReadStream::~ReadStream() {
     cancelled_ = true;
     changed_.NotifyAll();
   }
-  context_.TryCancel();
+  stream_.Cancel();
   receiver_.join();
 }
 
 void ReadStream::Receive() {
+  bool sent = false;
   void* tag = nullptr;
   bool ok = false;
-  while (queue_.Next(&tag, &ok)) OnEvent(static_cast<Tag>(NumberOf(tag)), ok);
-}
-
-// Handles the end of an operation, and starts the next one. Only one operation is open at a time, so none is left when
-// the call has finished, and the queue can be shut down.
-void ReadStream::OnEvent(Tag tag, bool ok) {
-  if (tag == kFinished) {
-    {
-      MutexLock lock(mutex_);
-      end_ = FromGrpcStatus(grpc_status_);
-      changed_.NotifyAll();
+  while (queue_.Next(&tag, &ok)) {
+    RawStream::Event event = stream_.OnEvent(tag, ok);
+    if (!sent && stream_.CanWrite()) {
+      stream_.Write(std::move(request_), {}, nullptr, /*last=*/true);
+      sent = true;
     }
-    queue_.Shutdown();
-    return;
-  }
-  // A failed operation means that the call has ended, so ask for its status. But if sending the request failed, the
-  // status is available only after the server's messages were read: go on receiving.
-  if (!ok && tag != kSent) {
-    call_->Finish(&grpc_status_, QueueTag(kFinished));
-    return;
-  }
-  if (tag == kStarted) {
-    call_->WriteLast(request_, grpc::WriteOptions(), QueueTag(kSent));
-    return;
-  }
-  if (tag == kReceived) {
+    if (event.end) queue_.Shutdown();
     MutexLock lock(mutex_);
-    received_.push_back(std::move(incoming_));
+    end_ = std::move(event.end);
+    if (event.message) received_.push_back(*std::move(event.message));
     changed_.NotifyAll();
+    while (received_.size() >= kWindow && !cancelled_ && !end_) changed_.Wait(mutex_);
   }
-  ReadNext();
-}
-
-void ReadStream::ReadNext() {
-  {
-    MutexLock lock(mutex_);
-    while (received_.size() >= kWindow && !cancelled_) changed_.Wait(mutex_);
-  }
-  incoming_ = grpc::ByteBuffer();
-  call_->Read(&incoming_, QueueTag(kReceived));
 }
 
 absl::StatusOr<std::optional<ReceivedBytes>> ReadStream::Next() {

@@ -133,7 +133,7 @@ class Planner {
     options.weights = ClipWeights(turn_.weights, rows);
     RR_ASSIGN_OR_RETURN(auto decoded, rows_->Decode(rows, turn_.weights, geometry_, blocks_));
     marks_ = MarkRows(geometry_, decoded);
-    return PlanBlocks(options, std::move(decoded), blocks_);
+    return PlanBlocks(options, std::move(decoded), blocks_.block_rows, blocks_.piece_bytes());
   }
 
   const Turn& turn_;

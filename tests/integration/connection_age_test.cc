@@ -12,7 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/channel/channel.h"
+#include "client/channel/link.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/v1/routing_replay.grpc.pb.h"
 #include "tests/integration/fixture.h"

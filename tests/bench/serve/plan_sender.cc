@@ -3,7 +3,7 @@
 #include <chrono>
 #include <utility>
 
-#include "client/channel/channel.h"
+#include "client/call/cancellation.h"
 #include "client/channel/link.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/message/grpc_bytes.h"
@@ -26,7 +26,7 @@ PlanSender::~PlanSender() {
   void* tag = nullptr;
   bool ok = false;
   while (stream_ && events_.Next(&tag, &ok)) {
-    const auto event = stream_->OnEvent(static_cast<AppendStream::Tag>(reinterpret_cast<intptr_t>(tag)), ok);
+    const auto event = stream_->OnEvent(tag, ok);
     if (event.end) stream_.reset();
   }
   events_.Shutdown();
@@ -53,7 +53,7 @@ absl::Status PlanSender::Connect() {
   if (direct) {
     direct_ = std::make_unique<DirectAppendStream>(std::move(direct), sending_);
   } else {
-    stream_ = std::make_unique<AppendStream>(connection_, events_);
+    stream_ = std::make_unique<RawStream>(connection_, "/routing_replay.v1.RoutingReplay/Append", events_);
   }
   return absl::OkStatus();
 }
@@ -65,7 +65,8 @@ absl::Status PlanSender::Step() {
     case AppendSession::Step::kConnect:
       return Connect();
     case AppendSession::Step::kSend:
-      direct_ ? direct_->Write(std::move(action.message)) : stream_->Write(std::move(action.message));
+      direct_ ? direct_->Write(std::move(action.message))
+              : stream_->Write(std::move(action.message.header), action.message.payload, action.message.owner);
       return absl::OkStatus();
     case AppendSession::Step::kCancel:
       return absl::UnavailableError("the server makes no progress with the appends");
@@ -85,7 +86,7 @@ absl::Status PlanSender::Wait(Clock::Time until) {
   void* tag = nullptr;
   bool ok = false;
   if (events_.AsyncNext(&tag, &ok, GrpcDeadline(until)) != grpc::CompletionQueue::GOT_EVENT) return absl::OkStatus();
-  AppendStream::Event event = stream_->OnEvent(static_cast<AppendStream::Tag>(reinterpret_cast<intptr_t>(tag)), ok);
+  RawStream::Event event = stream_->OnEvent(tag, ok);
   if (event.message) {
     const auto bytes = ReceivedBytes::From(*event.message);
     return bytes.ok() ? OnMessage(bytes->chain()) : bytes.status();

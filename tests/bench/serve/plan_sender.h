@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "client/appender/append_plan.h"
 #include "client/appender/append_session.h"
-#include "client/appender/append_stream.h"
+#include "client/appender/direct_append_stream.h"
 #include "client/channel/link.h"
 
 namespace routing_replay::bench {
@@ -37,8 +37,8 @@ class PlanSender {
   client::ServerConnection connection_;
   grpc::CompletionQueue events_;
   client::AppendSession session_;
-  Mutex sending_;                                 // Guards direct_.
-  std::unique_ptr<client::AppendStream> stream_;  // One of the two is set.
+  Mutex sending_;                              // Guards direct_.
+  std::unique_ptr<client::RawStream> stream_;  // One of the two is set.
   std::unique_ptr<client::DirectAppendStream> direct_;
 };
 
