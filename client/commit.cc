@@ -46,12 +46,13 @@ class Committing {
     if (outcome.ok()) return *std::move(outcome);
     return {.sample = request_.sample,
             .committed_rows = rows(),
-            .num_tokens = state_ ? state_->num_tokens : std::nullopt,
+            .num_tokens = sealed_with(),
             .error = trouble_ ? trouble_->error : outcome.status()};
   }
 
  private:
   int64_t rows() const { return state_ ? state_->committed_rows : 0; }
+  std::optional<int64_t> sealed_with() const { return state_ ? state_->num_tokens : std::nullopt; }
 
   absl::StatusOr<CommitOutcome> TryDo(absl::Span<const std::shared_ptr<Appender>> appenders, Clock::Time deadline) {
     for (const std::shared_ptr<Appender>& appender : appenders) {
@@ -80,20 +81,21 @@ class Committing {
   }
 
   // Returns the outcome, if no further request to the store is needed.
-  CommitOutcome Told() const {
-    CommitOutcome outcome{.sample = request_.sample};
-    if (!state_) {
-      outcome.error = trouble_
-                          ? trouble_->error
-                          : MakeError(absl::StatusCode::kNotFound, absl::StrCat("there is no sample ", request_.sample),
-                                      {.reason = Reason::kNoSample, .sample = request_.sample});
-      return outcome;
-    }
-    outcome.committed_rows = rows();
-    outcome.num_tokens = state_->num_tokens;
-    outcome.status = CommitStatus::kCommitted;
+  absl::StatusOr<CommitOutcome> Told() const {
+    if (state_) return Outcome(rows(), sealed_with());
+    return MakeError(absl::StatusCode::kNotFound, absl::StrCat("there is no sample ", request_.sample),
+                     {.reason = Reason::kNoSample, .sample = request_.sample});
+  }
+
+  // The outcome with these rows in the store. Rows that did not arrive are marked there if the appender marked them, or
+  // if the sample is sealed.
+  CommitOutcome Outcome(int64_t rows, std::optional<int64_t> num_tokens) const {
+    CommitOutcome outcome{.sample = request_.sample,
+                          .status = CommitStatus::kCommitted,
+                          .committed_rows = rows,
+                          .num_tokens = num_tokens};
     if (!trouble_) return outcome;
-    const bool marked = !IsOfAnother(*trouble_) && (trouble_->marked || state_->sealed());
+    const bool marked = !IsOfAnother(*trouble_) && (trouble_->marked || num_tokens);
     outcome.status = marked ? CommitStatus::kMarked : CommitStatus::kMissing;
     outcome.error = trouble_->error;
     return outcome;
@@ -113,16 +115,7 @@ class Committing {
                                          {.reason = Reason::kNotCommitted, .sample = request_.sample}),
                                /*marked=*/true};
     }
-    CommitOutcome outcome{.sample = request_.sample,
-                          .status = CommitStatus::kCommitted,
-                          .committed_rows = said->committed_rows,
-                          .num_tokens = request_.num_tokens};
-    if (!outcome.num_tokens && state_) outcome.num_tokens = state_->num_tokens;
-    if (!trouble_) return outcome;
-    const bool is_marked = outcome.num_tokens || trouble_->marked;
-    outcome.status = is_marked ? CommitStatus::kMarked : CommitStatus::kMissing;
-    outcome.error = trouble_->error;
-    return outcome;
+    return Outcome(said->committed_rows, request_.num_tokens ? request_.num_tokens : sealed_with());
   }
 
   // Makes an append that marks all rows after the first `rows` as unrecorded and seals. `marked`: the number of these
@@ -154,15 +147,8 @@ class Committing {
 }  // namespace
 
 const char* CommitStatusName(CommitStatus status) {
-  switch (status) {
-    case CommitStatus::kCommitted:
-      return "committed";
-    case CommitStatus::kMarked:
-      return "marked";
-    case CommitStatus::kMissing:
-      return "missing";
-  }
-  return "";
+  constexpr const char* kNames[] = {"committed", "marked", "missing"};
+  return kNames[static_cast<size_t>(status)];
 }
 
 absl::StatusOr<CommitOutcome> Commit(Run& run, absl::Span<const std::shared_ptr<Appender>> appenders,
