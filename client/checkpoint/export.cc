@@ -49,16 +49,9 @@ class Exporter {
     RR_ASSIGN_OR_RETURN(auto samples,
                         run_.List(options_.previous.empty() ? options_.groups : std::nullopt, options_.producer));
     RR_RETURN_IF_ERROR(TakeOver(std::move(samples)));
-    absl::Span<const SampleState> left = to_read_;
-    while (!left.empty()) {
-      Tell();
-      const size_t count =
-          PortionOf(left.size(), [&](size_t i) { return left[i].committed_rows * run_.geometry().raw_row_bytes(); });
-      RR_RETURN_IF_ERROR(ReadSome(left.first(count)));
-      left.remove_prefix(count);
-    }
     Tell();
-    RR_RETURN_IF_ERROR(CheckSameRun(run_, options_.producer));
+    const auto read = [this](absl::Span<const SampleState> portion) { return ReadSome(portion); };
+    RR_RETURN_IF_ERROR(ForEachPortion(run_, options_.producer, to_read_, read));
     RR_RETURN_IF_ERROR(files_->Finish());
     if (!left_out_.ok()) return left_out_;
     outcome_.samples = static_cast<int64_t>(files_->contents().samples.size());
@@ -120,6 +113,7 @@ class Exporter {
       RR_RETURN_IF_ERROR(OnSample(states[i], read));
       read.ids = Buffer();
     }
+    Tell();
     return absl::OkStatus();
   }
 

@@ -1,40 +1,41 @@
-// Shared by export, import and verify: splits samples into portions, and checks whether the run still exists.
+// Shared by export, import and verify: the samples of a run in portions, and those of some groups.
 #ifndef CLIENT_CHECKPOINT_RUN_PORTIONS_H_
 #define CLIENT_CHECKPOINT_RUN_PORTIONS_H_
 
-#include <cstddef>
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "client/caller.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/client.h"
 
 namespace routing_replay::client {
 
-// Returns how many of the first samples form a portion: some tens of MB, or a single larger sample. `bytes_of(i)`
-// returns the size of sample i.
-template <typename BytesOf>
-size_t PortionOf(size_t count, const BytesOf& bytes_of) {
+// Calls `process` with all samples in portions: some tens of MB, or a single larger sample. If some of them were
+// missing, OK means that they were released meanwhile. An error, that of Run::List, means that a server lost the run.
+template <typename Process>
+absl::Status ForEachPortion(Run& run, Producer producer, absl::Span<const SampleState> samples,
+                            const Process& process) {
   constexpr int64_t kPortionBytes = int64_t{32} << 20;
-  int64_t bytes = 0;
-  for (size_t i = 0; i < count && i < kMaxNamesPerCall; ++i) {
-    bytes += bytes_of(i);
-    if (i > 0 && bytes > kPortionBytes) return i;
+  while (!samples.empty()) {
+    size_t count = 0;
+    for (int64_t bytes = 0; count < std::min(samples.size(), kMaxNamesPerCall); ++count) {
+      bytes += samples[count].committed_rows * run.geometry().raw_row_bytes();
+      if (count > 0 && bytes > kPortionBytes) break;
+    }
+    RR_RETURN_IF_ERROR(process(samples.first(count)));
+    samples.remove_prefix(count);
   }
-  return count < kMaxNamesPerCall ? count : kMaxNamesPerCall;
+  constexpr std::pair<int64_t, int64_t> kNone{0, 0};
+  return run.List(kNone, producer).status();
 }
 
 inline bool InGroups(const std::optional<std::pair<int64_t, int64_t>>& groups, int64_t group) {
   return !groups || (group >= groups->first && group < groups->second);
-}
-
-// Call this after all samples of a list were processed, if some of them were missing. OK means that these were released
-// meanwhile. An error, that of Run::List, means that a server has lost the run.
-inline absl::Status CheckSameRun(Run& run, Producer producer) {
-  constexpr std::pair<int64_t, int64_t> kNone{0, 0};
-  return run.List(kNone, producer).status();
 }
 
 }  // namespace routing_replay::client

@@ -40,17 +40,14 @@ class Verifier {
   absl::StatusOr<VerifyOutcome> Verify() {
     RR_ASSIGN_OR_RETURN(const auto samples, run_.List(options_.groups, options_.producer));
     progress_.total = static_cast<int64_t>(samples.size());
-    absl::Span<const SampleState> left = samples;
-    while (!left.empty()) {
-      const size_t count =
-          PortionOf(left.size(), [&](size_t i) { return left[i].committed_rows * run_.geometry().raw_row_bytes(); });
-      RR_RETURN_IF_ERROR(VerifySome(left.first(count)));
-      left.remove_prefix(count);
-      progress_.samples += static_cast<int64_t>(count);
+    const auto verify = [this](absl::Span<const SampleState> portion) {
+      RR_RETURN_IF_ERROR(VerifySome(portion));
+      progress_.samples += static_cast<int64_t>(portion.size());
       progress_.bytes = outcome_.bytes;
       if (options_.on_progress) options_.on_progress(progress_);
-    }
-    RR_RETURN_IF_ERROR(CheckSameRun(run_, options_.producer));
+      return absl::OkStatus();
+    };
+    RR_RETURN_IF_ERROR(ForEachPortion(run_, options_.producer, samples, verify));
     return std::move(outcome_);
   }
 
