@@ -93,18 +93,19 @@ struct GivenTurn {
 };
 
 rr_turn_result* NewTurnResult(const TurnResult& turn) {
+  const TurnDecision& decision = turn.decision;
   Result<rr_turn_result> result;
-  *result = {.num_tokens = turn.num_tokens,
+  *result = {.num_tokens = decision.num_tokens,
              .unrecorded_rows = turn.unrecorded_rows,
              .truncated_rows = turn.truncated_rows,
-             .repeated_rows = turn.repeated_rows,
-             .conflicting_rows = turn.conflicting_rows,
-             .late_rows = turn.late_rows,
-             .uncompared_rows = turn.uncompared_rows,
-             .shared_rows = turn.shared_rows,
-             .surplus_rows = turn.surplus_rows,
+             .repeated_rows = decision.repeated_rows(),
+             .conflicting_rows = decision.conflicting_rows,
+             .late_rows = decision.late_rows,
+             .uncompared_rows = decision.uncompared_rows,
+             .shared_rows = decision.shared_rows(),
+             .surplus_rows = decision.surplus_rows,
              .dropped_rows = turn.dropped_rows,
-             .retokenised_at = Optional(turn.retokenised_at),
+             .retokenised_at = Optional(decision.retokenised_at),
              .appended = result.Ranges(turn.appended)};
   return result.Release();
 }

@@ -234,7 +234,7 @@ void Trajectory::Commit(const Turn& turn, const TurnDecision& decision, absl::Sp
   c.retokenised += decision.retokenised_at && !turn.cut;
   c.appended_rows += recorded;
   c.unrecorded_rows += decision.gap.size() + static_cast<int64_t>(marks.size()) - recorded + decision.tail.size();
-  if (!decision.prefix) c.repeated_rows += decision.compare.size();
+  c.repeated_rows += decision.repeated_rows();
   c.surplus_rows += decision.surplus_rows;
   c.conflicting_rows += decision.conflicting_rows;
   c.late_rows += decision.late_rows;

@@ -89,6 +89,9 @@ struct TurnDecision {
   int64_t conflicting_rows = 0;  // Rows that already have another route, which stays.
   int64_t late_rows = 0;         // Rows that are already unrecorded, and stay so.
   int64_t uncompared_rows = 0;   // Rows that another writer has appended, so that they cannot be compared.
+
+  int64_t shared_rows() const { return prefix ? prefix->rows : 0; }      // Shared from the parent.
+  int64_t repeated_rows() const { return prefix ? 0 : compare.size(); }  // The sample has them already.
 };
 
 // Counts since the trajectory was made.

@@ -143,15 +143,7 @@ absl::Status TrajectoryWriter::Truncate(const TurnDecision& decision, int attemp
 
 absl::StatusOr<TurnResult> TrajectoryWriter::Queue(TurnPlan plan) {
   RR_RETURN_IF_ERROR(KeepCall());
-  const TurnDecision& decision = plan.decision;
-  TurnResult result{.num_tokens = decision.num_tokens,
-                    .retokenised_at = decision.retokenised_at,
-                    .repeated_rows = decision.prefix ? 0 : decision.compare.size(),
-                    .conflicting_rows = decision.conflicting_rows,
-                    .late_rows = decision.late_rows,
-                    .uncompared_rows = decision.uncompared_rows,
-                    .shared_rows = decision.prefix ? decision.prefix->rows : 0,
-                    .surplus_rows = decision.surplus_rows};
+  TurnResult result{.decision = std::move(plan.decision)};
   for (AppendPlan& append : plan.appends) {
     const RowRange rows{append.pieces.front().header.rows.begin, append.pieces.back().header.rows.end};
     result.appended.push_back(rows);

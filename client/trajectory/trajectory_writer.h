@@ -22,16 +22,11 @@ namespace routing_replay::client {
 
 // The result of a turn.
 struct TurnResult {
-  int64_t num_tokens = 0;          // Length of the history after the turn.
+  TurnDecision decision;
   std::vector<RowRange> appended;  // Absolute rows that were queued, one range per append.
   int64_t unrecorded_rows = 0;     // Queued rows without a route.
   int64_t dropped_rows = 0;        // Rows that became unrecorded because the queue had no room for them.
-  std::optional<int64_t> retokenised_at;
-  int64_t truncated_rows = 0;  // Rows removed because of this turn.
-  int64_t repeated_rows = 0;   // Rows that existed already; of these, the following:
-  int64_t conflicting_rows = 0, late_rows = 0, uncompared_rows = 0;
-  int64_t shared_rows = 0;  // Rows shared with the parent.
-  int64_t surplus_rows = 0;
+  int64_t truncated_rows = 0;      // Rows removed because of this turn.
 };
 
 // Thread-safe; turns are processed one after the other. Waits end with the call of their thread

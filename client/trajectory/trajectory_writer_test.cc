@@ -43,12 +43,12 @@ class TrajectoryWriterTest : public testing::ClientTest {
 TEST_F(TrajectoryWriterTest, TurnsBecomeOneSample) {
   const auto writer = New("s");
   ASSERT_OK_AND_ASSIGN(const TurnResult first, Add(*writer, {0, 9}, 10));
-  EXPECT_EQ(first.num_tokens, 10);
+  EXPECT_EQ(first.decision.num_tokens, 10);
   EXPECT_EQ(first.appended, (std::vector<RowRange>{{0, 9}}));
   EXPECT_EQ(writer->NextRow(absl::MakeConstSpan(tokens_).first(50)), 9);
   ASSERT_OK_AND_ASSIGN(const TurnResult second, Add(*writer, {5, 49}, 50, true));
   EXPECT_EQ(second.appended, (std::vector<RowRange>{{9, 49}}));
-  EXPECT_EQ(second.repeated_rows, 4);
+  EXPECT_EQ(second.decision.repeated_rows(), 4);
   ASSERT_OK(appender_->Flush(kLong));
   ExpectStored("s", {ids_.begin(), ids_.begin() + 49});
   EXPECT_EQ(service_.Sample("s").num_tokens, 50);
@@ -65,7 +65,7 @@ TEST_F(TrajectoryWriterTest, RowsOfTokensThatChangedAreTakenBack) {
   tokens_[40] ^= 1;
   ids_[40] ^= 1;
   ASSERT_OK_AND_ASSIGN(const TurnResult turn, Add(*writer, {40, 119}, 120));
-  EXPECT_EQ(turn.retokenised_at, 40);
+  EXPECT_EQ(turn.decision.retokenised_at, 40);
   EXPECT_EQ(turn.truncated_rows, 59);
   ASSERT_OK(appender_->Flush(kLong));
   ExpectStored("s", {ids_.begin(), ids_.begin() + 119});
@@ -109,7 +109,7 @@ TEST_F(TrajectoryWriterTest, ASampleOfAnEarlierWriterIsGoneOnWith) {
   const auto writer = New("s", Trajectory::Existing::kResume);
   ASSERT_OK_AND_ASSIGN(const TurnResult turn, Add(*writer, {0, 49}, 50));
   EXPECT_EQ(turn.appended, (std::vector<RowRange>{{9, 49}}));
-  EXPECT_EQ(turn.uncompared_rows, 9);
+  EXPECT_EQ(turn.decision.uncompared_rows, 9);
 }
 
 TEST_F(TrajectoryWriterTest, AForkSharesWhatIsAcknowledged) {
@@ -121,7 +121,7 @@ TEST_F(TrajectoryWriterTest, AForkSharesWhatIsAcknowledged) {
   tokens_[60] ^= 1;
   EXPECT_EQ(fork->NextRow(absl::MakeConstSpan(tokens_).first(120)), 60);
   ASSERT_OK_AND_ASSIGN(const TurnResult turn, Add(*fork, {60, 119}, 120));
-  EXPECT_EQ(turn.shared_rows, 60);
+  EXPECT_EQ(turn.decision.shared_rows(), 60);
   EXPECT_EQ(turn.appended, (std::vector<RowRange>{{60, 119}}));
 }
 
