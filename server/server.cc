@@ -300,8 +300,8 @@ absl::Status GrpcServer::Listen() {
     server::Listen(context_, service_, *loops_[0], method, &workers_);
   }
   for (const auto& loop : absl::MakeConstSpan(loops_).subspan(1)) {
-    ServeAppend({context_, *loop}, std::make_unique<GrpcStream>(service_, *loop, "Append"));
-    ServeRead({context_, *loop}, std::make_unique<GrpcStream>(service_, *loop, "Read"));
+    ServeAppend(context_, *loop, std::make_unique<GrpcStream>(service_, *loop, "Append"));
+    ServeRead(context_, *loop, std::make_unique<GrpcStream>(service_, *loop, "Read"));
     server::Listen(context_, service_, *loop, PutMethod(), context_.writers);
   }
   for (const auto& loop : loops_) loop->Start();

@@ -1,5 +1,3 @@
-#include "server/direct/direct_connection.h"
-
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -8,10 +6,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/message/frame.h"
 #include "proto/wire/ring/ring_stream.h"
 #include "proto/wire/status_macros.h"
 #include "routing_replay/v1/routing_replay.pb.h"
 #include "routing_replay/wire/error_detail.h"
+#include "server/direct/direct_loop.h"
 
 namespace routing_replay::server {
 namespace {
@@ -22,13 +22,100 @@ constexpr uint32_t kFreeHeaderBytes = 64 << 10;
 // Bytes to read from one socket before other sockets are served.
 constexpr size_t kBytesPerTurn = 4 << 20;
 constexpr std::chrono::seconds kLinger(2);
+// A connection must begin its first call within kFirstCall (or stall_timeout, if that is shorter), and each later call
+// within kNextCall. Otherwise it is closed.
+constexpr std::chrono::seconds kFirstCall{20}, kNextCall{60};
 
 absl::Status TooMuch(Reason reason, const char* field, absl::string_view what) {
   return MakeError(absl::StatusCode::kResourceExhausted, absl::StrCat(field, ": ", what),
                    {.reason = reason, .field = field});
 }
 
-}  // namespace
+// One connection. It carries one call at a time and implements that call's stream. All members are used only on the
+// thread of its loop.
+class DirectConnection final : public LoopSocket, public std::enable_shared_from_this<DirectConnection> {
+ public:
+  DirectConnection(ServiceContext& context, DirectLoop& loop, std::unique_ptr<ByteStream> stream, std::string peer,
+                   std::function<void()> closed);
+  ~DirectConnection() override;
+  // Called once.
+  void Open();
+
+  void OnReady(uint32_t events) override;
+  void OnSecond(std::chrono::steady_clock::time_point now) override;
+  // Closes at once. Open operations end with an error.
+  void Close() override;
+
+ private:
+  friend class DirectStream;
+  enum class State {
+    kIdle,       // Between calls.
+    kInCall,     // A call is in progress.
+    kEnding,     // The call has finished and its end frame is being sent.
+    kLingering,  // Everything is sent; received bytes are discarded, so that the peer sees the end before a reset.
+    kClosed,
+  };
+
+  // These implement CallStream.
+  void Arrive(CallEvent& arrived, CallEvent& gone);
+  const Caller& caller() const { return caller_; }
+  void Receive(int64_t most_payload, CallEvent& came);
+  absl::StatusOr<ReceivedMessage> Take();
+  void Send(SentMessage message, CallEvent& sent);
+  void Finish(const absl::Status& status, CallEvent& ended);
+
+  // `ended` and `sent` are reported when the frame is sent. They have begun already (CallEvent::Begin), or are null.
+  void End(const absl::Status& status, CallEvent* ended);
+  void SendFrame(FrameType type, SentMessage message, CallEvent* sent);
+
+  // Checks whether the frame is allowed, before memory is allocated for it.
+  absl::Status Admit(const Frame& frame);
+  absl::Status AdmitMessage(const Frame& frame);
+  // Receives available bytes of the next frame, if one is wanted.
+  void Fill();
+  void OnFrame();
+  void OnBadFrame(const absl::Status& status);
+  void BeginCall(const ReceivedFrame& frame);
+  // Sends as much as the socket accepts now.
+  void Flush();
+  void OnEndSent();
+  // Answers a greeting, and switches to shared memory if enough of the budget for it is left.
+  void OfferMemory();
+  void Discard();
+  // Tells the loop which events to watch. `too_early`: events that have just arrived although they are not wanted now.
+  // If bytes are among them, the socket is not watched for bytes until some are wanted; otherwise the loop would wake
+  // up again and again.
+  void Watch(uint32_t too_early = 0);
+  bool WantsBytes() const { return state_ == State::kIdle || (state_ == State::kInCall && came_ != nullptr); }
+  void Complete(CallEvent*& event, bool ok);
+
+  ServiceContext& context_;
+  DirectLoop& loop_;
+  ByteReservation shared_memory_;       // Reservation for the stream's shared memory.
+  std::unique_ptr<ByteStream> stream_;  // Null once closed.
+  const std::function<void()> closed_;
+  uint64_t number_ = 0;
+  uint32_t watched_ = 0;
+  bool ready_ = false;  // A call of OnReady is scheduled.
+  State state_ = State::kIdle;
+  std::chrono::steady_clock::time_point since_;  // When the state began; in a call, when the last frame began.
+  bool had_call_ = false;
+  FrameReader reader_;
+  FrameWriter writer_;
+  std::vector<PayloadPart> sending_;  // Keeps the bytes alive that writer_ sends.
+  CallEvent* sent_ = nullptr;
+
+  // State of the call:
+  Caller caller_;
+  enum class Method { kGreeting, kAppend, kRead } method_ = Method::kGreeting;
+  int64_t messages_ = 0;
+  int64_t most_payload_ = 0;
+  ByteReservation header_memory_;  // Reservation for a long header that is being received.
+  absl::Status bad_frame_;
+  absl::Status end_;
+  CallEvent* gone_ = nullptr;
+  CallEvent* came_ = nullptr;
+};
 
 // The stream of a call on this connection. The connection may close before the call ends.
 class DirectStream final : public CallStream {
@@ -48,19 +135,9 @@ class DirectStream final : public CallStream {
   const std::shared_ptr<DirectConnection> connection_;
 };
 
-void DirectConnection::Open(const DirectHome& home, DirectLoop& loop, std::unique_ptr<ByteStream> stream,
-                            std::string peer, std::function<void()> closed) {
-  const int fd = stream->fd();
-  const uint32_t wanted = stream->read_events() | EPOLLRDHUP;
-  std::shared_ptr<DirectConnection> connection(
-      new DirectConnection(home, loop, std::move(stream), std::move(peer), std::move(closed)));
-  connection->watched_ = wanted;
-  connection->number_ = loop.Add(connection, fd, wanted);
-}
-
-DirectConnection::DirectConnection(const DirectHome& home, DirectLoop& loop, std::unique_ptr<ByteStream> stream,
+DirectConnection::DirectConnection(ServiceContext& context, DirectLoop& loop, std::unique_ptr<ByteStream> stream,
                                    std::string peer, std::function<void()> closed)
-    : home_(home),
+    : context_(context),
       loop_(loop),
       stream_(std::move(stream)),
       closed_(std::move(closed)),
@@ -68,6 +145,11 @@ DirectConnection::DirectConnection(const DirectHome& home, DirectLoop& loop, std
       reader_([this](const Frame& frame) { return Admit(frame); }),
       caller_{.peer = std::move(peer)} {
   caller_.transport = caller_.peer == "unix:" ? "unix" : "direct";
+}
+
+void DirectConnection::Open() {
+  watched_ = stream_->read_events() | EPOLLRDHUP;
+  number_ = loop_.Add(shared_from_this(), stream_->fd(), watched_);
 }
 
 DirectConnection::~DirectConnection() {
@@ -110,7 +192,7 @@ void DirectConnection::OnSecond(std::chrono::steady_clock::time_point now) {
   if (state_ == State::kClosed) return;
   // A call in progress that is not receiving or sending a frame has its own timeouts.
   if (state_ == State::kInCall && (reader_.at_start() || reader_.done())) return;
-  const Time stall = home_.context.config.stall_timeout;
+  const Time stall = context_.config.stall_timeout;
   const Time longest = state_ == State::kLingering ? Time(kLinger)
                        : state_ == State::kEnding || state_ == State::kInCall
                            ? stall
@@ -143,7 +225,7 @@ absl::Status DirectConnection::Admit(const Frame& frame) {
 }
 
 absl::Status DirectConnection::AdmitMessage(const Frame& frame) {
-  const auto most = static_cast<uint64_t>(home_.context.config.max_message_bytes);
+  const auto most = static_cast<uint64_t>(context_.config.max_message_bytes);
   if (frame.type != FrameType::kMessage) return absl::InvalidArgumentError("frame: expected a message");
   if (frame.payload_bytes > most || frame.header_bytes > most - frame.payload_bytes) {
     return TooMuch(Reason::kLength, "message", absl::StrCat("must have at most ", most, " bytes"));
@@ -153,7 +235,7 @@ absl::Status DirectConnection::AdmitMessage(const Frame& frame) {
                    absl::StrCat(frame.payload_bytes, " bytes sent, ", most_payload_, " granted; ask for credit first"));
   }
   if (frame.header_bytes <= kFreeHeaderBytes) return absl::OkStatus();
-  RR_ASSIGN_OR_RETURN(header_memory_, ReserveForRead(home_.context.read_requests, frame.header_bytes));
+  RR_ASSIGN_OR_RETURN(header_memory_, ReserveForRead(context_.read_requests, frame.header_bytes));
   return absl::OkStatus();
 }
 
@@ -200,7 +282,7 @@ void DirectConnection::BeginCall(const ReceivedFrame& frame) {
   method_ = method.empty() ? Method::kGreeting : method == "Read" ? Method::kRead : Method::kAppend;
   had_call_ = true;
   messages_ = 0;
-  const auto token = home_.tickets.TokenOf(call.ticket());
+  const auto token = context_.direct.tickets->TokenOf(call.ticket());
   if (!token) {
     // The client asks for a new ticket over gRPC and connects again.
     return End(absl::UnavailableError("ticket: unknown or expired; request a new one with OpenDirect"), nullptr);
@@ -212,8 +294,7 @@ void DirectConnection::BeginCall(const ReceivedFrame& frame) {
   caller_.deadline = timeout.count() > 0 ? DeadlineAfter(Clock::Real().Now(), timeout) : Clock::Time::max();
   state_ = State::kInCall;
   auto stream = std::make_unique<DirectStream>(shared_from_this());
-  const CallHome home{home_.context, loop_};
-  method_ == Method::kRead ? ServeRead(home, std::move(stream)) : ServeAppend(home, std::move(stream));
+  (method_ == Method::kRead ? ServeRead : ServeAppend)(context_, loop_, std::move(stream));
 }
 
 void DirectConnection::Arrive(CallEvent& arrived, CallEvent& gone) {
@@ -293,7 +374,7 @@ void DirectConnection::OnEndSent() {
 }
 
 void DirectConnection::OfferMemory() {
-  auto paid = home_.context.shared_memory.Reserve(SharedRings::kBytes);
+  auto paid = context_.shared_memory.Reserve(SharedRings::kBytes);
   auto made = paid.ok() ? SharedRings::Make() : paid.status();
   const bool told = SendMemory(stream_->fd(), made.ok() ? made->fd : -1);
   if (made.ok()) close(made->fd);
@@ -315,6 +396,13 @@ void DirectConnection::Discard() {
     taken += *bytes;
   }
   Watch();
+}
+
+}  // namespace
+
+void ServeDirectConnection(ServiceContext& context, DirectLoop& loop, std::unique_ptr<ByteStream> stream,
+                           std::string peer, std::function<void()> closed) {
+  std::make_shared<DirectConnection>(context, loop, std::move(stream), std::move(peer), std::move(closed))->Open();
 }
 
 }  // namespace routing_replay::server

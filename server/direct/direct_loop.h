@@ -7,9 +7,11 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "proto/wire/message/byte_stream.h"
 #include "proto/wire/mutex.h"
 #include "server/service/served_call.h"
 
@@ -83,6 +85,11 @@ class DirectLoop final : public CallLoop {
   std::chrono::steady_clock::time_point looked_;
   bool ending_ = false;
 };
+
+// Serves the calls of one connection until it closes. Call it on the loop's thread, when `context.direct` is set.
+// `peer` is written as gRPC names peers. `closed` is called once, when the connection closes.
+void ServeDirectConnection(ServiceContext& context, DirectLoop& loop, std::unique_ptr<ByteStream> stream,
+                           std::string peer, std::function<void()> closed);
 
 }  // namespace routing_replay::server
 

@@ -151,7 +151,7 @@ void DirectServer::TakeIn(int fd, const Peer& peer) {
     } else {
       stream = std::make_unique<SocketStream>(fd);
     }
-    DirectConnection::Open({context_, tickets_}, loop, std::move(stream), name, closed);
+    ServeDirectConnection(context_, loop, std::move(stream), name, closed);
   });
 }
 

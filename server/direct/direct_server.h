@@ -12,7 +12,6 @@
 #include "proto/wire/mutex.h"
 #include "proto/wire/tls/tls_context.h"
 #include "server/connections/accept_loop.h"
-#include "server/direct/direct_connection.h"
 #include "server/direct/direct_loop.h"
 #include "server/security/served_tls.h"
 

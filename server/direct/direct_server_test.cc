@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire/message/append_message.h"
 #include "proto/wire/message/byte_stream.h"
+#include "proto/wire/message/frame.h"
 #include "proto/wire/message/read_message.h"
 #include "proto/wire/tls/tls_stream.h"
 #include "routing_replay/v1/routing_replay.pb.h"

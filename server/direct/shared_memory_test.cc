@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "proto/wire/message/append_message.h"
+#include "proto/wire/message/frame.h"
 #include "proto/wire/message/read_message.h"
 #include "proto/wire/ring/ring_stream.h"
 #include "routing_replay/v1/routing_replay.pb.h"

@@ -2,7 +2,6 @@
 // Put: one append in one call.
 #include <algorithm>
 #include <cassert>
-#include <chrono>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -99,8 +98,8 @@ AppendAck TakeAppend(ServiceContext& context, const std::string& run, AppendRequ
 
 class AppendCall final : public ServedCall {
  public:
-  AppendCall(const CallHome& home, std::unique_ptr<CallStream> stream)
-      : ServedCall(home, "Append", std::move(stream)) {}
+  AppendCall(ServiceContext& context, CallLoop& loop, std::unique_ptr<CallStream> stream)
+      : ServedCall(context, loop, "Append", std::move(stream)) {}
 
   void Drain() override {
     if (has_arrived()) FinishWith(DrainingError());
@@ -108,7 +107,7 @@ class AppendCall final : public ServedCall {
 
  private:
   std::unique_ptr<ServedCall> Successor(std::unique_ptr<CallStream> stream) const override {
-    return std::make_unique<AppendCall>(home_, std::move(stream));
+    return std::make_unique<AppendCall>(context_, loop_, std::move(stream));
   }
   void OnAdmitted() override;
   void OnWorked() override;
@@ -177,13 +176,13 @@ void AppendCall::OnAdmitted() {
 // A stream may idle as long as it likes, except while it holds credit, before it has named a run, or without reading
 // its answers, the last one included.
 void AppendCall::OnStallLook() {
-  if (!final_status_ && !work_.busy() && Stalls()) {
+  if (!final_status_ && !working() && Stalls()) {
     FinishWith(absl::DeadlineExceededError(absl::StrCat("the stream sent nothing for stall-timeout and held ",
                                                         credit_.bytes(), " bytes of credit, which were withdrawn")));
     if (finishing_) return;
   }
-  messages_at_check_ = work_.busy() ? -1 : messages_;  // -1: a client that waits for an answer is not stalled.
-  held_credit_at_check_ = !work_.busy() && credit_.bytes() > 0;
+  messages_at_check_ = working() ? -1 : messages_;  // -1: a client that waits for an answer is not stalled.
+  held_credit_at_check_ = !working() && credit_.bytes() > 0;
   if (held_credit_at_check_) payload_bytes_at_check_ = payload_bytes_;
 }
 
@@ -213,7 +212,7 @@ absl::Status AppendCall::EnterRun(const std::string& run) {
 }
 
 void AppendCall::ReadNext() {
-  if (reading_ || work_.busy() || final_status_ || outgoing_.size() >= kMaxUnsentResponses) return;
+  if (reading_ || working() || final_status_ || outgoing_.size() >= kMaxUnsentResponses) return;
   if (context_.draining) return FinishWith(DrainingError());
   reading_ = true;
   stream_->Receive(std::max(credit_.bytes(), kFreePayloadBytes), read_);
@@ -352,7 +351,7 @@ void AppendCall::NoteRejection(const AppendAck& ack) {
 
 void AppendCall::FinishWith(const absl::Status& status) {
   if (!final_status_) final_status_ = status;
-  if (work_.busy()) return;  // OnWorked continues.
+  if (working()) return;  // OnWorked continues.
   ReleaseCredit();
   Pump();
 }
@@ -362,7 +361,7 @@ void AppendCall::Pump() {
   if (!outgoing_.empty()) {
     Write({.header = std::move(outgoing_.front())});
     outgoing_.pop_front();
-  } else if (final_status_ && !work_.busy()) {
+  } else if (final_status_ && !working()) {
     place_.reset();
     Finish(*final_status_);
   }
@@ -402,8 +401,8 @@ absl::StatusOr<grpc::ByteBuffer> AnswerPut(ServiceContext& context, const UnaryC
 
 }  // namespace
 
-void ServeAppend(const CallHome& home, std::unique_ptr<CallStream> stream) {
-  ServedCall::Await(std::make_unique<AppendCall>(home, std::move(stream)));
+void ServeAppend(ServiceContext& context, CallLoop& loop, std::unique_ptr<CallStream> stream) {
+  ServedCall::Await(std::make_unique<AppendCall>(context, loop, std::move(stream)));
 }
 
 const UnaryMethod& PutMethod() {

@@ -153,16 +153,17 @@ namespace {
 
 class UnaryCall final : public ServedCall {
  public:
-  UnaryCall(const CallHome& home, const UnaryMethod& method, WorkerPool* workers, std::unique_ptr<CallStream> stream)
-      : ServedCall(home, method.name, std::move(stream)), unary_(method), workers_(workers) {}
+  UnaryCall(ServiceContext& context, CallLoop& loop, const UnaryMethod& method, WorkerPool* workers,
+            std::unique_ptr<CallStream> stream)
+      : ServedCall(context, loop, method.name, std::move(stream)), unary_(method), workers_(workers) {}
 
   void Drain() override {
-    if (has_arrived() && !finishing_ && !work_.busy()) FinishWith(DrainingError());
+    if (has_arrived() && !finishing_ && !working()) FinishWith(DrainingError());
   }
 
  private:
   std::unique_ptr<ServedCall> Successor(std::unique_ptr<CallStream> stream) const override {
-    return std::make_unique<UnaryCall>(home_, unary_, workers_, std::move(stream));
+    return std::make_unique<UnaryCall>(context_, loop_, unary_, workers_, std::move(stream));
   }
   GrpcStream& grpc() { return static_cast<GrpcStream&>(*stream_); }
 
@@ -227,7 +228,7 @@ class UnaryCall final : public ServedCall {
 void Listen(ServiceContext& context, RawService& service, GrpcLoop& loop, const UnaryMethod& method,
             WorkerPool* workers) {
   auto stream = std::make_unique<GrpcStream>(service, loop, method.name);
-  ServedCall::Await(std::make_unique<UnaryCall>(CallHome{context, loop}, method, workers, std::move(stream)));
+  ServedCall::Await(std::make_unique<UnaryCall>(context, loop, method, workers, std::move(stream)));
 }
 
 }  // namespace routing_replay::server

@@ -21,13 +21,14 @@ constexpr std::chrono::milliseconds kAnswerTime(200);
 
 class ReadCall final : public ServedCall {
  public:
-  ReadCall(const CallHome& home, std::unique_ptr<CallStream> stream) : ServedCall(home, "Read", std::move(stream)) {}
+  ReadCall(ServiceContext& context, CallLoop& loop, std::unique_ptr<CallStream> stream)
+      : ServedCall(context, loop, "Read", std::move(stream)) {}
 
   void Drain() override;
 
  private:
   std::unique_ptr<ServedCall> Successor(std::unique_ptr<CallStream> stream) const override {
-    return std::make_unique<ReadCall>(home_, std::move(stream));
+    return std::make_unique<ReadCall>(context_, loop_, std::move(stream));
   }
   void OnAdmitted() override {
     context_.metrics.CountStream(caller_.transport);
@@ -104,7 +105,6 @@ void ReadCall::OnRequest() {
   const auto now = Clock::Real().Now();
   wait_until_ = std::min(now + context_.config.max_wait, caller_.deadline - kAnswerTime);
   wait_alarm_.Set(loop_, wait_until_, wait_over_);
-  WatchForStalls();
   deadline_alarm_.Set(loop_, now + context_.config.max_deadline, deadline_);
   Advance();
 }
@@ -201,7 +201,7 @@ void ReadCall::OnWritten(bool ok) {
 }
 
 void ReadCall::Continue() {
-  if (writing() || finishing_ || work_.busy()) return;
+  if (writing() || finishing_ || working()) return;
   const absl::Status allowed = Authorize(context_, caller_, Rpc::kRead, session_->run());
   if (!allowed.ok()) return FinishWith(allowed);
   Advance();
@@ -261,19 +261,19 @@ void ReadCall::FinishWith(const absl::Status& status) {
   for (CallAlarm* alarm : {&wait_alarm_, &deadline_alarm_}) alarm->Cancel();
   // While a worker is busy for this call, it still counts as one of its connection's open calls: a client that cancels
   // calls must not get more work done.
-  Finish(status, /*keep_place=*/work_.busy());
+  Finish(status, /*keep_place=*/working());
 }
 
 void ReadCall::Drain() {
-  if (work_.busy() || finishing_ || writing()) return;
+  if (working() || finishing_ || writing()) return;
   const bool without_request = has_arrived() && session_ == nullptr;
   if (change_expected_ || without_request) FinishWith(DrainingError());
 }
 
 }  // namespace
 
-void ServeRead(const CallHome& home, std::unique_ptr<CallStream> stream) {
-  ServedCall::Await(std::make_unique<ReadCall>(home, std::move(stream)));
+void ServeRead(ServiceContext& context, CallLoop& loop, std::unique_ptr<CallStream> stream) {
+  ServedCall::Await(std::make_unique<ReadCall>(context, loop, std::move(stream)));
 }
 
 }  // namespace routing_replay::server

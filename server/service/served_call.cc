@@ -1,6 +1,5 @@
 #include "server/service/served_call.h"
 
-#include <chrono>
 #include <utility>
 
 #include "proto/wire/status_macros.h"
@@ -104,22 +103,38 @@ absl::Status ServedCall::Admit() {
   return entered.status();
 }
 
-void ServedCall::OnRequestDue(bool fired) {
-  if (!fired || request_came_ || finishing_) return;
-  FinishWith(absl::DeadlineExceededError("the request did not arrive within stall-timeout"));
-}
-
 void ServedCall::ReceiveRequest() {
-  request_alarm_.Set(loop_, StallTime(), request_due_);
+  awaits_request_ = true;
+  WatchForStalls();
   stream_->Receive(/*most_payload=*/0, received_);
 }
 
 void ServedCall::OnReceived(bool ok) {
-  request_came_ = true;
-  request_alarm_.Cancel();
+  awaits_request_ = false;
   if (finishing_) return;
   if (!ok) return FinishWith(absl::CancelledError("the client ended the call without a request"));
   OnRequest();
+}
+
+absl::Status ServedCall::StartWork(WorkerPool* workers, std::function<void()> work) {
+  working_ = true;
+  if (workers == nullptr) {
+    work();
+    EndWork();
+    return absl::OkStatus();
+  }
+  absl::Status taken = workers->Run(OwnerOf(context_, caller_), [this, work = std::move(work)] {
+    work();
+    loop_.Post(work_alarm_, worked_);  // Must be last: the call may be destroyed afterwards.
+  });
+  working_ = taken.ok();
+  if (taken.ok()) worked_.Begin();  // The event is handled later, on this same thread.
+  return taken;
+}
+
+void ServedCall::EndWork() {
+  working_ = false;
+  OnWorked();
 }
 
 void ServedCall::Write(SentMessage message) {
@@ -129,6 +144,9 @@ void ServedCall::Write(SentMessage message) {
 
 void ServedCall::OnStallCheck(bool fired) {
   if (!fired || finishing_) return;
+  if (awaits_request_) {
+    return FinishWith(absl::DeadlineExceededError("the request did not arrive within stall-timeout"));
+  }
   if (writing_ && writes_ == writes_at_look_) return OnTakesNothing();
   writes_at_look_ = writing_ ? writes_ : -1;
   OnStallLook();
@@ -138,7 +156,7 @@ void ServedCall::OnStallCheck(bool fired) {
 void ServedCall::End(const absl::Status& status) {
   finishing_ = true;
   record_->End(status);
-  for (CallAlarm* alarm : {&request_alarm_, &stall_alarm_}) alarm->Cancel();
+  stall_alarm_.Cancel();
 }
 
 void ServedCall::Finish(const absl::Status& status, bool keep_place) {

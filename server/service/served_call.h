@@ -7,7 +7,7 @@
 //
 // A loop is one thread. A call stays on the loop where it arrived, and all its events are handled on that loop's
 // thread, so calls need no locks. Requests to a store that may block are executed by a worker thread, while the loop
-// serves other calls (StoreWork).
+// serves other calls (ServedCall::StartWork).
 //
 // A CallStream sends and receives the messages of a call, over gRPC (grpc_stream.h) or the direct path (server/direct).
 #ifndef SERVER_SERVICE_SERVED_CALL_H_
@@ -16,13 +16,11 @@
 #include <grpcpp/alarm.h>
 
 #include <atomic>
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -167,55 +165,10 @@ class CallStream {
   virtual void Cancel() = 0;
 };
 
-// Runs the store requests of one call on worker threads, one at a time and so in order. Used on the loop's thread.
-class StoreWork {
- public:
-  // `on_done` is called on the loop's thread after each piece of work; without workers, by Start itself.
-  StoreWork(Call* call, std::function<void()> on_done)
-      : done_(call, [this](bool) { Done(); }), on_done_(std::move(on_done)) {}
-
-  // Calls `work`, and then on_done. While busy(), `work` must not use state of the call that the loop's thread uses. If
-  // `workers` is null (the store never waits), both are called at once, because switching threads would cost more.
-  // Returns the errors of WorkerPool::Run; then neither is called.
-  absl::Status Start(WorkerPool* workers, const std::string& owner, CallLoop& loop, std::function<void()> work) {
-    busy_ = true;
-    if (workers == nullptr) {
-      work();
-      Done();
-      return absl::OkStatus();
-    }
-    absl::Status taken = workers->Run(owner, [this, &loop, work = std::move(work)] {
-      work();
-      loop.Post(alarm_, done_);  // Must be last: the call may be destroyed afterwards.
-    });
-    busy_ = taken.ok();
-    if (taken.ok()) done_.Begin();  // The event is handled later, on this same thread.
-    return taken;
-  }
-  bool busy() const { return busy_; }
-
- private:
-  void Done() {
-    busy_ = false;
-    on_done_();
-  }
-
-  CallEvent done_;
-  const std::function<void()> on_done_;
-  CallAlarm alarm_;
-  bool busy_ = false;
-};
-
-// The environment of the served calls. Must outlive them.
-struct CallHome {
-  ServiceContext& context;
-  CallLoop& loop;
-};
-
 // Serve the call of `stream` and all calls after it (CallStream::Next). Call them before the loop runs, or on its
-// thread.
-void ServeAppend(const CallHome& home, std::unique_ptr<CallStream> stream);
-void ServeRead(const CallHome& home, std::unique_ptr<CallStream> stream);
+// thread. `context` and `loop` must outlive the calls.
+void ServeAppend(ServiceContext& context, CallLoop& loop, std::unique_ptr<CallStream> stream);
+void ServeRead(ServiceContext& context, CallLoop& loop, std::unique_ptr<CallStream> stream);
 
 // Identifies the caller, by the present token file; called again for every message of a stream. Errors of
 // AccessControl::Identify; counts rejections.
@@ -235,8 +188,8 @@ class ServedCall : public Call {
   static void Await(std::unique_ptr<ServedCall> call);
 
  protected:
-  ServedCall(const CallHome& home, const char* method, std::unique_ptr<CallStream> stream)
-      : home_(home), context_(home.context), loop_(home.loop), stream_(std::move(stream)), method_(method) {}
+  ServedCall(ServiceContext& context, CallLoop& loop, const char* method, std::unique_ptr<CallStream> stream)
+      : context_(context), loop_(loop), stream_(std::move(stream)), method_(method) {}
 
   // Makes another call of the same kind.
   virtual std::unique_ptr<ServedCall> Successor(std::unique_ptr<CallStream> stream) const = 0;
@@ -251,12 +204,15 @@ class ServedCall : public Call {
   virtual void OnEnded() { SetFinished(); }
   virtual void FinishWith(const absl::Status& status) = 0;
 
-  // Receives the request of a call that has only one. The next event is OnRequest, or the end of the call.
+  // Receives the request of a call that has only one, and watches for stalls from here on. The next event is OnRequest,
+  // or the end of the call, at the latest after stall_timeout.
   void ReceiveRequest();
-  // Starts `work` as StoreWork::Start does. An error ends the call and is returned.
-  absl::Status StartWork(WorkerPool* workers, std::function<void()> work) {
-    return work_.Start(workers, OwnerOf(context_, caller_), loop_, std::move(work));
-  }
+  // Calls `work`, a request to the store, on a worker thread, and then OnWorked on the loop's thread; one at a time.
+  // While working(), `work` must not use state of the call that the loop's thread uses. If `workers` is null (the store
+  // never waits), both are called at once, because switching threads would cost more. Returns the errors of
+  // WorkerPool::Run; then neither is called.
+  absl::Status StartWork(WorkerPool* workers, std::function<void()> work);
+  bool working() const { return working_; }
   // Sends a message. The next one may be sent only after the event OnWritten.
   void Write(SentMessage message);
   bool writing() const { return writing_; }
@@ -271,7 +227,6 @@ class ServedCall : public Call {
   void Finish(const absl::Status& status, bool keep_place = false);
   Clock::Time StallTime() const { return Clock::Real().Now() + context_.config.stall_timeout; }
 
-  const CallHome home_;
   ServiceContext& context_;
   CallLoop& loop_;
   const std::unique_ptr<CallStream> stream_;
@@ -281,7 +236,6 @@ class ServedCall : public Call {
   // The call's place among those of its connection. It is given up before the end is reported, except while an answer
   // is held until the peer reads it.
   std::unique_ptr<Place> connection_;
-  StoreWork work_{this, [this] { OnWorked(); }};
   CallEvent ended_{this, [this](bool) { OnEnded(); }};
   std::atomic<bool> gone_{false};
   std::atomic<bool> finishing_{false};
@@ -289,8 +243,8 @@ class ServedCall : public Call {
  private:
   void OnArrived(bool ok);
   void OnReceived(bool ok);
-  void OnRequestDue(bool fired);
   void OnStallCheck(bool fired);
+  void EndWork();
   // Checks that the caller is known, and that the connection does not have too many calls. Errors of Identify and
   // ConnectionCalls::Enter, and DrainingError.
   absl::Status Admit();
@@ -298,19 +252,20 @@ class ServedCall : public Call {
   const char* const method_;
   CallEvent arrived_{this, [this](bool ok) { OnArrived(ok); }};
   CallEvent received_{this, [this](bool ok) { OnReceived(ok); }};
-  CallEvent request_due_{this, [this](bool fired) { OnRequestDue(fired); }};
   CallEvent done_{this, [this](bool) {
                     gone_ = true;
                     OnGone();
                   }};
+  CallEvent worked_{this, [this](bool) { EndWork(); }};
   CallEvent written_{this, [this](bool ok) {
                        writing_ = false;
                        ++writes_;
                        OnWritten(ok);
                      }};
   CallEvent stall_check_{this, [this](bool fired) { OnStallCheck(fired); }};
-  CallAlarm request_alarm_, stall_alarm_;
-  bool request_came_ = false;
+  CallAlarm work_alarm_, stall_alarm_;
+  bool working_ = false;
+  bool awaits_request_ = false;
   bool writing_ = false;
   int64_t writes_ = 0;
   int64_t writes_at_look_ = -1;  // The number of writes at the last check that found one pending.

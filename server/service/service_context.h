@@ -103,8 +103,8 @@ struct ServiceContext {
   // Set before the first call.
   std::string advertised;
   DirectOffer direct;
-  // Threads for store requests if the store may block (on a disk or on Redis); null if it never does. See StoreWork in
-  // served_call.h.
+  // Threads for store requests if the store may block (on a disk or on Redis); null if it never does. See
+  // ServedCall::StartWork.
   WorkerPool* readers = nullptr;
   WorkerPool* writers = nullptr;
   const ClientCertificates* client_certificates = nullptr;  // Null: clients need no certificate.
