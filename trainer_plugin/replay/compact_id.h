@@ -22,9 +22,8 @@
 
 namespace routing_replay::trainer {
 
-// Compact ids in memory: one byte for E <= 256, else two, little-endian.
-
-// Loads and stores id number `index` of an array with any alignment.
+// Loads and stores id number `index` of an array with any alignment. A compact id has one byte for E <= 256, else two,
+// little-endian.
 RR_HOST_DEVICE inline uint32_t LoadId(const uint8_t* ids, int32_t id_bytes, int64_t index) {
   if (id_bytes == 1) return ids[index];
   return static_cast<uint32_t>(ids[2 * index]) | static_cast<uint32_t>(ids[2 * index + 1]) << 8;

@@ -1,4 +1,5 @@
-// The work of a router on one row, shared by the CPU code and the CUDA kernels: replay forward and backward, compare.
+// The work of a router on one row, from ids to probabilities and back, shared by the CPU code and the CUDA kernels:
+// replay forward and backward, compare.
 #ifndef TRAINER_PLUGIN_REPLAY_ROUTER_ROW_H_
 #define TRAINER_PLUGIN_REPLAY_ROUTER_ROW_H_
 
@@ -11,8 +12,6 @@
 
 namespace routing_replay::trainer {
 
-// One router row from ids to probabilities and back, shared by the CPU code and the CUDA kernels.
-//
 // T is the dtype of the logits, any type that converts to float and back. Math and Lanes are explained in row_math.h:
 // every lane of a row calls these functions with the same arguments. Arrays of ids, probabilities and gradients hold
 // the slots of this lane. Configurations must have been checked.
@@ -184,8 +183,6 @@ RR_HOST_DEVICE inline SlotCounts BackwardRow(const Lanes& lanes, const RouterCon
   lanes.WriteRow(tensors.grad_logits + first, config.num_experts, ZeroFill(), ids, rounded, config.top_k);
   return counts;
 }
-
-// Comparing one row, shared by the CPU code and the CUDA kernels.
 
 // Tensors as router.h describes them.
 struct CompareTensors {

@@ -13,8 +13,6 @@
 
 namespace routing_replay::trainer {
 
-// The precision in which a router row is computed, shared by the CPU code and the CUDA kernels.
-
 // Rounding::kEachStep: scores and softmax are in fp32. Each later step is rounded to D, as torch's operators on D do,
 // which compute in fp32 (in fp64 if D is fp64).
 template <typename D>
@@ -120,11 +118,9 @@ struct OneLane {
   }
 };
 
-// The arithmetic of one router row over its K gathered logits, shared by the CPU code and the CUDA kernels.
-//
-// It is written for any `Lanes`, whose sums have a fixed order, so that two runs of the same code give the same bits.
-// router.h has the formulas. Where a quotient is differentiated, the order of operations is autograd's: (a / A) / A and
-// not a / A², because A² may underflow where A does not.
+// The arithmetic of one router row over its K gathered logits. router.h has the formulas. Where a quotient is
+// differentiated, the order of operations is autograd's: (a / A) / A and not a / A², because A² may underflow where A
+// does not.
 
 // Megatron adds this to avoid division by zero.
 inline constexpr double kSumEpsilon = 1e-20;
