@@ -18,11 +18,10 @@
 #include "absl/strings/str_split.h"
 #include "client/rrctl/diff.h"
 #include "client/rrctl/doctor.h"
-#include "client/rrctl/inspect.h"
 #include "client/rrctl/report.h"
 #include "client/rrctl/rows.h"
+#include "client/rrctl/runs.h"
 #include "client/rrctl/token.h"
-#include "client/rrctl/transfer.h"
 #include "proto/json/json.h"
 #include "proto/wire/human.h"
 #include "proto/wire/status_macros.h"
@@ -245,23 +244,19 @@ void Application::AddProgramFlags() {
 
 void Application::AddSecurityFlags() {
   SecuritySettings& security = options_.security;
-  const auto add = [this](const char* name, std::string& value, const char* variable, const char* help) {
-    return app_.add_option(name, value, help)->envname(variable);
-  };
+  const auto add = [this](const char* name, std::string& value, const char* variable, const char* type,
+                          const char* help) { app_.add_option(name, value, help)->envname(variable)->type_name(type); };
   app_.add_flag("--tls", security.tls, "use TLS and trust the system's authorities; implied by --cacert and --cert")
       ->envname("ROUTING_REPLAY_TLS");
-  add("--cacert", security.cacert, "ROUTING_REPLAY_CACERT",
-      "PEM file with the authorities that signed the server's certificate")
-      ->type_name("FILE");
-  add("--cert", security.cert, "ROUTING_REPLAY_CERT",
-      "PEM file with the client's own certificate, if the server asks for one")
-      ->type_name("FILE");
-  add("--key", security.key, "ROUTING_REPLAY_KEY", "PEM file with the private key of --cert")->type_name("FILE");
-  add("--server-name", security.server_name, "ROUTING_REPLAY_SERVER_NAME",
-      "the name in the server's certificate, if it differs from the host in --endpoint")
-      ->type_name("NAME");
-  add("--token-file", security.token_file, "ROUTING_REPLAY_TOKEN_FILE", "file whose first line is the bearer token")
-      ->type_name("FILE");
+  add("--cacert", security.cacert, "ROUTING_REPLAY_CACERT", "FILE",
+      "PEM file with the authorities that signed the server's certificate");
+  add("--cert", security.cert, "ROUTING_REPLAY_CERT", "FILE",
+      "PEM file with the client's own certificate, if the server asks for one");
+  add("--key", security.key, "ROUTING_REPLAY_KEY", "FILE", "PEM file with the private key of --cert");
+  add("--server-name", security.server_name, "ROUTING_REPLAY_SERVER_NAME", "NAME",
+      "the name in the server's certificate, if it differs from the host in --endpoint");
+  add("--token-file", security.token_file, "ROUTING_REPLAY_TOKEN_FILE", "FILE",
+      "file whose first line is the bearer token");
 }
 
 CLI::App* Application::Add(const std::string& name, const std::string& help, Command command) {
@@ -319,17 +314,23 @@ void AddGroups(CLI::App* command, Groups& groups) {
       ->type_name("N|BEGIN:END");
 }
 
-absl::StatusOr<std::pair<int64_t, int64_t>> ParseGroups(absl::string_view text) {
-  const std::vector<absl::string_view> ends = absl::StrSplit(text, absl::MaxSplits(':', 1));
+absl::StatusOr<std::pair<int64_t, int64_t>> ParseRange(absl::string_view text, const char* one, int64_t least,
+                                                       int64_t most) {
+  const std::vector<absl::string_view> ends = absl::StrSplit(text, ':');
   int64_t begin = 0, end = 0;
-  bool good = absl::SimpleAtoi(ends[0], &begin) && begin < std::numeric_limits<int64_t>::max();
-  if (ends.size() == 2) {
-    good = good && absl::SimpleAtoi(ends[1], &end) && begin < end;
+  bool good = ends.size() <= 2 && absl::SimpleAtoi(ends[0], &begin) && begin >= least && begin < most;
+  if (good && ends.size() == 1) {
+    end = begin + 1;
   } else {
-    end = good ? begin + 1 : 0;
+    good = good && absl::SimpleAtoi(ends[1], &end) && begin < end && end <= most;
   }
-  if (!good) return absl::InvalidArgumentError(absl::StrCat("must be a group or BEGIN:END, got '", text, "'"));
+  if (!good) return absl::InvalidArgumentError(absl::StrCat("must be ", one, " or BEGIN:END, got '", text, "'"));
   return std::pair(begin, end);
+}
+
+absl::StatusOr<std::pair<int64_t, int64_t>> ParseGroups(absl::string_view text) {
+  using Limits = std::numeric_limits<int64_t>;
+  return ParseRange(text, "a group", Limits::min(), Limits::max());
 }
 
 }  // namespace routing_replay::client

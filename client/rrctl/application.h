@@ -127,7 +127,10 @@ void AddProducer(CLI::App* command, Producer& producer);
 // --group, --groups
 using Groups = std::optional<std::pair<int64_t, int64_t>>;
 void AddGroups(CLI::App* command, Groups& groups);
-// "7" is group 7, "3:17" groups 3 to 16. INVALID_ARGUMENT for anything else.
+// "7" is [7, 8) and "3:17" [3, 17). INVALID_ARGUMENT for anything else, and for what is not in [least, most); `one`
+// says what a number stands for.
+absl::StatusOr<std::pair<int64_t, int64_t>> ParseRange(absl::string_view text, const char* one, int64_t least,
+                                                       int64_t most);
 absl::StatusOr<std::pair<int64_t, int64_t>> ParseGroups(absl::string_view text);
 
 }  // namespace routing_replay::client

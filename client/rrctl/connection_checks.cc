@@ -168,10 +168,7 @@ absl::StatusOr<TlsProbe> ProbeTls(const Socket& socket, const ChannelKeys& keys)
 }
 
 constexpr int64_t kSoon = int64_t{7} * 24 * 3600;  // Seconds.
-
-Finding Failed(const char* check, std::string what, std::string fix) {
-  return {.check = check, .verdict = Verdict::kFail, .what = std::move(what), .fix = std::move(fix)};
-}
+constexpr char kRenew[] = "the operator must renew the server's certificate (it is read again without a restart)";
 
 Finding CheckPlaintext(const ServerAddress& server, const SocketAddress& address, std::chrono::milliseconds timeout) {
   const auto socket = ConnectTo(address, timeout);
@@ -184,8 +181,7 @@ Finding CheckPlaintext(const ServerAddress& server, const SocketAddress& address
 }
 
 std::string FixOfDistrust(const TlsProbe& probe, const ChannelKeys& keys) {
-  if (probe.seconds_left <= 0)
-    return "the operator must renew the server's certificate (it is read again without a restart)";
+  if (probe.seconds_left <= 0) return kRenew;
   if (probe.distrust.find("mismatch") != std::string::npos) {
     return absl::StrCat("use a name that the certificate has, or --server-name with one of them; it is for ",
                         probe.names);
@@ -224,8 +220,7 @@ Finding Judge(const TlsProbe& probe, const ChannelKeys& keys) {
     finding.what = "TLS without HTTP/2: another service listens there, or a proxy is in between";
     finding.fix = "check the port, and that a proxy in between passes HTTP/2 (ALPN h2)";
   } else if (probe.seconds_left < kSoon) {
-    finding.verdict = Verdict::kWarn;
-    finding.fix = "the operator must renew the server's certificate (it is read again without a restart)";
+    Warn(finding, kRenew);
   }
   return finding;
 }
@@ -285,9 +280,8 @@ Finding CheckConnect(const std::vector<SocketAddress>& addresses, std::chrono::m
                   .what = absl::StrJoin(connected, ", "),
                   .facts = {{"connected", connected}, {"failed", failures}}};
   if (!failures.empty()) {
-    finding.verdict = Verdict::kWarn;
-    finding.what = absl::StrCat(finding.what, "; no connection to ", absl::StrJoin(failures, "; "));
-    finding.fix = fix;
+    absl::StrAppend(&finding.what, "; no connection to ", absl::StrJoin(failures, "; "));
+    Warn(finding, fix);
   }
   return finding;
 }

@@ -13,29 +13,9 @@
 namespace routing_replay::client {
 namespace {
 
-absl::Span<const uint16_t> ChoiceAt(const DecodedRows& rows, int32_t ordinal, int64_t slot, int32_t top_k) {
+absl::Span<const uint16_t> ChoiceAt(const SampleRows& rows, int32_t ordinal, int64_t slot, int32_t top_k) {
   return absl::MakeConstSpan(rows.layers[ordinal]).subspan(slot * top_k, top_k);
 }
-
-// Walks the rows of some ranges: row() is the row's number, and slot() is its position among the rows of all ranges.
-class Cursor {
- public:
-  explicit Cursor(absl::Span<const RowRange> ranges) : ranges_(ranges), row_(ranges.empty() ? 0 : ranges[0].begin) {}
-  bool done() const { return at_ == ranges_.size(); }
-  int64_t row() const { return row_; }
-  int64_t slot() const { return slot_; }
-  void Next() {
-    ++slot_;
-    if (++row_ < ranges_[at_].end) return;
-    if (++at_ < ranges_.size()) row_ = ranges_[at_].begin;
-  }
-
- private:
-  const absl::Span<const RowRange> ranges_;
-  size_t at_ = 0;
-  int64_t row_;
-  int64_t slot_ = 0;
-};
 
 // A sample and its run.
 using SampleName = std::pair<std::string, std::string>;
@@ -130,7 +110,7 @@ Document Summarize(const Side& a, const Side& b, const RouteComparison& compared
 absl::StatusOr<SampleRows> RowsOf(const Side& side, RowRange portion) {
   const RowRange there = Intersect(portion, {0, side.state.committed_rows});
   if (!there.empty()) {
-    return ReadPortion(*side.run, {.state = side.state, .layers = LayersOf(side.run->geometry())}, there);
+    return ReadPortion(*side.run, side.state, there);
   }
   return SampleRows{.layers = std::vector<std::vector<uint16_t>>(side.run->geometry().num_moe_layers())};
 }
@@ -147,25 +127,26 @@ int32_t SharedExperts(absl::Span<const uint16_t> a, absl::Span<const uint16_t> b
       std::count_if(b.begin(), b.end(), [a](uint16_t id) { return std::find(a.begin(), a.end(), id) != a.end(); }));
 }
 
-void RouteComparison::Add(const DecodedRows& a, const DecodedRows& b) {
-  Cursor in_a(a.rows), in_b(b.rows);
-  while (!in_a.done() || !in_b.done()) {
-    if (in_b.done() || (!in_a.done() && in_a.row() < in_b.row())) {
-      ++only_a_;
-      in_a.Next();
-    } else if (in_a.done() || in_b.row() < in_a.row()) {
-      ++only_b_;
-      in_b.Next();
+void RouteComparison::Add(const SampleRows& a, const SampleRows& b) {
+  int64_t common = 0;
+  int64_t slot_a = 0, slot_b = 0;  // Where the rows of the present ranges begin in the ids of a layer.
+  for (auto in_a = a.rows.begin(), in_b = b.rows.begin(); in_a != a.rows.end() && in_b != b.rows.end();) {
+    const RowRange both = Intersect(*in_a, *in_b);
+    for (int64_t row = both.begin; row < both.end; ++row, ++common) {
+      differing_rows_ += CompareRow(row, a, slot_a + row - in_a->begin, b, slot_b + row - in_b->begin);
+    }
+    if (in_a->end <= in_b->end) {
+      slot_a += (in_a++)->size();
     } else {
-      ++rows_;
-      differing_rows_ += CompareRow(in_a.row(), a, in_a.slot(), b, in_b.slot());
-      in_a.Next();
-      in_b.Next();
+      slot_b += (in_b++)->size();
     }
   }
+  rows_ += common;
+  only_a_ += TotalRows(a.rows) - common;
+  only_b_ += TotalRows(b.rows) - common;
 }
 
-bool RouteComparison::CompareRow(int64_t row, const DecodedRows& a, int64_t slot_a, const DecodedRows& b,
+bool RouteComparison::CompareRow(int64_t row, const SampleRows& a, int64_t slot_a, const SampleRows& b,
                                  int64_t slot_b) {
   bool differs = false;
   for (int32_t ordinal = 0; ordinal < geometry_.num_moe_layers(); ++ordinal) {
@@ -203,7 +184,7 @@ absl::StatusOr<Document> Diff(Client& client, const DiffOptions& options, const 
   for (const RowRange portion : SplitAtWindows(all, PortionRows(geometry))) {
     RR_ASSIGN_OR_RETURN(const auto rows_a, RowsOf(a, portion));
     RR_ASSIGN_OR_RETURN(const auto rows_b, RowsOf(b, portion));
-    compared.Add({rows_a.rows, rows_a.layers}, {rows_b.rows, rows_b.layers});
+    compared.Add(rows_a, rows_b);
     progress(
         {.done = portion.end, .total = all.end, .bytes = 2 * portion.end * geometry.raw_row_bytes(), .unit = "rows"});
   }

@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "client/rrctl/application.h"
+#include "routing_replay/client.h"
 #include "routing_replay/wire/geometry.h"
-#include "routing_replay/wire/row_range.h"
 
 namespace routing_replay::client {
 
@@ -21,12 +21,6 @@ void AddDiff(Application& application);
 
 // Returns the number of experts that two choices share. Each expert occurs once in a choice.
 int32_t SharedExperts(absl::Span<const uint16_t> a, absl::Span<const uint16_t> b);
-
-// Decoded rows of every MoE layer: layers[ordinal] is [TotalRows(rows)][K]. Points to memory that must outlive it.
-struct DecodedRows {
-  absl::Span<const RowRange> rows;  // Normal list.
-  absl::Span<const std::vector<uint16_t>> layers;
-};
 
 struct LayerDifferences {
   int64_t choices = 0;       // Choices that were compared.
@@ -52,8 +46,8 @@ class RouteComparison {
   // `geometry` must outlive it.
   explicit RouteComparison(const Geometry& geometry) : geometry_(geometry), layers_(geometry.num_moe_layers()) {}
 
-  // Compares the rows that `a` and `b` both have; pass the portions of a sample in ascending order.
-  void Add(const DecodedRows& a, const DecodedRows& b);
+  // Compares the rows that `a` and `b` both have, of all MoE layers; pass the portions of a sample in ascending order.
+  void Add(const SampleRows& a, const SampleRows& b);
 
   int64_t rows() const { return rows_; }                      // Rows compared.
   int64_t differing_rows() const { return differing_rows_; }  // Rows that differ in any layer.
@@ -65,7 +59,7 @@ class RouteComparison {
 
  private:
   // Returns true if the two rows differ.
-  bool CompareRow(int64_t row, const DecodedRows& a, int64_t slot_a, const DecodedRows& b, int64_t slot_b);
+  bool CompareRow(int64_t row, const SampleRows& a, int64_t slot_a, const SampleRows& b, int64_t slot_b);
 
   const Geometry& geometry_;
   std::vector<LayerDifferences> layers_;

@@ -13,20 +13,16 @@ namespace {
 // The rows of a sample as the slow reference keeps them: row → layer → ids.
 using Record = std::map<int64_t, std::vector<std::vector<uint16_t>>>;
 
-// Converts a Record to a DecodedRows, and owns the memory to which the DecodedRows points.
-struct Decoded {
-  explicit Decoded(const Geometry& geometry, const Record& record) : layers(geometry.num_moe_layers()) {
-    for (const auto& [row, choices] : record) {
-      AppendMerged(rows, {row, row + 1});
-      for (size_t i = 0; i < choices.size(); ++i) {
-        layers[i].insert(layers[i].end(), choices[i].begin(), choices[i].end());
-      }
+SampleRows Decoded(const Geometry& geometry, const Record& record) {
+  SampleRows decoded{.layers = std::vector<std::vector<uint16_t>>(geometry.num_moe_layers())};
+  for (const auto& [row, choices] : record) {
+    AppendMerged(decoded.rows, {row, row + 1});
+    for (size_t i = 0; i < choices.size(); ++i) {
+      decoded.layers[i].insert(decoded.layers[i].end(), choices[i].begin(), choices[i].end());
     }
   }
-  DecodedRows view() const { return {rows, layers}; }
-  std::vector<RowRange> rows;
-  std::vector<std::vector<uint16_t>> layers;
-};
+  return decoded;
+}
 
 std::vector<uint16_t> RandomChoice(std::mt19937_64& random, const LayerRouting& layer) {
   std::vector<uint16_t> ids(layer.num_experts);
@@ -125,8 +121,7 @@ TEST(RouteComparisonTest, AgreesWithASlowReference) {
       for (const auto& [row, choices] : b) {
         if ((row >= cut) == high) part_b[row] = choices;
       }
-      const Decoded decoded_a(*geometry, part_a), decoded_b(*geometry, part_b);
-      seen.Add(decoded_a.view(), decoded_b.view());
+      seen.Add(Decoded(*geometry, part_a), Decoded(*geometry, part_b));
     }
     ExpectAsReference(*geometry, a, b, seen);
   }
@@ -134,10 +129,10 @@ TEST(RouteComparisonTest, AgreesWithASlowReference) {
 
 TEST(RouteComparisonTest, OrderIsApartFromSets) {
   const Geometry geometry = Geometry::Uniform(2, 8, 3);
-  const Decoded a(geometry, {{5, {{0, 1, 2}, {3, 4, 5}}}, {6, {{0, 1, 2}, {3, 4, 5}}}});
-  const Decoded b(geometry, {{5, {{0, 1, 2}, {5, 4, 3}}}, {6, {{5, 6, 7}, {3, 4, 6}}}});
+  const SampleRows a = Decoded(geometry, {{5, {{0, 1, 2}, {3, 4, 5}}}, {6, {{0, 1, 2}, {3, 4, 5}}}});
+  const SampleRows b = Decoded(geometry, {{5, {{0, 1, 2}, {5, 4, 3}}}, {6, {{5, 6, 7}, {3, 4, 6}}}});
   RouteComparison seen(geometry);
-  seen.Add(a.view(), b.view());
+  seen.Add(a, b);
   EXPECT_EQ(seen.differing_rows(), 2);
   EXPECT_EQ(seen.layers()[1].order, 1);
   EXPECT_EQ(seen.layers()[1].set, 1);

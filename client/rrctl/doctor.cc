@@ -133,10 +133,7 @@ class ServerExaminer {
     if (reached.empty()) return false;
     const auto keys = Keys();
     if (!keys.ok()) {
-      return Add({.check = "tls",
-                  .verdict = Verdict::kFail,
-                  .what = std::string(keys.status().message()),
-                  .fix = "see --cacert, --cert, --key and --token-file"});
+      return Add(Failed("tls", std::string(keys.status().message()), "see --cacert, --cert, --key and --token-file"));
     }
     return Add(CheckTls(server_, reached.front(), client_.call_timeout, *keys)) && ExamineService();
   }
@@ -201,6 +198,15 @@ absl::StatusOr<std::vector<ServerAddress>> OthersOf(const ServerAddress& server,
 
 }  // namespace
 
+Finding Failed(const char* check, std::string what, std::string fix) {
+  return {.check = check, .verdict = Verdict::kFail, .what = std::move(what), .fix = std::move(fix)};
+}
+
+void Warn(Finding& finding, std::string fix) {
+  finding.verdict = Verdict::kWarn;
+  finding.fix = std::move(fix);
+}
+
 const char* VerdictName(Verdict verdict) {
   static constexpr const char* kNames[] = {"ok", "warn", "fail", "skip"};
   return kNames[static_cast<size_t>(verdict)];
@@ -256,28 +262,21 @@ absl::StatusOr<std::vector<ServerAddress>> ServersOf(absl::string_view endpoint,
 }
 
 Finding CheckFirstAnswer(const absl::StatusOr<Answer>& answer) {
-  Finding finding{.check = "service"};
-  if (answer.ok()) {
-    finding.what = absl::StrCat("answers, store ", answer->info.store());
-    if (answer->info.draining()) {
-      finding.verdict = Verdict::kWarn;
-      finding.what = "is shutting down";
-      finding.fix = "wait until a new server has taken its place";
-    }
-    return finding;
+  if (!answer.ok()) return Failed("service", FailureText(answer.status()), FixOf(answer.status()));
+  Finding finding{.check = "service", .what = absl::StrCat("answers, store ", answer->info.store())};
+  if (answer->info.draining()) {
+    finding.what = "is shutting down";
+    Warn(finding, "wait until a new server has taken its place");
   }
-  finding.verdict = Verdict::kFail;
-  finding.what = FailureText(answer.status());
-  finding.fix = FixOf(answer.status());
   return finding;
 }
 
 Finding CheckVersion(const v1::ServerInfo& info) {
-  Finding finding{.check = "version", .facts = {{"server", info.version()}, {"client", ROUTING_REPLAY_VERSION}}};
-  finding.what = absl::StrCat("server ", info.version(), ", rrctl ", ROUTING_REPLAY_VERSION);
+  Finding finding{.check = "version",
+                  .what = absl::StrCat("server ", info.version(), ", rrctl ", ROUTING_REPLAY_VERSION),
+                  .facts = {{"server", info.version()}, {"client", ROUTING_REPLAY_VERSION}}};
   if (info.version() != ROUTING_REPLAY_VERSION) {
-    finding.verdict = Verdict::kWarn;
-    finding.fix = absl::StrCat("install the packages of release ", info.version());
+    Warn(finding, absl::StrCat("install the packages of release ", info.version()));
   }
   return finding;
 }
@@ -302,9 +301,9 @@ Finding CheckLimits(const v1::ServerInfo& info) {
                     bytes(info.max_payload_bytes()));
   }
   if (static_cast<double>(used) > kFullShare * static_cast<double>(info.budget_bytes())) {
-    finding.verdict = Verdict::kWarn;
-    finding.fix =
-        "release samples that are no longer needed, or give the server a larger --memory-budget or a --spill-directory";
+    Warn(finding,
+         "release samples that are no longer needed, or give the server a larger --memory-budget or a "
+         "--spill-directory");
   }
   return finding;
 }
@@ -321,25 +320,22 @@ Finding CheckLatency(std::vector<Clock::Duration> round_trips) {
                 {"max_s", worst / 1000},
                 {"calls", round_trips.size()}}};
   if (median > kSlowMs) {
-    finding.verdict = Verdict::kWarn;
-    finding.fix = "place the server in the same zone as the trainer, or look for what slows the network";
+    Warn(finding, "place the server in the same zone as the trainer, or look for what slows the network");
   }
   return finding;
 }
 
 Finding CheckClock(const Answer& fastest) {
-  Finding finding{.check = "clock"};
   if (fastest.info.time_ms() == 0) {
-    finding.verdict = Verdict::kSkip;
-    finding.what = "the server does not report its time";
-    return finding;
+    return {.check = "clock", .verdict = Verdict::kSkip, .what = "the server does not report its time"};
   }
   const std::chrono::system_clock::time_point theirs{std::chrono::milliseconds(fastest.info.time_ms())};
   const double skew = std::chrono::duration<double>(theirs - fastest.middle).count();
   const double doubt = Milliseconds(fastest.round_trip) / 2000 + 0.001;
-  finding.facts = {{"skew_s", skew}, {"doubt_s", doubt}};
-  finding.what = absl::StrFormat("the server's clock is %.3f s %s this one's, give or take %.3f s", std::abs(skew),
-                                 skew < 0 ? "behind" : "ahead of", doubt);
+  Finding finding{.check = "clock",
+                  .what = absl::StrFormat("the server's clock is %.3f s %s this one's, give or take %.3f s",
+                                          std::abs(skew), skew < 0 ? "behind" : "ahead of", doubt),
+                  .facts = {{"skew_s", skew}, {"doubt_s", doubt}}};
   const double sure = std::abs(skew) - doubt;
   if (sure > kSkewWarnSeconds) {
     finding.verdict = sure > kSkewFailSeconds ? Verdict::kFail : Verdict::kWarn;
@@ -356,20 +352,14 @@ Finding CheckTransport(const absl::StatusOr<std::string>& way) {
   }
   finding.what = absl::StrCat("appends and reads go over gRPC: ", way.status().message());
   if (absl::IsNotFound(way.status())) return finding;
-  finding.verdict = Verdict::kWarn;
-  finding.fix = absl::StrCat("open the server's port for the direct path to this machine (7403 beside 7400), or set ",
-                             kTransportVariable, "=grpc here");
+  Warn(finding, absl::StrCat("open the server's port for the direct path to this machine (7403 beside 7400), or set ",
+                             kTransportVariable, "=grpc here"));
   return finding;
 }
 
 Finding CheckAccess(const absl::StatusOr<Access>& access, const std::string& scratch) {
+  if (!access.ok()) return Failed("access", FailureText(access.status()), FixOf(access.status()));
   Finding finding{.check = "access"};
-  if (!access.ok()) {
-    finding.verdict = Verdict::kFail;
-    finding.what = FailureText(access.status());
-    finding.fix = FixOf(access.status());
-    return finding;
-  }
   std::vector<std::string> allowed, rejected;
   const auto sort = [&](const char* name, std::optional<bool> scope) {
     finding.facts[name] = OrNull(scope);
@@ -388,7 +378,7 @@ Finding CheckAccess(const absl::StatusOr<Access>& access, const std::string& scr
   return finding;
 }
 
-absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client, const DoctorOptions& options) {
+absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client, const std::string& run) {
   // A server may close a connection during a handshake.
   const absl::Cleanup restore = [before = signal(SIGPIPE, SIG_IGN)] { signal(SIGPIPE, before); };
   RR_ASSIGN_OR_RETURN(const auto servers, ServersOf(client.endpoint, client.call_timeout));
@@ -401,7 +391,7 @@ absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client, const 
     for (const ServerAddress& server : others) all_answer &= ServerExaminer(server, client, findings).Examine();
     if (!all_answer) return findings;
   }
-  const std::string scratch = absl::StrFormat("%s-%d-%08x", options.run, getpid(), std::random_device()());
+  const std::string scratch = absl::StrFormat("%s-%d-%08x", run, getpid(), std::random_device()());
   const auto link = Link::Open(servers.front().endpoint, client.use_http_proxy, client.security, client.call_timeout);
   const auto access = link.ok() ? ProbeAccess(Caller(*link, client.call_timeout), scratch) : link.status();
   findings.push_back(CheckAccess(access, scratch));
@@ -409,20 +399,20 @@ absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client, const 
 }
 
 void AddDoctor(Application& application) {
-  const auto options = std::make_shared<DoctorOptions>();
+  const auto run = std::make_shared<std::string>(kDoctorRun);
   CLI::App* doctor = application.Add(
       "doctor",
       "check whether this machine can use the server; if not, say why and how to fix it\n"
       "Checks name, connection, TLS, service, version, limits, latency, clock and transport of every server of the "
       "endpoint; then what the token allows. Exit code 1 if a check failed.",
-      [options](Session& session) {
+      [run](Session& session) {
         session.ExitCodeIsTheAnswer();
-        RR_ASSIGN_OR_RETURN(const auto findings, Examine(session.options(), *options));
+        RR_ASSIGN_OR_RETURN(const auto findings, Examine(session.options(), *run));
         if (AnyFailed(findings)) session.AnswerNo();
         return session.output().format() == Format::kJson ? session.Show(ToDocument(findings))
                                                           : session.Show(FindingTable(findings), Layout::kColumns);
       });
-  doctor->add_option("--run", options->run, "prefix of run names for which to check what the token allows")
+  doctor->add_option("--run", *run, "prefix of run names for which to check what the token allows")
       ->capture_default_str()
       ->type_name("PREFIX");
 }

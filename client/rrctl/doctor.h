@@ -38,6 +38,10 @@ struct Finding {
   Document facts = Document::object();  // The finding as numbers.
 };
 
+Finding Failed(const char* check, std::string what, std::string fix);
+// Makes an ok finding a warning.
+void Warn(Finding& finding, std::string fix);
+
 // {"verdict": the worst verdict of all checks, "checks": [{"server", "check", "verdict", "what", "fix", "facts"}]}
 Document ToDocument(const std::vector<Finding>& findings);
 // The findings as columns for people, without the numbers, and without the server's name if there is only one server.
@@ -126,15 +130,12 @@ struct Access {
 };
 Finding CheckAccess(const absl::StatusOr<Access>& access, const std::string& scratch);
 
-struct DoctorOptions {
-  // Prefix of run names for which the token's rights are checked.
-  std::string run = "rrctl-doctor";
-};
-
 // The checks in order, of each server of the endpoint: "name", "connect", "tls", "service", "version", "limits",
 // "latency", "clock", "transport"; then "access" of the whole endpoint. Checks that depend on a failed one are skipped.
-// INVALID_ARGUMENT (field endpoint) for a malformed endpoint. Changes nothing on the server.
-absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client, const DoctorOptions& options = {});
+// `run`: the prefix of run names for which the token's rights are checked. INVALID_ARGUMENT (field endpoint) for a
+// malformed endpoint. Changes nothing on the server.
+constexpr char kDoctorRun[] = "rrctl-doctor";
+absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client, const std::string& run = kDoctorRun);
 
 }  // namespace routing_replay::client
 

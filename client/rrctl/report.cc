@@ -17,8 +17,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "client/rrctl/diff.h"
-#include "client/rrctl/inspect.h"
 #include "client/rrctl/rows.h"
+#include "client/rrctl/runs.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/human.h"
 #include "proto/wire/status_macros.h"
@@ -31,11 +31,6 @@ struct FileOptions {
   std::string path = "report.html";  // "-": standard output.
   bool replace = false;
 };
-
-Document Balance(absl::Span<const int64_t> counts) {
-  const LoadBalance balance = BalanceOf(counts);
-  return {{"max_to_mean", OrNull(balance.max_to_mean)}, {"entropy", OrNull(balance.entropy)}};
-}
 
 // Expected share of common experts of two randomly drawn rows of the run.
 Document ExpectedShare(absl::Span<const int64_t> counts, int64_t rows, int32_t top_k) {
@@ -92,20 +87,18 @@ class Gatherer {
 
   // The result of CountLoad, layer by layer.
   Document Load() const {
-    Document rows = Document::array();
-    for (int32_t i = 0; i < run_.geometry().num_moe_layers(); ++i) {
+    return PerLayer([&](int32_t i) -> Document {
       const LoadBalance balance = BalanceOf(load_[i]);
-      rows.push_back({{"layer", run_.geometry().layer(i).layer_id},
-                      {"rows", load_rows_},
-                      {"experts", load_[i].size()},
-                      {"unused", balance.unused},
-                      {"busiest", balance.busiest},
-                      {"busiest_count", balance.busiest_count},
-                      {"max_to_mean", OrNull(balance.max_to_mean)},
-                      {"entropy", OrNull(balance.entropy)},
-                      {"counts", load_[i]}});
-    }
-    return rows;
+      return {{"layer", run_.geometry().layer(i).layer_id},
+              {"rows", load_rows_},
+              {"experts", load_[i].size()},
+              {"unused", balance.unused},
+              {"busiest", balance.busiest},
+              {"busiest_count", balance.busiest_count},
+              {"max_to_mean", OrNull(balance.max_to_mean)},
+              {"entropy", OrNull(balance.entropy)},
+              {"counts", load_[i]}};
+    });
   }
 
   Document Groups() const {
@@ -127,8 +120,7 @@ class Gatherer {
   }
 
   Document Neighbours() const {
-    Document rows = Document::array();
-    for (int32_t i = 0; i < run_.geometry().num_moe_layers(); ++i) {
+    return PerLayer([&](int32_t i) {
       const LayerRouting& layer = run_.geometry().layer(i);
       const RouteScan::Neighbours& found = scan_->neighbours(i);
       Document row = {{"layer", layer.layer_id}, {"pairs", found.pairs}, {"shared", nullptr}};
@@ -136,27 +128,32 @@ class Gatherer {
         row["shared"] = static_cast<double>(found.shared_ids) / static_cast<double>(found.pairs * layer.top_k);
       }
       row["expected"] = ExpectedShare(load_[i], load_rows_, layer.top_k);
-      rows.push_back(std::move(row));
-    }
-    return rows;
+      return row;
+    });
   }
 
   Document Mismatch() const {
     if (trainer_.empty()) return nullptr;
-    Document layers = Document::array();
-    for (int32_t i = 0; i < run_.geometry().num_moe_layers(); ++i) {
-      layers.push_back(DescribeLayer(run_.geometry().layer(i).layer_id, compared_->layers()[i]));
-    }
+    Document layers =
+        PerLayer([&](int32_t i) { return DescribeLayer(run_.geometry().layer(i).layer_id, compared_->layers()[i]); });
     return {{"samples", compared_samples_}, {"rows", compared_->rows()}, {"layers", std::move(layers)}};
   }
 
   const std::vector<SampleState>& rollout() const { return rollout_; }
 
  private:
-  Document Balances(size_t bin) const {
+  template <typename Describe>
+  Document PerLayer(const Describe& describe) const {
     Document layers = Document::array();
-    for (int32_t i = 0; i < run_.geometry().num_moe_layers(); ++i) layers.push_back(Balance(scan_->counts(bin, i)));
+    for (int32_t i = 0; i < run_.geometry().num_moe_layers(); ++i) layers.push_back(describe(i));
     return layers;
+  }
+
+  Document Balances(size_t bin) const {
+    return PerLayer([&](int32_t i) -> Document {
+      const LoadBalance balance = BalanceOf(scan_->counts(bin, i));
+      return {{"max_to_mean", OrNull(balance.max_to_mean)}, {"entropy", OrNull(balance.entropy)}};
+    });
   }
 
   // Adds up the counts of all ranges of groups. Each sample is in exactly one of these ranges, so it is counted once.
@@ -202,27 +199,22 @@ class Gatherer {
   }
 
   absl::Status ReadOne(const ReadSample& read) {
-    const std::vector<int32_t> layers = LayersOf(run_.geometry());
     const std::vector<BinnedRows> bins = read.scanned ? BinsOf(*read.rollout) : std::vector<BinnedRows>();
     scan_->BeginSample();
     compared_samples_ += read.trainer != nullptr;
-    const RowRange rows{0, read.rollout->committed_rows};
-    return ReadPortions(run_, {.state = *read.rollout, .layers = layers, .rows = rows},
+    return ReadPortions(run_, *read.rollout, {0, read.rollout->committed_rows}, {},
                         [&](RowRange portion, const SampleRows& sample) {
-                          const DecodedRows decoded{sample.rows, sample.layers};
                           bytes_ += portion.size() * run_.geometry().raw_row_bytes();
-                          if (read.scanned) scan_->Add(decoded, bins);
-                          return read.trainer == nullptr ? absl::OkStatus()
-                                                         : Compare(*read.trainer, layers, portion, decoded);
+                          if (read.scanned) scan_->Add(sample, bins);
+                          return read.trainer == nullptr ? absl::OkStatus() : Compare(*read.trainer, portion, sample);
                         });
   }
 
-  absl::Status Compare(const SampleState& trainer, const std::vector<int32_t>& layers, RowRange portion,
-                       const DecodedRows& rollout) {
+  absl::Status Compare(const SampleState& trainer, RowRange portion, const SampleRows& rollout) {
     const RowRange there = Intersect(portion, {0, trainer.committed_rows});
     if (there.empty()) return absl::OkStatus();
-    RR_ASSIGN_OR_RETURN(const auto rows, ReadPortion(run_, {.state = trainer, .layers = layers}, there));
-    compared_->Add(rollout, {rows.rows, rows.layers});
+    RR_ASSIGN_OR_RETURN(const auto rows, ReadPortion(run_, trainer, there));
+    compared_->Add(rollout, rows);
     return absl::OkStatus();
   }
 
@@ -314,14 +306,8 @@ absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
   const std::string part = absl::StrCat(path, ".", absl::Hex(std::random_device()(), absl::kZeroPad8), ".part");
   const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd < 0) return absl::InvalidArgumentError(absl::StrCat("cannot write ", part, ": ", std::strerror(errno)));
-  bool written = true;
-  while (written && !bytes.empty()) {
-    const ssize_t size = write(fd, bytes.data(), bytes.size());
-    written = size > 0;
-    bytes.remove_prefix(std::max<ssize_t>(size, 0));
-  }
-  written = close(fd) == 0 && written && rename(part.c_str(), path.c_str()) == 0;
-  if (written) return absl::OkStatus();
+  const bool written = WriteAll(fd, bytes);
+  if (close(fd) == 0 && written && rename(part.c_str(), path.c_str()) == 0) return absl::OkStatus();
   const int error = errno;
   unlink(part.c_str());
   return absl::DataLossError(absl::StrCat("cannot write ", path, ": ", std::strerror(error)));

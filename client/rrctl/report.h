@@ -132,16 +132,17 @@ class RouteScan {
 
   // The next rows belong to another sample.
   void BeginSample() { last_row_.reset(); }
-  // Adds the rows of a portion; portions must ascend. A row counts in each of `bins` that contains it.
-  void Add(const DecodedRows& rows, absl::Span<const BinnedRows> bins);
+  // Adds the rows of a portion, of all MoE layers; portions must ascend. A row counts in each of `bins` that contains
+  // it.
+  void Add(const SampleRows& rows, absl::Span<const BinnedRows> bins);
 
   const Neighbours& neighbours(int32_t ordinal) const { return neighbours_[ordinal]; }
   int64_t bin_rows(size_t bin) const { return bin_rows_[bin]; }
   absl::Span<const int64_t> counts(size_t bin, int32_t ordinal) const { return counts_[bin][ordinal]; }
 
  private:
-  void CountNeighbours(const DecodedRows& rows, int32_t ordinal);
-  void CountBins(const DecodedRows& rows, absl::Span<const BinnedRows> bins);
+  void CountNeighbours(const SampleRows& rows, int32_t ordinal);
+  void CountBins(const SampleRows& rows, absl::Span<const BinnedRows> bins);
 
   const Geometry& geometry_;
   std::vector<Neighbours> neighbours_;

@@ -181,14 +181,14 @@ RouteScan::RouteScan(const Geometry& geometry, size_t bins)
   }
 }
 
-void RouteScan::Add(const DecodedRows& rows, absl::Span<const BinnedRows> bins) {
+void RouteScan::Add(const SampleRows& rows, absl::Span<const BinnedRows> bins) {
   if (rows.rows.empty()) return;
   for (int32_t ordinal = 0; ordinal < geometry_.num_moe_layers(); ++ordinal) CountNeighbours(rows, ordinal);
   last_row_ = rows.rows.back().end - 1;
   CountBins(rows, bins);
 }
 
-void RouteScan::CountNeighbours(const DecodedRows& rows, int32_t ordinal) {
+void RouteScan::CountNeighbours(const SampleRows& rows, int32_t ordinal) {
   const int32_t top_k = geometry_.layer(ordinal).top_k;
   const auto ids = absl::MakeConstSpan(rows.layers[ordinal]);
   Neighbours& found = neighbours_[ordinal];
@@ -209,7 +209,7 @@ void RouteScan::CountNeighbours(const DecodedRows& rows, int32_t ordinal) {
   last_[ordinal] = std::vector<uint16_t>(before.begin(), before.end());
 }
 
-void RouteScan::CountBins(const DecodedRows& rows, absl::Span<const BinnedRows> bins) {
+void RouteScan::CountBins(const SampleRows& rows, absl::Span<const BinnedRows> bins) {
   int64_t slot = 0;
   for (const RowRange range : rows.rows) {
     for (const BinnedRows& part : bins) {

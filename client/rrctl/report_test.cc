@@ -177,21 +177,18 @@ LatentConfig SmallConfig() {
 }
 
 // The rows of a sample that lie in `ranges`, decoded layer by layer.
-struct Decoded {
-  Decoded(const Routes& routes, std::vector<RowRange> ranges) : rows(std::move(ranges)), layers(routes.layers) {
-    for (int32_t layer = 0; layer < routes.layers; ++layer) {
-      for (const RowRange range : rows) {
-        for (int64_t row = range.begin; row < range.end; ++row) {
-          const auto ids = routes.at(row, layer);
-          layers[layer].insert(layers[layer].end(), ids.begin(), ids.end());
-        }
+SampleRows Decoded(const Routes& routes, std::vector<RowRange> ranges) {
+  SampleRows decoded{.rows = std::move(ranges), .layers = std::vector<std::vector<uint16_t>>(routes.layers)};
+  for (int32_t layer = 0; layer < routes.layers; ++layer) {
+    for (const RowRange range : decoded.rows) {
+      for (int64_t row = range.begin; row < range.end; ++row) {
+        const auto ids = routes.at(row, layer);
+        decoded.layers[layer].insert(decoded.layers[layer].end(), ids.begin(), ids.end());
       }
     }
   }
-  DecodedRows view() const { return {rows, layers}; }
-  std::vector<RowRange> rows;
-  std::vector<std::vector<uint16_t>> layers;
-};
+  return decoded;
+}
 
 TEST(RouteScanTest, NeighboursAreAsTheStatisticsOfTheGenerator) {
   const LatentConfig config = SmallConfig();
@@ -202,8 +199,7 @@ TEST(RouteScanTest, NeighboursAreAsTheStatisticsOfTheGenerator) {
   for (int64_t sample = 0; sample < 4; ++sample) {
     sequences.push_back(generator.Generate(sample, 100).routes);
     scan.BeginSample();
-    for (const RowRange portion : SplitAtWindows({0, 100}, 32))
-      scan.Add(Decoded(sequences.back(), {portion}).view(), {});
+    for (const RowRange portion : SplitAtWindows({0, 100}, 32)) scan.Add(Decoded(sequences.back(), {portion}), {});
   }
   double shared = 0;
   for (int32_t ordinal = 0; ordinal < config.layers; ++ordinal) {
@@ -219,9 +215,9 @@ TEST(RouteScanTest, RowsAroundAGapAreNoNeighbours) {
   const Geometry geometry = Geometry::Uniform(config.layers, config.num_experts, config.top_k);
   RouteScan scan(geometry, 0);
   scan.BeginSample();
-  scan.Add(Decoded(routes, {{0, 5}, {7, 10}}).view(), {});
-  scan.Add(Decoded(routes, {}).view(), {});
-  scan.Add(Decoded(routes, {{12, 14}}).view(), {});
+  scan.Add(Decoded(routes, {{0, 5}, {7, 10}}), {});
+  scan.Add(Decoded(routes, {}), {});
+  scan.Add(Decoded(routes, {{12, 14}}), {});
   EXPECT_EQ(scan.neighbours(0).pairs, 4 + 2 + 1);
 }
 
@@ -232,8 +228,8 @@ TEST(RouteScanTest, BinsCountTheirRows) {
   RouteScan scan(geometry, 2);
   const std::vector<BinnedRows> bins = {{{0, 20}, 1}, {{20, 33}, 0}, {{33, 50}, 1}};
   scan.BeginSample();
-  scan.Add(Decoded(routes, {{0, 10}, {15, 30}}).view(), bins);
-  scan.Add(Decoded(routes, {{30, 60}}).view(), bins);
+  scan.Add(Decoded(routes, {{0, 10}, {15, 30}}), bins);
+  scan.Add(Decoded(routes, {{30, 60}}), bins);
   std::vector<std::vector<std::vector<int64_t>>> expected(
       2, std::vector<std::vector<int64_t>>(config.layers, std::vector<int64_t>(config.num_experts)));
   std::vector<int64_t> rows(2);

@@ -1,6 +1,9 @@
 #include "client/rrctl/rows.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -8,9 +11,7 @@
 #include <memory>
 #include <numeric>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "proto/json/rows_file.h"
 #include "proto/wire/payload/tensor_payload.h"
 #include "proto/wire/status_macros.h"
@@ -74,18 +75,9 @@ Document ToDocument(const Geometry& geometry, const std::vector<int32_t>& layers
   return rows;
 }
 
-// "3:17" → rows [3, 17); "5" → row 5.
 absl::StatusOr<RowRange> ParseRows(absl::string_view text) {
-  const std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
-  RowRange range;
-  if (parts.size() == 1 && absl::SimpleAtoi(parts[0], &range.begin) && range.begin >= 0 && range.begin < kMaxRows) {
-    return RowRange::OfSize(range.begin, 1);
-  }
-  if (parts.size() == 2 && absl::SimpleAtoi(parts[0], &range.begin) && absl::SimpleAtoi(parts[1], &range.end) &&
-      range.begin >= 0 && range.begin < range.end && range.end <= kMaxRows) {
-    return range;
-  }
-  return absl::InvalidArgumentError(absl::StrCat("must be ROW or BEGIN:END, got '", text, "'"));
+  RR_ASSIGN_OR_RETURN(const auto rows, ParseRange(text, "ROW", 0, kMaxRows));
+  return RowRange{rows.first, rows.second};
 }
 
 struct PutOptions {
@@ -206,8 +198,7 @@ absl::StatusOr<Document> Put(Client& client, const PutOptions& options, std::ist
   return options.index.empty() ? PutOne(*run, options, rows) : PutTrace(*run, options, rows, input);
 }
 
-}  // namespace
-
+// Returns `asked` sorted and without duplicates; all MoE layers if it is empty.
 std::vector<int32_t> LayersOf(const Geometry& geometry, std::vector<int32_t> asked) {
   if (asked.empty()) {
     for (const LayerRouting& layer : geometry.layers()) asked.push_back(layer.layer_id);
@@ -217,33 +208,34 @@ std::vector<int32_t> LayersOf(const Geometry& geometry, std::vector<int32_t> ask
   return asked;
 }
 
+}  // namespace
+
 int64_t PortionRows(const Geometry& geometry) {
   return std::max<int64_t>(1, kPortionIds / std::max<int64_t>(1, geometry.ids_per_row()));
 }
 
-absl::StatusOr<SampleRows> ReadPortion(Run& run, const PortionRead& read, RowRange portion) {
-  RR_ASSIGN_OR_RETURN(auto rows, run.ReadRows({.producer = read.state.producer,
-                                               .layers = read.layers,
-                                               .samples = {{.sample = read.state.sample, .rows = {portion}}}},
+absl::StatusOr<SampleRows> ReadPortion(Run& run, const SampleState& state, RowRange portion,
+                                       const std::vector<int32_t>& layers) {
+  RR_ASSIGN_OR_RETURN(auto rows, run.ReadRows({.producer = state.producer,
+                                               .layers = layers,
+                                               .samples = {{.sample = state.sample, .rows = {portion}}}},
                                               kReadTimeout));
-  absl::Status status = CheckRecord(rows[0].record, read.state.sample, read.state.revision);
-  if (!status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckRecord(rows[0].record, state.sample, state.revision));
   return std::move(rows[0]);
 }
 
-absl::Status ReadPortions(Run& run, const PortionRead& read,
+absl::Status ReadPortions(Run& run, const SampleState& state, RowRange rows, const std::vector<int32_t>& layers,
                           const std::function<absl::Status(RowRange portion, const SampleRows& rows)>& take) {
-  for (const RowRange portion : SplitAtWindows(read.rows, PortionRows(run.geometry()))) {
-    RR_ASSIGN_OR_RETURN(const auto rows, ReadPortion(run, read, portion));
-    RR_RETURN_IF_ERROR(take(portion, rows));
+  for (const RowRange portion : SplitAtWindows(rows, PortionRows(run.geometry()))) {
+    RR_ASSIGN_OR_RETURN(const auto there, ReadPortion(run, state, portion, layers));
+    RR_RETURN_IF_ERROR(take(portion, there));
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<SampleRows> ReadSample(Run& run, const std::string& sample, Producer producer) {
   RR_ASSIGN_OR_RETURN(const auto state, run.Stat(sample, producer));
-  const RowRange all{0, state.committed_rows};
-  return ReadPortion(run, {.state = state, .layers = LayersOf(run.geometry()), .rows = all}, all);
+  return ReadPortion(run, state, {0, state.committed_rows});
 }
 
 absl::Status Get(Client& client, const GetOptions& options, const std::function<absl::Status(const Document&)>& show) {
@@ -256,9 +248,9 @@ absl::Status Get(Client& client, const GetOptions& options, const std::function<
     return absl::OutOfRangeError(absl::StrCat("--rows: ", wanted.begin, ":", wanted.end, " is out of range: sample ",
                                               options.sample, " has ", state.committed_rows, " rows"));
   }
-  return ReadPortions(
-      *run, {.state = state, .layers = layers, .rows = wanted},
-      [&](RowRange portion, const SampleRows& sample) { return show(ToDocument(geometry, layers, portion, sample)); });
+  return ReadPortions(*run, state, wanted, layers, [&](RowRange portion, const SampleRows& sample) {
+    return show(ToDocument(geometry, layers, portion, sample));
+  });
 }
 
 absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::string& path, std::istream& input) {
@@ -276,6 +268,15 @@ absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::string& path, std::istr
   }
   if (from.bad()) return absl::DataLossError(absl::StrCat("cannot read ", path));
   return bytes;
+}
+
+bool WriteAll(int fd, absl::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = write(fd, text.data(), text.size());
+    if (written < 0 && errno != EINTR) return false;
+    text.remove_prefix(static_cast<size_t>(std::max<ssize_t>(written, 0)));
+  }
+  return true;
 }
 
 void AddGet(Application& application) {

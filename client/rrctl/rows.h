@@ -16,26 +16,17 @@
 
 namespace routing_replay::client {
 
-// What to read of one sample. All rows are of the revision in `state`: ABORTED (kOldRevision) if the server has another
-// revision.
-struct PortionRead {
-  SampleState state;
-  std::vector<int32_t> layers;  // From LayersOf.
-  RowRange rows;                // The rows; some may be unrecorded.
-};
-
-// Returns `asked` sorted and without duplicates; all MoE layers if it is empty.
-std::vector<int32_t> LayersOf(const Geometry& geometry, std::vector<int32_t> asked = {});
-
 // Number of rows in a portion, which has some MB when it is decoded.
 int64_t PortionRows(const Geometry& geometry);
 
-// Reads the rows of one portion. FAILED_PRECONDITION, NOT_FOUND, DATA_LOSS or OUT_OF_RANGE, naming the sample's status,
-// if the sample cannot be read.
-absl::StatusOr<SampleRows> ReadPortion(Run& run, const PortionRead& read, RowRange portion);
+// Reads the rows of one portion of a sample, of which some may be unrecorded. `layers`: ascending; empty: all MoE
+// layers. All rows are of the revision in `state`: ABORTED (kOldRevision) if the server has another one.
+// FAILED_PRECONDITION, NOT_FOUND, DATA_LOSS or OUT_OF_RANGE, naming the sample's status, if the sample cannot be read.
+absl::StatusOr<SampleRows> ReadPortion(Run& run, const SampleState& state, RowRange portion,
+                                       const std::vector<int32_t>& layers = {});
 
-// Reads all portions in order and passes each to `take`, whose first error ends it.
-absl::Status ReadPortions(Run& run, const PortionRead& read,
+// Reads all portions of `rows` in order and passes each to `take`, whose first error ends it.
+absl::Status ReadPortions(Run& run, const SampleState& state, RowRange rows, const std::vector<int32_t>& layers,
                           const std::function<absl::Status(RowRange portion, const SampleRows& rows)>& take);
 
 // Reads all committed rows and all MoE layers of a sample into memory. Fails with the errors of ReadPortion and
@@ -61,6 +52,9 @@ absl::Status Get(Client& client, const GetOptions& options, const std::function<
 
 // All bytes of the file, or of `input` if the path is "-". NOT_FOUND; DATA_LOSS.
 absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::string& path, std::istream& input);
+// Writes the text. Returns false, with the reason in errno, if only a part could be written, for example because the
+// disk became full.
+bool WriteAll(int fd, absl::string_view text);
 
 }  // namespace routing_replay::client
 

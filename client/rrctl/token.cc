@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "client/rrctl/rows.h"
 #include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/sample.h"
@@ -47,22 +48,11 @@ std::string HashOf(const std::string& token) {
 
 // JSON is also YAML, so the line is valid in a token file of either kind.
 std::string EntryFor(const TokenOptions& options, const std::string& token) {
-  nlohmann::ordered_json entry = {
+  Document entry = {
       {"name", options.name}, {"sha256", HashOf(token)}, {"runs", options.run_prefixes}, {"scopes", options.scopes}};
   if (options.max_runs > 0) entry["max_runs"] = options.max_runs;
   if (!options.expires.empty()) entry["expires"] = options.expires;
-  return absl::StrCat("- ", entry.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-}
-
-// Writes the text. Returns false, with the reason in errno, if only a part could be written, for example because the
-// disk became full.
-bool WriteAll(int fd, absl::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = write(fd, text.data(), text.size());
-    if (written < 0 && errno != EINTR) return false;
-    text.remove_prefix(static_cast<size_t>(std::max<ssize_t>(written, 0)));
-  }
-  return true;
+  return absl::StrCat("- ", ToJsonLine(entry));
 }
 
 absl::Status WriteSecret(const std::string& path, const std::string& token) {
@@ -127,15 +117,6 @@ absl::Status AppendEntry(const std::string& named, const std::string& entry) {
   return absl::PermissionDeniedError(absl::StrCat(path, ": a new file cannot get its owner; run this as the owner"));
 }
 
-// "" covers every run. Any other prefix must be possible in a run name, or it would grant nothing.
-absl::Status CheckGrant(const TokenOptions& options) {
-  for (const std::string& prefix : options.run_prefixes) {
-    if (prefix.empty()) continue;
-    RR_RETURN_IF_ERROR(CheckId(prefix, "--run"));
-  }
-  return absl::OkStatus();
-}
-
 // Checks the entry with the server's rules, and names our flags in errors instead of its keys.
 absl::Status CheckEntry(const std::string& entry) {
   const auto grants = ParseTokenFile(entry + "\n");
@@ -148,7 +129,11 @@ absl::Status CheckEntry(const std::string& entry) {
 }  // namespace
 
 absl::StatusOr<Document> MakeToken(const TokenOptions& options) {
-  RR_RETURN_IF_ERROR(CheckGrant(options));
+  for (const std::string& prefix : options.run_prefixes) {
+    // "" covers every run. Any other prefix must be possible in a run name, or it would grant nothing.
+    if (prefix.empty()) continue;
+    RR_RETURN_IF_ERROR(CheckId(prefix, "--run"));
+  }
   RR_ASSIGN_OR_RETURN(const auto token, RandomToken());
   const std::string entry = EntryFor(options, token);
   RR_RETURN_IF_ERROR(CheckEntry(entry));

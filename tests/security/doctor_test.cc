@@ -16,16 +16,16 @@ using ::testing::HasSubstr;
 class DoctorTest : public ::testing::Test {
  protected:
   // Runs the checks of rrctl doctor. Returns the finding of each check by the name of the check.
-  static std::map<std::string, Finding> ExamineWith(ClientOptions client, DoctorOptions options = {}) {
+  static std::map<std::string, Finding> ExamineWith(ClientOptions client, const std::string& run = kDoctorRun) {
     client.call_timeout = std::chrono::seconds(20);
-    const auto findings = Examine(client, options);
+    const auto findings = Examine(client, run);
     EXPECT_OK(findings);
     std::map<std::string, Finding> by_check;
     for (const Finding& finding : *findings) by_check[finding.check] = finding;
     return by_check;
   }
-  std::map<std::string, Finding> ExamineWith(const ClientFiles& files, DoctorOptions options = {}) const {
-    return ExamineWith(files.Options(server_.endpoint()), std::move(options));
+  std::map<std::string, Finding> ExamineWith(const ClientFiles& files, const std::string& run = kDoctorRun) const {
+    return ExamineWith(files.Options(server_.endpoint()), run);
   }
 
   const GuardedServer server_{std::vector<TestToken>{
@@ -64,7 +64,7 @@ TEST_F(DoctorTest, AnUnknownToken) {
 }
 
 TEST_F(DoctorTest, ATokenWithSomeScopes) {
-  const auto found = ExamineWith(ClientFiles(authority_, "writer"), {.run = "grpo-42"});
+  const auto found = ExamineWith(ClientFiles(authority_, "writer"), "grpo-42");
   EXPECT_EQ(found.at("access").facts["put"], true);
   EXPECT_EQ(found.at("access").facts["read"], false);
   EXPECT_EQ(found.at("access").facts["admin"], false);

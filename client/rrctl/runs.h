@@ -1,15 +1,27 @@
-// The commands that move a whole run: export to a directory, import from one, and verify, which checks its checksums.
-#ifndef CLIENT_RRCTL_TRANSFER_H_
-#define CLIENT_RRCTL_TRANSFER_H_
+// The commands about whole runs and samples: status, ls, stat and rm; export to a directory, import from one, and
+// verify, which checks their checksums.
+#ifndef CLIENT_RRCTL_RUNS_H_
+#define CLIENT_RRCTL_RUNS_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "client/rrctl/application.h"
 
 namespace routing_replay::client {
 
+void AddStatus(Application& application);
+void AddListAndStat(Application& application);
+void AddRemove(Application& application);
 void AddTransfers(Application& application);
+
+// The answer of `stat RUN`: an object. NOT_FOUND (kNoRun).
+absl::StatusOr<Document> DescribeRun(Client& client, const std::string& run);
+// The answer of `stat RUN SAMPLE…`: an array in the order of `samples`. NOT_FOUND (kNoSample) for the first that does
+// not exist.
+absl::StatusOr<Document> DescribeSamples(Client& client, const std::string& run,
+                                         const std::vector<std::string>& samples, Producer producer);
 
 struct TransferOptions {
   std::string run;  // For an import empty: the name in the directory.
@@ -28,12 +40,10 @@ absl::StatusOr<Document> ImportFromDirectory(Client& client, const TransferOptio
 // {"run", "samples", "rows", "read_bytes", "damaged": [{"sample", "row", "layer", "what"}]}; row and layer are null if
 // unknown.
 absl::StatusOr<Document> Verify(Client& client, const TransferOptions& options, const ShowProgress& progress);
-// As Verify, for `options.directory`, without a server.
-absl::StatusOr<Document> VerifyDirectory(const TransferOptions& options, const ShowProgress& progress);
 // Converts the result of Verify to a status: DATA_LOSS (kChecksum) naming the first damaged sample, OK if there is
 // none.
 absl::Status DamageOf(const Document& verified);
 
 }  // namespace routing_replay::client
 
-#endif  // CLIENT_RRCTL_TRANSFER_H_
+#endif  // CLIENT_RRCTL_RUNS_H_
