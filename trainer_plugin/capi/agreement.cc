@@ -28,12 +28,6 @@ namespace {
 
 using nlohmann::json;
 
-const std::vector<std::pair<const char*, MissingPolicy>>& PolicyNames() {
-  static const auto* const names = new std::vector<std::pair<const char*, MissingPolicy>>{
-      {"strict", MissingPolicy::kStrict}, {"live", MissingPolicy::kLive}, {"drop", MissingPolicy::kDrop}};
-  return *names;
-}
-
 std::vector<std::pair<const char*, SampleStatus>> StatusNames() {
   std::vector<std::pair<const char*, SampleStatus>> names;
   for (auto number = static_cast<int>(SampleStatus::kOk); number <= static_cast<int>(kLastSampleStatus); ++number) {
@@ -71,7 +65,9 @@ absl::StatusOr<StepReport> StepReportFrom(absl::string_view text) {
   RR_ASSIGN_OR_RETURN(const auto value, ParseJson(text, "agreement"));
   JsonObject object(value, "");
   StepReport step;
-  object.Read("policy", PolicyNames(), step.policy);
+  object.Read("policy",
+              {{"strict", MissingPolicy::kStrict}, {"live", MissingPolicy::kLive}, {"drop", MissingPolicy::kDrop}},
+              step.policy);
   object.Read("geometry_fingerprint", step.geometry_fingerprint);
   object.Read("source_failed", step.source_failed);
   const json* samples = object.Find("samples");
@@ -158,20 +154,19 @@ rr_error* rrt_agreement_decision(const rrt_agreement* agreement, const rr_bytes*
 rr_error* rrt_merge_records(const rrt_plan* const* plans, const void* const* indices, const size_t* sizes, size_t count,
                             const rrt_merged** merged) {
   return Guard([&]() -> absl::Status {
-    if (absl::Status status = CheckMerge({plans, count}); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckMerge({plans, count}));
     std::vector<RankRecord> records;
     for (size_t i = 0; i < count; ++i) {
       records.push_back({plans[i]->layout, plans[i]->described.plan.row_map, Bytes(indices[i], sizes[i])});
     }
     const DescribedPlan& described = plans[0]->described;
-    const auto found =
-        MergeRecords(described.geometry, described.layout, records, {.ordinals = {}, .samples = described.samples});
-    if (!found.ok()) return found.status();
+    RR_ASSIGN_OR_RETURN(const auto found, MergeRecords(described.geometry, described.layout, records,
+                                                       {.ordinals = {}, .samples = described.samples}));
     Result<rrt_merged> result;
-    const auto list = result.Array<rrt_merged_sequence>(found->size());
+    const auto list = result.Array<rrt_merged_sequence>(found.size());
     for (size_t i = 0; i < list.size(); ++i) {
-      const std::vector<uint8_t>& planes = (*found)[i].planes;
-      list[i] = {(*found)[i].rows, result.Copy(absl::MakeConstSpan(planes)), planes.size()};
+      const std::vector<uint8_t>& planes = found[i].planes;
+      list[i] = {found[i].rows, result.Copy(absl::MakeConstSpan(planes)), planes.size()};
     }
     *result = {list.data(), list.size()};
     *merged = result.Release();

@@ -180,8 +180,7 @@ rr_error* rrt_fetch_give_up(rrt_fetch* fetch, rr_text why) {
     }
     if (!status.ok()) return status;
     if (fetch->cached != nullptr) {
-      RR_ASSIGN_OR_RETURN(auto staged, fetch->cached->Take(View(why)));
-      fetch->staged = std::move(staged);
+      RR_ASSIGN_OR_RETURN(fetch->staged, fetch->cached->Take(View(why)));
     }
     fetch->ended = true;
     return absl::OkStatus();
@@ -282,8 +281,7 @@ rr_error* rrt_step_cache_next(rrt_fetch* fetch, int64_t timeout_ms, int32_t* rea
       *reads = 1;
       return absl::OkStatus();
     }
-    RR_ASSIGN_OR_RETURN(auto staged, cached->Take(""));
-    fetch->staged = std::move(staged);
+    RR_ASSIGN_OR_RETURN(fetch->staged, cached->Take(""));
     fetch->ended = true;
     *reads = 0;
     return absl::OkStatus();

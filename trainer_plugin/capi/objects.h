@@ -65,7 +65,7 @@ using c_api::View;
 // forks the process.
 template <typename Body>
 rr_error* Guard(Body&& body) noexcept {
-  return c_api::NewError(c_api::WithoutExceptions([&]() -> c_api::CallEnd { return std::forward<Body>(body)(); }));
+  return c_api::NewError(c_api::WithoutExceptions(std::forward<Body>(body)));
 }
 
 // Makes a result that is a text.

@@ -77,11 +77,12 @@ rr_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void*
   return Guard([&]() -> absl::Status {
     RR_ASSIGN_OR_RETURN(const auto config, RouterConfigFrom(*router, rows));
     RR_ASSIGN_OR_RETURN(const auto dtype, RouterDtypeFrom(*router));
-    absl::Status valid = CheckThere(
-        rows,
-        {{"logits", logits}, {"indices", indices}, {"states", states}, {"probs", probs}, {"routing_map", routing_map}});
-    valid.Update(CheckStates(In<uint8_t>(states, rows)));
-    if (!valid.ok()) return valid;
+    RR_RETURN_IF_ERROR(CheckThere(rows, {{"logits", logits},
+                                         {"indices", indices},
+                                         {"states", states},
+                                         {"probs", probs},
+                                         {"routing_map", routing_map}}));
+    RR_RETURN_IF_ERROR(CheckStates(In<uint8_t>(states, rows)));
     const int64_t experts = config.num_experts, slots = config.top_k, id_bytes = IdBytes(config);
     RouterCounters counted = CountersFrom(*counters);
     absl::Status status = WithDtype(dtype, [&](auto value) {
@@ -107,9 +108,8 @@ rr_error* rrt_router_backward(const rrt_router* router, int64_t rows, const void
   return Guard([&]() -> absl::Status {
     RR_ASSIGN_OR_RETURN(const auto config, RouterConfigFrom(*router, rows));
     RR_ASSIGN_OR_RETURN(const auto dtype, RouterDtypeFrom(*router));
-    absl::Status valid = CheckThere(
-        rows, {{"logits", logits}, {"chosen", chosen}, {"grad_probs", grad_probs}, {"grad_logits", grad_logits}});
-    if (!valid.ok()) return valid;
+    RR_RETURN_IF_ERROR(CheckThere(
+        rows, {{"logits", logits}, {"chosen", chosen}, {"grad_probs", grad_probs}, {"grad_logits", grad_logits}}));
     const int64_t experts = config.num_experts, ids = rows * config.top_k * IdBytes(config);
     RouterCounters counted = CountersFrom(*counters);
     absl::Status status = WithDtype(dtype, [&](auto value) {
@@ -129,14 +129,13 @@ rr_error* rrt_compare(const rrt_router* router, int64_t rows, const void* replay
                       const void* live, rrt_compare_counters* counters) {
   return Guard([&]() -> absl::Status {
     RR_ASSIGN_OR_RETURN(const auto config, RouterConfigFrom(*router, rows));
-    absl::Status status = CheckThere(rows, {{"replayed", replayed}, {"states", states}, {"live", live}});
-    status.Update(CheckStates(In<uint8_t>(states, rows)));
-    if (!status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckThere(rows, {{"replayed", replayed}, {"states", states}, {"live", live}}));
+    RR_RETURN_IF_ERROR(CheckStates(In<uint8_t>(states, rows)));
     const int64_t ids = rows * config.top_k * IdBytes(config);
     CompareCounters counted{counters->rows, counters->different_rows, counters->disjoint_rows, counters->common_ids};
-    status =
-        CompareChoices(config, In<uint8_t>(replayed, ids), In<uint8_t>(live, ids), In<RowState>(states, rows), counted);
-    if (status.ok()) *counters = {counted.rows, counted.different_rows, counted.disjoint_rows, counted.common_ids};
-    return status;
+    RR_RETURN_IF_ERROR(CompareChoices(config, In<uint8_t>(replayed, ids), In<uint8_t>(live, ids),
+                                      In<RowState>(states, rows), counted));
+    *counters = {counted.rows, counted.different_rows, counted.disjoint_rows, counted.common_ids};
+    return absl::OkStatus();
   });
 }

@@ -57,8 +57,7 @@ struct RowFetch {
 rr_error* rrt_fetch_read(rrt_fetch* fetch, rr_run* run, const rr_call* call) {
   return c_api::Guard([&]() -> CallEnd {
     const std::shared_ptr<Run> from = run->shared->run;
-    absl::Status checked = CheckFetch(from->geometry(), fetch->plan.described.plan, fetch->sequences);
-    if (!checked.ok()) return checked;
+    RR_RETURN_IF_ERROR(CheckFetch(from->geometry(), fetch->plan.described.plan, fetch->sequences));
     const auto work = [fetch, from, timeout = c_api::TimeoutOf(call, kReadTimeout)]() -> CallEnd {
       return Read(*fetch, *from, timeout);
     };

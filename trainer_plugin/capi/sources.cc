@@ -89,10 +89,8 @@ int32_t rrt_local_source_remove(rrt_source* source, rr_text sample) {
 
 rr_error* rrt_source_fetch(const rrt_source* source, rrt_fetch* fetch) {
   return Guard([&]() -> absl::Status {
-    auto staged =
-        source->source->Fetch(fetch->plan.described.plan, fetch->slices, fetch->sequences, fetch->read_options);
-    if (!staged.ok()) return staged.status();
-    fetch->staged = *std::move(staged);
+    RR_ASSIGN_OR_RETURN(fetch->staged, source->source->Fetch(fetch->plan.described.plan, fetch->slices,
+                                                             fetch->sequences, fetch->read_options));
     fetch->ended = true;
     return absl::OkStatus();
   });
