@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "client/c_api/testing/values.h"
-#include "routing_replay/trainer/realign.h"
 #include "tests/support/random_routes.h"
+#include "tests/support/realign_packed.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay {
