@@ -3,8 +3,8 @@
 #include <random>
 
 #include "client/rrctl/diff.h"
-#include "client/rrctl/runs.h"
 #include "client/rrctl/rows.h"
+#include "client/rrctl/runs.h"
 #include "tests/integration/fixture.h"
 
 namespace routing_replay::testing {
