@@ -207,11 +207,11 @@ def merged_bill(version: str, files: list[Path]) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    for command, names in (("notes", ("key", "image")), ("bill", ())):
-        options_of = commands.add_parser(command)
-        for name in ("version", *names):
-            options_of.add_argument(f"--{name}", required=True)
-    options_of.add_argument("files", nargs="+", type=Path, metavar="PACKAGE")
+    notes, bill = (commands.add_parser(name) for name in ("notes", "bill"))
+    for option in ("version", "key", "image"):
+        notes.add_argument(f"--{option}", required=True)
+    bill.add_argument("--version", required=True)
+    bill.add_argument("files", nargs="+", type=Path, metavar="PACKAGE")
     options = parser.parse_args()
     try:
         if options.command == "notes":

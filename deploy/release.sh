@@ -68,7 +68,8 @@ for name in routing_replay{,_server}-"$version-py3-*.whl" routing-replay-{server
   [ -z "$packages" ] || cp "${found[0]}" "$out"
   files+=("$out/${found[0]##*/}")
 done
-deploy/release.py bill --version "$version" "${files[@]}" >"$out/sbom.spdx.json"
+bill=$(deploy/release.py bill --version "$version" "${files[@]}")
+echo "$bill" >"$out/sbom.spdx.json"
 notes >"$out/RELEASE_NOTES.md"
 cd "$out"
 sha256sum "${files[@]##*/}" sbom.spdx.json RELEASE_NOTES.md >SHA256SUMS

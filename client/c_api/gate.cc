@@ -128,7 +128,7 @@ void Gate::BeginAnew(bool usable) {
   inside_ = depth > 0 ? 1 : 0;
 }
 
-// For a fork, gRPC, which has threads and locks of its own, is shut down before and started again in both processes.
+// gRPC has threads and locks of its own, so it is shut down before a fork, and started again in both processes.
 
 namespace {
 

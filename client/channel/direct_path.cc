@@ -105,7 +105,7 @@ DirectPath::Connection DirectPath::Begin(const ServerConnection& server, const s
   if (transport_ == Transport::kGrpc) return nullptr;
   const Clock::Time now = Clock::Real().Now(), soon = SoonBefore(deadline, now);
   const bool in_a_hurry = soon - now < kPatience;  // In this case, a missing answer says nothing about the server.
-  // The call is sent with its first message, so that it wakes the server once.
+  // Not sent yet: a read sends it together with its request, which wakes the server once.
   const auto begin = [&](const Offer& offer) {
     auto connection = ConnectTo(server, offer, soon);
     if (connection.ok()) {

@@ -44,9 +44,10 @@ class DirectPath {
  public:
   DirectPath();
 
-  // Begins a call of `method` with this deadline over the direct path, and returns its connection. Null: make the call
-  // over gRPC. If the direct path did not answer, later calls also get null for a minute. Takes at most kPatience, and
-  // at most half of the time that is left for the call.
+  // Begins a call of `method` with this deadline over the direct path, and returns its connection, on which the next
+  // TrySend or Send sends the frame that begins the call. Null: make the call over gRPC. If the direct path did not
+  // answer, later calls also get null for a minute. Takes at most kPatience, and at most half of the time that is left
+  // for the call.
   std::unique_ptr<DirectConnection> Begin(const ServerConnection& server, const std::string& method,
                                           Clock::Time deadline);
   // The call on this connection, from Begin with this server, ended with OK: the connection may be reused.

@@ -16,7 +16,8 @@
 namespace routing_replay::client {
 
 // Calls `process` with all samples in portions: some tens of MB, or a single larger sample. If some of them were
-// missing, OK means that they were released meanwhile. An error, that of Run::List, means that a server lost the run.
+// missing, OK means that they were released meanwhile. Returns the first error of `process`; an error of Run::List
+// means that a server lost the run.
 template <typename Process>
 absl::Status ForEachPortion(Run& run, Producer producer, absl::Span<const SampleState> samples,
                             const Process& process) {

@@ -130,11 +130,12 @@ struct Access {
 };
 Finding CheckAccess(const absl::StatusOr<Access>& access, const std::string& scratch);
 
+constexpr char kDoctorRun[] = "rrctl-doctor";
+
 // The checks in order, of each server of the endpoint: "name", "connect", "tls", "service", "version", "limits",
 // "latency", "clock", "transport"; then "access" of the whole endpoint. Checks that depend on a failed one are skipped.
 // `run`: the prefix of run names for which the token's rights are checked. INVALID_ARGUMENT (field endpoint) for a
 // malformed endpoint. Changes nothing on the server.
-constexpr char kDoctorRun[] = "rrctl-doctor";
 absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client, const std::string& run = kDoctorRun);
 
 }  // namespace routing_replay::client

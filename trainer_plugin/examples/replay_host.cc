@@ -2,8 +2,8 @@
 // context-parallel ranks: plan, fetch, realign, router replay forward and backward.
 //
 //   replay_host --local                     with rows that it makes itself
-//   replay_host ENDPOINT RUN SAMPLE…        with samples of a run of a routing-replay-server, if it is built
-//   WITH_SERVICE
+//   replay_host ENDPOINT RUN SAMPLE…        with samples of a run of a routing-replay-server (only if compiled with
+//                                           WITH_SERVICE)
 #include <algorithm>
 #include <cmath>
 #include <functional>

@@ -191,8 +191,8 @@ absl::StatusOr<std::vector<LayerWay>> LayerWaysOf(const AlignmentInput& input) {
   return LayerWays(input.geometry, {input.layers.begin(), input.layers.end()});
 }
 
-template <typename Way>
-Explanation Explain(const AlignmentInput& input, const Way& way, const Fit& fit) {
+template <typename Part>
+Explanation Explain(const AlignmentInput& input, const Way<Part>& way, const Fit& fit) {
   if (input.replayed) return {way.mistakes, way.what, fit.common, fit.slots};
   return {{way.reversed.name}, way.reversed.what, fit.common, fit.slots};
 }

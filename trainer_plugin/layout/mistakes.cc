@@ -23,7 +23,7 @@ bool Same(int32_t a, int32_t b) { return a == b; }
 template <typename Part>
 class Catalogue {
  public:
-  // `none` fills up what a mistake leads to if this is less than the rank has; if it is more, it is cut.
+  // A mistake that leads to fewer parts than the rank has is filled up with `none`; one that leads to more is cut.
   Catalogue(const char* what, std::vector<Part> right, Part none) : none_(none) {
     ways_.push_back({{"none"}, what, {"none", what}, std::move(right)});
   }

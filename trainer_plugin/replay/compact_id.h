@@ -1,5 +1,5 @@
-// What the CPU code and the CUDA kernels share first of all: RR_HOST_DEVICE, and compact ids in memory, with loads,
-// stores, copies, and filler ids.
+// Shared by the CPU code and the CUDA kernels: RR_HOST_DEVICE, and compact ids in memory (loads, stores, copies, filler
+// ids).
 #ifndef TRAINER_PLUGIN_REPLAY_COMPACT_ID_H_
 #define TRAINER_PLUGIN_REPLAY_COMPACT_ID_H_
 

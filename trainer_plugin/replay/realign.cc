@@ -427,8 +427,10 @@ void ForEachCut(const BufferLayout& layout, const RealignPlan& plan, const Reali
 int64_t CountCopies(const BufferLayout& layout, const RealignPlan& plan) {
   int64_t count = 0;
   for (const RealignCopy& copy : plan.copies) {
-    ForEachCut(layout, plan, copy,
-               [&](int32_t slot, int64_t) { count += UnitsOf(copy.rows * layout.layer(slot).top_k, kUnitIds); });
+    const StagedPiece& piece = plan.pieces[copy.piece];
+    for (int32_t i = 0; i < piece.layer_count; ++i) {
+      count += UnitsOf(copy.rows * layout.layer(piece.layer_begin + i).top_k, kUnitIds);
+    }
   }
   return count;
 }

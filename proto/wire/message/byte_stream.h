@@ -1,4 +1,4 @@
-// The byte stream that carries the frames of the direct path: a plain socket, TLS, or shared memory.
+// A byte stream: a plain socket, TLS, or shared memory. It carries the frames of the direct path, or Redis's commands.
 #ifndef PROTO_WIRE_MESSAGE_BYTE_STREAM_H_
 #define PROTO_WIRE_MESSAGE_BYTE_STREAM_H_
 

@@ -103,9 +103,9 @@ class FrameReader {
 // Sends frames; one frame may take several calls of SendTo. Not thread-safe.
 class FrameWriter {
  public:
-  // Sets the next frame, whose payload must stay valid until done(). If the frame before it is not sent yet, the rest
-  // of it is copied, and both are sent together: use this only for small frames. `in_parts`: the frame lists the sizes
-  // of the payload's parts, if they fit, and the receiver keeps each part separately.
+  // Sets the next frame, whose payload must stay valid until done(). Requires done(), or that SendTo was not called for
+  // the frame before: then that is copied, and both are sent together. `in_parts`: the frame lists the sizes of the
+  // payload's parts, if they fit, and the receiver keeps each part separately.
   void Put(FrameType type, std::string header, absl::Span<const absl::Span<const uint8_t>> payload, bool in_parts);
   bool done() const { return next_ == left_.size(); }
   // Sends until the frame is sent or the stream accepts no more bytes for now. Returns errors of the stream.

@@ -53,8 +53,8 @@ absl::StatusOr<TlsContext> NewContext(const SSL_METHOD* method) {
       SSL_CTX_set_cipher_list(context, kCiphers) != 1 || SSL_CTX_set_ciphersuites(context, kCiphersOf13) != 1) {
     return absl::InternalError(absl::StrCat("TLS: ", TakeTlsReason("cannot create a TLS context")));
   }
-  // The last frame of a call marks its end, so a connection may end without a TLS close_notify. kTLS is used if the
-  // kernel supports it.
+  // The last frame of a call marks its end, and a reply of Redis states its length, so a connection may end without a
+  // TLS close_notify. kTLS is used if the kernel supports it.
   SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_NO_TICKET |
                                    SSL_OP_IGNORE_UNEXPECTED_EOF | SSL_OP_ENABLE_KTLS);
   SSL_CTX_set_num_tickets(context, 0);
@@ -90,8 +90,10 @@ absl::Status TrustAuthorities(SSL_CTX* context, absl::string_view authorities) {
   while (const CertificatePtr authority{PEM_read_bio_X509(text.get(), nullptr, NoPassphrase, nullptr)}) {
     added += X509_STORE_add_cert(SSL_CTX_get_cert_store(context), authority.get());
   }
+  const bool whole = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;  // Not if one is cut off.
   ERR_clear_error();
-  return added > 0 ? absl::OkStatus() : absl::InvalidArgumentError("cacert: must contain a PEM certificate");
+  return added > 0 && whole ? absl::OkStatus()
+                            : absl::InvalidArgumentError("cacert: must contain whole PEM certificates");
 }
 
 absl::Status ShowCertificate(SSL_CTX* context, absl::string_view certificate, absl::string_view key) {
@@ -113,16 +115,12 @@ absl::Status ShowCertificate(SSL_CTX* context, absl::string_view certificate, ab
   return absl::OkStatus();
 }
 
-void ExpectName(SSL* connection, const std::string& name) {
+bool ExpectName(SSL* connection, const std::string& name) {
   in6_addr any;
   const bool address = inet_pton(AF_INET, name.c_str(), &any) == 1 || inet_pton(AF_INET6, name.c_str(), &any) == 1;
-  if (address) {
-    X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(connection), name.c_str());
-  } else {
-    SSL_set_hostflags(connection, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
-    SSL_set1_host(connection, name.c_str());
-    SSL_set_tlsext_host_name(connection, name.c_str());
-  }
+  if (address) return X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(connection), name.c_str()) == 1;
+  SSL_set_hostflags(connection, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+  return SSL_set1_host(connection, name.c_str()) == 1 && SSL_set_tlsext_host_name(connection, name.c_str()) == 1;
 }
 
 absl::StatusOr<TlsContext> ServerTlsContext(absl::string_view certificate, absl::string_view key,

@@ -32,8 +32,9 @@ absl::StatusOr<TlsContext> ClientTlsContext(absl::string_view certificate, absl:
 // names what cannot be used.
 absl::Status TrustAuthorities(SSL_CTX* context, absl::string_view authorities);
 absl::Status ShowCertificate(SSL_CTX* context, absl::string_view certificate, absl::string_view key);
-// Requires that the peer's certificate contains this name or address. The check takes place in the handshake.
-void ExpectName(SSL* connection, const std::string& name);
+// Requires that the peer's certificate contains this name or address. The check takes place in the handshake. Returns
+// false if memory is exhausted.
+bool ExpectName(SSL* connection, const std::string& name);
 // Returns the oldest error in OpenSSL's queue of this thread, or `otherwise` if there is none. Clears the queue.
 std::string TakeTlsReason(absl::string_view otherwise);
 

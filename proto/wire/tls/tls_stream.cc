@@ -130,7 +130,7 @@ std::unique_ptr<TlsStream> TlsStream::Connect(const TlsContext& context, int fd,
     stream->over_ = absl::UnavailableError("TLS: no server name to check the certificate against");
   if (!stream->over_.ok()) return stream;
   SSL_set_connect_state(stream->ssl_.get());
-  ExpectName(stream->ssl_.get(), server_name);
+  if (!ExpectName(stream->ssl_.get(), server_name)) stream->over_ = absl::UnavailableError("TLS: out of memory");
   return stream;
 }
 
@@ -174,6 +174,8 @@ absl::StatusOr<size_t> TlsStream::Read(absl::Span<const iovec> space) {
       const int result = SSL_read(ssl_.get(), static_cast<char*>(piece.iov_base) + filled, static_cast<int>(most));
       if (result <= 0) {
         drained_ = true;
+        // A write that waited for the peer's part of the handshake need not wait longer.
+        if (SSL_is_init_finished(ssl_.get()) == 1) write_events_ = POLLOUT;
         return Stop(came, result, read_events_);
       }
       read_events_ = POLLIN;

@@ -1,4 +1,4 @@
-// A connection of the direct path over TLS.
+// A connection of the direct path, or to Redis, over TLS.
 #ifndef PROTO_WIRE_TLS_TLS_STREAM_H_
 #define PROTO_WIRE_TLS_TLS_STREAM_H_
 
@@ -29,7 +29,7 @@ class TlsStream final : public ByteStream {
   bool HasBytes() const override { return !drained_ && SSL_has_pending(ssl_.get()) == 1; }
   PeerCertificate peer_certificate() const override;
   // After an error: whether its cause is that the peer's certificate is not trusted or has another name.
-  bool distrusts_peer() const { return SSL_get_verify_result(ssl_.get()) != X509_V_OK; }
+  bool distrusts_peer() const { return ssl_ != nullptr && SSL_get_verify_result(ssl_.get()) != X509_V_OK; }
 
  private:
   TlsStream(const TlsContext& context, int fd);

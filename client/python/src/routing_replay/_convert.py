@@ -230,7 +230,7 @@ def as_array(rows: Any, of_shape: str, of_dtype: str, sample: str | None = None)
     try:
         return np.asarray(rows.detach().cpu().numpy() if hasattr(rows, "detach") else rows)
     except ValueError as error:
-        raise _values.invalid(of_shape, f"lists of different lengths: {error}", sample, "SHAPE") from None
+        raise _values.invalid(of_shape, str(error), sample, "SHAPE") from None
     except (TypeError, OverflowError, RuntimeError) as error:  # For example a dtype of torch that numpy lacks.
         raise _values.invalid(of_dtype, f"must be an array of ids: {error}", sample, "DTYPE") from None
 

@@ -380,6 +380,9 @@ def _blocks(reader: Reader) -> Layers:
         flags = _hybrid_flags(pattern, reader.path_of(pattern_key))
     else:
         raise reader.error(lists[0], f"is missing, and so are {lists[1]} and {pattern_key}")
+    if not 1 <= len(flags) <= MAX_LAYERS:
+        what = f"must be 1 … {MAX_LAYERS} layers, got {len(flags)}"
+        raise reader.error(pattern_key if names is None else lists[0], what)
     return Layers(len(flags), _flagged(flags, "", len(flags)), [])
 
 
@@ -410,8 +413,9 @@ def _by_frequency(reader: Reader, num_layers: int, first: int, may_step: bool) -
             raise reader.error(_FREQUENCY, "a flag must be 0 or 1")
         moe_layers = _flagged(flags, reader.path_of(_FREQUENCY), num_layers)
     elif frequency is not None:
-        if frequency != 1 and not may_step:
-            raise reader.error(_FREQUENCY, f"a step of {frequency} is ambiguous here: give a flag per layer")
+        step = reader.integer(_FREQUENCY)
+        if step != 1 and not may_step:
+            raise reader.error(_FREQUENCY, f"a step of {step} is ambiguous here: give a flag per layer")
         moe_layers = _every(reader, _FREQUENCY, num_layers, 0)
     return [layer for layer in moe_layers if layer >= first]
 
@@ -599,11 +603,10 @@ def of_megatron(reader: Reader) -> Layers:
     top_k = reader.integer("moe_router_topk")
     if top_k is None:
         raise reader.error("moe_router_topk", "is missing")
-    pattern, frequency = reader.text(*_HYBRID), reader.find(_FREQUENCY)
-    if isinstance(frequency, str):
-        frequency = _frequency(frequency, reader.path_of(_FREQUENCY))
-        reader = reader.with_value(_FREQUENCY, frequency)
+    pattern = reader.text(*_HYBRID)
     if pattern is None:
+        if isinstance(frequency := reader.find(_FREQUENCY), str):
+            reader = reader.with_value(_FREQUENCY, _frequency(frequency, reader.path_of(_FREQUENCY)))
         depth = _depth(reader, "num_layers")
         first = reader.integer(_FIRST_K) or 0
         moe_layers = _by_frequency(reader, depth, first, first <= 0)

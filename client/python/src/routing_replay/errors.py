@@ -19,7 +19,8 @@ class RoutingReplayError(Exception):
     Attributes that an error does not set are None:
 
     code: name of the status code, for example "INVALID_ARGUMENT"
-    message: text for people reason: name for programs, for example "ID_RANGE" (ErrorDetail.Reason in common.proto)
+    message: text for people
+    reason: name for programs, for example "ID_RANGE" (ErrorDetail.Reason in common.proto)
     field: path of the wrong field, for example "append.tensor.dtype"
     sample: sample id
     row: absolute row number

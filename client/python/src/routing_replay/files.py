@@ -67,7 +67,7 @@ def trace(
 
 def _view(source: Source, field: str) -> memoryview:
     if not isinstance(source, (str, os.PathLike)):
-        return _values.view(source, field)
+        return _values.view(source, field, or_else="a path or ")
     with open(source, "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             return memoryview(b"")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import os
 import shutil
 import subprocess
@@ -24,6 +25,7 @@ _PROGRAM_VARIABLE = "ROUTING_REPLAY_SERVER"
 _ENDPOINT_VARIABLE = "ROUTING_REPLAY_ENDPOINT"
 _TLS_VARIABLES = tuple(f"ROUTING_REPLAY_{name}" for name in ("TLS", "CACERT", "CERT", "KEY", "SERVER_NAME"))
 _STDERR = 2
+_log = logging.getLogger("routing_replay")
 _STOP_SECONDS = 20.0  # Seconds; longer than the server takes to drain.
 
 
@@ -87,6 +89,8 @@ def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
                 process.kill()
                 process.wait()
             passing.join(_STOP_SECONDS)
+            if process.returncode != 0:
+                _log.warning("%s ended with exit status %d", _PROGRAM, process.returncode)
 
 
 def _pass_on(stream: IO[bytes], last: deque[bytes]) -> None:

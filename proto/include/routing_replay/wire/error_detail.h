@@ -60,7 +60,7 @@ struct ErrorDetail {
 // A status that carries `detail` as its payload. The message is for people and should name the field, row and layer
 // itself.
 absl::Status MakeError(absl::StatusCode code, absl::string_view message, const ErrorDetail& detail);
-// INVALID_ARGUMENT with the message "field: what". Without a reason it is kField.
+// INVALID_ARGUMENT with the message "field: what". The last one has the reason kField.
 absl::Status Invalid(const ErrorDetail& detail, absl::string_view what);
 absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what);
 absl::Status Invalid(absl::string_view field, absl::string_view what);

@@ -13,6 +13,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "proto/wire/message/byte_stream.h"
 #include "proto/wire/security.h"
 #include "proto/wire/status_macros.h"
@@ -100,10 +101,19 @@ absl::StatusOr<TlsContext> NewRedisTls(const RedisEndpoint& endpoint) {
     if (file->empty()) continue;
     const auto read = ChangingFile(*file).Look();
     if (!read.ok()) return InvalidEndpoint(field, read.status().message());
+    // An empty text would mean: trust the system's authorities, or show no certificate.
+    if ((*read)->empty()) return InvalidEndpoint(field, absl::StrCat(*file, ": is empty"));
     *text = **read;
   }
   absl::StatusOr<TlsContext> tls = ClientTlsContext(certificate, key, authorities);
-  return tls.ok() ? tls : InvalidEndpoint("rediss", tls.status().message());
+  if (tls.ok()) return tls;
+  absl::string_view why = tls.status().message();
+  for (const auto& [part, field, file] :
+       {std::tuple("cacert: ", "ca_file", &endpoint.ca_file), std::tuple("cert: ", "cert_file", &endpoint.cert_file),
+        std::tuple("key: ", "key_file", &endpoint.key_file)}) {
+    if (absl::ConsumePrefix(&why, part)) return InvalidEndpoint(field, absl::StrCat(*file, ": ", why));
+  }
+  return tls.status();
 }
 
 RedisConnection::RedisConnection(const RedisAddress& address, const TlsContext& tls, int fd) : address_(address) {
@@ -156,7 +166,7 @@ bool RedisConnection::Move(RedisExchange& exchange) {
   absl::Status status = absl::UnavailableError("the connection is closed");
   if (alive_) {
     status = Write(exchange, moved);
-    // Replies that the server sent before it hung up still count.
+    // Replies that the server sent before it hung up still count, but not with TLS.
     if (absl::Status read = Read(exchange, moved); !read.ok()) status = std::move(read);
   }
   alive_ = status.ok();

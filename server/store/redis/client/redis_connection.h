@@ -58,8 +58,7 @@ absl::StatusOr<int> ConnectInTurn(const addrinfo* first, const RedisWait& wait);
 // The TLS settings of an endpoint: trusted authorities and the client's certificate. A server's certificate must be
 // signed by one of these and contain the host to which the client connects, as a name or an address. So if cluster
 // nodes announce their addresses, their certificates must contain these; with cluster-preferred-endpoint-type hostname
-// they announce names instead. INVALID_ARGUMENT (kField: ca_file, cert_file, key_file, or
-// rediss if the contents of one of them cannot be used).
+// they announce names instead. INVALID_ARGUMENT (kField: ca_file, cert_file, key_file).
 absl::StatusOr<TlsContext> NewRedisTls(const RedisEndpoint& endpoint);
 
 class RedisConnection;

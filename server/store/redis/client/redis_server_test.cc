@@ -142,6 +142,18 @@ TEST_F(RedisServerTest, Tls) {
   RedisEndpoint missing = server_->endpoint();
   missing.key_file = "/nowhere";
   EXPECT_THAT(Connect(missing), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  // A file that is not filled yet must not mean the system's authorities, and half a file not some of them.
+  const std::string file = directory_.path() + "/part.pem";
+  std::ifstream authority(good.ca_file);
+  const std::string whole((std::istreambuf_iterator<char>(authority)), {});
+  for (const std::string& text : {std::string(), whole + whole.substr(0, whole.size() / 2)}) {
+    std::ofstream(file) << text;
+    RedisEndpoint part = server_->endpoint();
+    part.ca_file = file;
+    const absl::Status status = Connect(part).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("ca_file"), HasSubstr(file)));
+  }
   RedisEndpoint plain = server_->endpoint();
   plain.tls = false;
   EXPECT_TRUE(absl::IsUnavailable(

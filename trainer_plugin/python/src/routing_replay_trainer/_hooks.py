@@ -33,11 +33,11 @@ class PassHooks:
 
     def install(self) -> None:
         _remove_copied(self.module)
-        HOOKED[self.module] = self
         self._handles = [
             self.module.register_forward_pre_hook(_before, with_kwargs=True),
             self.module.register_forward_hook(_after, always_call=True),
         ]
+        HOOKED[self.module] = self
 
     def remove(self) -> None:
         if HOOKED.get(self.module) is self:

@@ -344,7 +344,7 @@ class RecordWriter:
         appends = _Appends(self._run, f"rank {writer}, which appends,")
         for number in range(batches):
             records, samples = latest[number] if latest else ([], [])
-            own = pickle.dumps([(record.plan, record.ids) for record in records])
+            own = pickle.dumps([(record.plan, record.ids) for record in records], pickle.HIGHEST_PROTOCOL)
             parts = self._collective.all_gather(own, end - time.monotonic())
             if writer == self._collective.rank:
                 self._append(parts, samples, appends, options)

@@ -64,7 +64,7 @@ class StepSource(Source):
         self._source = source
         self.deadline = seconds(deadline, "fetch_deadline")
         if self.deadline == 0:
-            raise invalid("fetch_deadline", "must be above 0 seconds")
+            raise invalid("fetch_deadline", f"must be above 0 seconds, got {deadline!r}")
         self._cache_bytes = integer(cache_bytes, "cache_bytes", (0, INT64[1]))
         self._cache = _core.make(LIBRARY.rrt_step_cache_new, self._cache_bytes)
         self._process = os.getpid()

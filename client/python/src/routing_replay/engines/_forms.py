@@ -54,7 +54,7 @@ def invalid(field: str, what: str, reason: str = "FIELD") -> InvalidArgumentErro
 def get(holder: Any, *names: str) -> Any:
     """The first of the fields that exists and is not None."""
     read = holder.get if isinstance(holder, Mapping) else functools.partial(getattr, holder)
-    return first(*(read(name, None) for name in names))
+    return next((value for name in names if (value := read(name, None)) is not None), None)
 
 
 def first(*values: Any) -> Any:
