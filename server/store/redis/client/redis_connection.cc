@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -94,26 +93,31 @@ absl::StatusOr<int> ConnectInTurn(const addrinfo* first, const RedisWait& wait) 
 }
 
 absl::StatusOr<TlsContext> NewRedisTls(const RedisEndpoint& endpoint) {
-  std::string authorities, certificate, key;
-  for (const auto& [field, file, text] :
-       {std::tuple("ca_file", &endpoint.ca_file, &authorities),
-        std::tuple("cert_file", &endpoint.cert_file, &certificate), std::tuple("key_file", &endpoint.key_file, &key)}) {
-    if (file->empty()) continue;
-    const auto read = ChangingFile(*file).Look();
-    if (!read.ok()) return InvalidEndpoint(field, read.status().message());
+  struct Part {
+    const char* field;
+    const std::string& file;
+    const char* in_error;  // How an error of ClientTlsContext begins.
+    std::string text = {};
+  };
+  Part parts[] = {{"cert_file", endpoint.cert_file, "cert: "},
+                  {"key_file", endpoint.key_file, "key: "},
+                  {"ca_file", endpoint.ca_file, "cacert: "}};
+  for (Part& part : parts) {
+    if (part.file.empty()) continue;
+    const auto read = ChangingFile(part.file).Look();
+    if (!read.ok()) return InvalidEndpoint(part.field, read.status().message());
     // An empty text would mean: trust the system's authorities, or show no certificate.
-    if ((*read)->empty()) return InvalidEndpoint(field, absl::StrCat(*file, ": is empty"));
-    *text = **read;
+    if ((*read)->empty()) return InvalidEndpoint(part.field, absl::StrCat(part.file, ": is empty"));
+    part.text = **read;
   }
-  absl::StatusOr<TlsContext> tls = ClientTlsContext(certificate, key, authorities);
-  if (tls.ok()) return tls;
+  absl::StatusOr<TlsContext> tls = ClientTlsContext(parts[0].text, parts[1].text, parts[2].text);
   absl::string_view why = tls.status().message();
-  for (const auto& [part, field, file] :
-       {std::tuple("cacert: ", "ca_file", &endpoint.ca_file), std::tuple("cert: ", "cert_file", &endpoint.cert_file),
-        std::tuple("key: ", "key_file", &endpoint.key_file)}) {
-    if (absl::ConsumePrefix(&why, part)) return InvalidEndpoint(field, absl::StrCat(*file, ": ", why));
+  for (const Part& part : parts) {
+    if (absl::ConsumePrefix(&why, part.in_error)) {
+      return InvalidEndpoint(part.field, absl::StrCat(part.file, ": ", why));
+    }
   }
-  return tls.status();
+  return tls;
 }
 
 RedisConnection::RedisConnection(const RedisAddress& address, const TlsContext& tls, int fd) : address_(address) {
