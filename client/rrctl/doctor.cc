@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <random>
 #include <set>
@@ -19,23 +18,12 @@
 #include "client/channel/endpoint.h"
 #include "client/rrctl/application.h"
 #include "client/shard/servers.h"
-#include "proto/wire/human.h"
 #include "proto/wire/status_macros.h"
 
 namespace routing_replay::client {
 namespace {
 
 using Stub = v1::RoutingReplay::Stub;
-
-constexpr int kLatencyCalls = 20;
-constexpr double kSlowMs = 50;
-constexpr double kFullShare = 0.85;
-// From this clock skew on, tokens and certificates expire at the wrong time, and log lines are out of order.
-constexpr double kSkewWarnSeconds = 2;
-// From this clock skew on, servers over Redis no longer remove anything.
-constexpr double kSkewFailSeconds = 60;
-
-double Milliseconds(Clock::Duration duration) { return std::chrono::duration<double, std::milli>(duration).count(); }
 
 std::string FixOf(const absl::Status& status) {
   switch (status.code()) {
@@ -63,14 +51,8 @@ absl::StatusOr<std::optional<bool>> Allowed(const absl::Status& end) {
   return end.ok() ? absl::InternalError("the run exists, and should not") : end;
 }
 
-absl::StatusOr<Answer> AskServer(const Caller& caller) {
-  const Clock& clock = Clock::Real();
-  const auto begin_of_day = clock.TimeOfDay();
-  const Clock::Time begin = clock.Now();
-  RR_ASSIGN_OR_RETURN(auto info, caller.Call(&Stub::GetServerInfo, v1::GetServerInfoRequest()));
-  const Clock::Duration took = clock.Now() - begin;
-  const auto half = std::chrono::duration_cast<std::chrono::system_clock::duration>(took / 2);
-  return Answer{.info = std::move(info), .round_trip = took, .middle = begin_of_day + half};
+absl::StatusOr<v1::ServerInfo> AskServer(const Caller& caller) {
+  return caller.Call(&Stub::GetServerInfo, v1::GetServerInfoRequest());
 }
 
 // Finds out which calls the token allows. The requests name a run that does not exist, so they change nothing.
@@ -156,21 +138,9 @@ class ServerExaminer {
 
   bool ExamineService() {
     const auto link = Link::Open(client_.endpoint, client_.use_http_proxy, client_.security, client_.call_timeout);
-    const auto first = link.ok() ? AskServer(Caller(*link, client_.call_timeout)) : link.status();
-    if (!Add(CheckFirstAnswer(first))) return false;
-    Add(CheckVersion(first->info));
-    Add(CheckLimits(first->info));
-    std::vector<Clock::Duration> round_trips;
-    Answer fastest = *first;
-    for (int i = 0; i < kLatencyCalls; ++i) {
-      const auto answer = AskServer(Caller(*link, client_.call_timeout));
-      if (!answer.ok()) break;
-      round_trips.push_back(answer->round_trip);
-      if (answer->round_trip < fastest.round_trip) fastest = *answer;
-    }
-    if (round_trips.empty()) round_trips.push_back(first->round_trip);
-    Add(CheckLatency(std::move(round_trips)));
-    Add(CheckClock(fastest));
+    const auto info = link.ok() ? AskServer(Caller(*link, client_.call_timeout)) : link.status();
+    if (!Add(CheckService(info))) return false;
+    Add(CheckVersion(*info));
     const auto connection = (*link)->Connect();
     Add(CheckTransport(connection.ok() ? (*link)->LookForDirect(*connection) : connection.status()));
     return true;
@@ -208,7 +178,7 @@ void Warn(Finding& finding, std::string fix) {
 }
 
 const char* VerdictName(Verdict verdict) {
-  static constexpr const char* kNames[] = {"ok", "warn", "fail", "skip"};
+  static constexpr const char* kNames[] = {"ok", "warn", "fail"};
   return kNames[static_cast<size_t>(verdict)];
 }
 
@@ -261,10 +231,10 @@ absl::StatusOr<std::vector<ServerAddress>> ServersOf(absl::string_view endpoint,
   return servers;
 }
 
-Finding CheckFirstAnswer(const absl::StatusOr<Answer>& answer) {
-  if (!answer.ok()) return Failed("service", FailureText(answer.status()), FixOf(answer.status()));
-  Finding finding{.check = "service", .what = absl::StrCat("answers, store ", answer->info.store())};
-  if (answer->info.draining()) {
+Finding CheckService(const absl::StatusOr<v1::ServerInfo>& info) {
+  if (!info.ok()) return Failed("service", FailureText(info.status()), FixOf(info.status()));
+  Finding finding{.check = "service", .what = absl::StrCat("answers, store ", info->store())};
+  if (info->draining()) {
     finding.what = "is shutting down";
     Warn(finding, "wait until a new server has taken its place");
   }
@@ -277,69 +247,6 @@ Finding CheckVersion(const v1::ServerInfo& info) {
                   .facts = {{"server", info.version()}, {"client", ROUTING_REPLAY_VERSION}}};
   if (info.version() != ROUTING_REPLAY_VERSION) {
     Warn(finding, absl::StrCat("install the packages of release ", info.version()));
-  }
-  return finding;
-}
-
-Finding CheckLimits(const v1::ServerInfo& info) {
-  Finding finding{.check = "limits",
-                  .facts = {{"max_message_bytes", info.max_message_bytes()},
-                            {"max_payload_bytes", info.max_payload_bytes()},
-                            {"budget_bytes", info.budget_bytes()},
-                            {"stored_bytes", info.stored_bytes()},
-                            {"reserved_bytes", info.reserved_bytes()},
-                            {"spill_budget_bytes", info.spill_budget_bytes()},
-                            {"spilled_bytes", info.spilled_bytes()}}};
-  const uint64_t used = info.stored_bytes() + info.reserved_bytes();
-  const auto bytes = [](uint64_t value) { return HumanBytes(static_cast<int64_t>(value)); };
-  finding.what = absl::StrCat("memory ", bytes(used), " of ", bytes(info.budget_bytes()));
-  if (info.spill_budget_bytes() > 0) {
-    absl::StrAppend(&finding.what, ", spilled ", bytes(info.spilled_bytes()), " of ", bytes(info.spill_budget_bytes()));
-  }
-  if (info.max_message_bytes() > 0) {
-    absl::StrAppend(&finding.what, "; messages up to ", bytes(info.max_message_bytes()), ", payloads up to ",
-                    bytes(info.max_payload_bytes()));
-  }
-  if (static_cast<double>(used) > kFullShare * static_cast<double>(info.budget_bytes())) {
-    Warn(finding,
-         "release samples that are no longer needed, or give the server a larger --memory-budget or a "
-         "--spill-directory");
-  }
-  return finding;
-}
-
-Finding CheckLatency(std::vector<Clock::Duration> round_trips) {
-  std::sort(round_trips.begin(), round_trips.end());
-  const double median = Milliseconds(round_trips[round_trips.size() / 2]);
-  const double worst = Milliseconds(round_trips.back());
-  Finding finding{
-      .check = "latency",
-      .what = absl::StrFormat("round trip %.2f ms, worst %.2f ms of %d calls", median, worst, round_trips.size()),
-      .facts = {{"median_s", median / 1000},
-                {"min_s", Milliseconds(round_trips.front()) / 1000},
-                {"max_s", worst / 1000},
-                {"calls", round_trips.size()}}};
-  if (median > kSlowMs) {
-    Warn(finding, "place the server in the same zone as the trainer, or look for what slows the network");
-  }
-  return finding;
-}
-
-Finding CheckClock(const Answer& fastest) {
-  if (fastest.info.time_ms() == 0) {
-    return {.check = "clock", .verdict = Verdict::kSkip, .what = "the server does not report its time"};
-  }
-  const std::chrono::system_clock::time_point theirs{std::chrono::milliseconds(fastest.info.time_ms())};
-  const double skew = std::chrono::duration<double>(theirs - fastest.middle).count();
-  const double doubt = Milliseconds(fastest.round_trip) / 2000 + 0.001;
-  Finding finding{.check = "clock",
-                  .what = absl::StrFormat("the server's clock is %.3f s %s this one's, give or take %.3f s",
-                                          std::abs(skew), skew < 0 ? "behind" : "ahead of", doubt),
-                  .facts = {{"skew_s", skew}, {"doubt_s", doubt}}};
-  const double sure = std::abs(skew) - doubt;
-  if (sure > kSkewWarnSeconds) {
-    finding.verdict = sure > kSkewFailSeconds ? Verdict::kFail : Verdict::kWarn;
-    finding.fix = "synchronize both clocks (chrony, systemd-timesyncd)";
   }
   return finding;
 }
@@ -403,8 +310,8 @@ void AddDoctor(Application& application) {
   CLI::App* doctor = application.Add(
       "doctor",
       "check whether this machine can use the server; if not, say why and how to fix it\n"
-      "Checks name, connection, TLS, service, version, limits, latency, clock and transport of every server of the "
-      "endpoint; then what the token allows. Exit code 1 if a check failed.",
+      "Checks name, connection, TLS, service, version and transport of every server of the endpoint; then what the "
+      "token allows. Exit code 1 if a check failed.",
       [run](Session& session) {
         session.ExitCodeIsTheAnswer();
         RR_ASSIGN_OR_RETURN(const auto findings, Examine(session.options(), *run));

@@ -17,7 +17,6 @@
 #include "absl/strings/string_view.h"
 #include "client/channel/client_security.h"
 #include "client/rrctl/output.h"
-#include "proto/wire/clock.h"
 #include "routing_replay/client.h"
 #include "routing_replay/v1/routing_replay.grpc.pb.h"
 
@@ -26,7 +25,7 @@ namespace routing_replay::client {
 class Application;
 void AddDoctor(Application& application);
 
-enum class Verdict { kOk, kWarn, kFail, kSkip };
+enum class Verdict { kOk, kWarn, kFail };
 const char* VerdictName(Verdict verdict);
 
 struct Finding {
@@ -104,20 +103,9 @@ Finding CheckTls(const ServerAddress& server, const SocketAddress& address, std:
 
 // Checks that need an answer from the server.
 
-// The answer of one GetServerInfo, with the times before and after it.
-struct Answer {
-  v1::ServerInfo info;
-  Clock::Duration round_trip{};
-  std::chrono::system_clock::time_point middle;  // Times of this machine's clock.
-};
-
 // The checks of one server, in order. They are pure functions of the observations in their arguments.
-Finding CheckFirstAnswer(const absl::StatusOr<Answer>& answer);
+Finding CheckService(const absl::StatusOr<v1::ServerInfo>& info);
 Finding CheckVersion(const v1::ServerInfo& info);
-Finding CheckLimits(const v1::ServerInfo& info);
-Finding CheckLatency(std::vector<Clock::Duration> round_trips);
-// Uses the fastest of several answers, which is the most exact.
-Finding CheckClock(const Answer& fastest);
 
 // `way`: the result of Link::LookForDirect.
 Finding CheckTransport(const absl::StatusOr<std::string>& way);
@@ -132,8 +120,8 @@ Finding CheckAccess(const absl::StatusOr<Access>& access, const std::string& scr
 
 constexpr char kDoctorRun[] = "rrctl-doctor";
 
-// The checks in order, of each server of the endpoint: "name", "connect", "tls", "service", "version", "limits",
-// "latency", "clock", "transport"; then "access" of the whole endpoint. Checks that depend on a failed one are skipped.
+// The checks in order, of each server of the endpoint: "name", "connect", "tls", "service", "version",
+// "transport"; then "access" of the whole endpoint. Checks that depend on a failed one are left out.
 // `run`: the prefix of run names for which the token's rights are checked. INVALID_ARGUMENT (field endpoint) for a
 // malformed endpoint. Changes nothing on the server.
 absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client, const std::string& run = kDoctorRun);

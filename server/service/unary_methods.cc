@@ -442,9 +442,6 @@ absl::Status DoGetServerInfo(ServiceContext& context, const UnaryCaller& caller,
     (*response.mutable_counters())[name] = static_cast<int64_t>(value);
   }
   response.set_endpoint(context.config.advertise);
-  response.set_time_ms(std::chrono::duration_cast<milliseconds>(context.clock.TimeOfDay().time_since_epoch()).count());
-  response.set_max_message_bytes(context.config.max_message_bytes);
-  response.set_max_payload_bytes(context.config.max_payload_bytes);
   return absl::OkStatus();
 }
 

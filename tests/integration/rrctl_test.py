@@ -382,7 +382,7 @@ class DiffTest(RrctlTest):
             self.assertRegex(error, r"^rrctl: INVALID_ARGUMENT \(FIELD\): --run: ")
 
 
-CHECKS = ["name", "connect", "tls", "service", "version", "limits", "latency", "clock", "transport", "access"]
+CHECKS = ["name", "connect", "tls", "service", "version", "transport", "access"]
 
 
 class DoctorTest(RrctlTest):
@@ -401,8 +401,6 @@ class DoctorTest(RrctlTest):
         self.assertEqual([check["check"] for check in report["checks"]], CHECKS)
         checks = {check["check"]: check for check in report["checks"]}
         self.assertIn("plaintext", checks["tls"]["what"])
-        self.assertLess(abs(checks["clock"]["facts"]["skew_s"]), 5)
-        self.assertGreater(checks["limits"]["facts"]["max_message_bytes"], 0)
         self.assertEqual(self.json("ls"), [])
 
     def test_things_that_are_broken(self):
