@@ -1,17 +1,13 @@
 #include "client/rrctl/doctor.h"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
-#include <random>
 #include <set>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "client/caller.h"
@@ -42,39 +38,8 @@ std::string FixOf(const absl::Status& status) {
   }
 }
 
-// Returns whether the token allows a call that ended with `end`: false after PERMISSION_DENIED, nothing (unknown) after
-// NOT_FOUND. The run does not exist, so NOT_FOUND is the answer to an allowed call. It is also the answer to every call
-// if the token does not cover the run's name.
-absl::StatusOr<std::optional<bool>> Allowed(const absl::Status& end) {
-  if (absl::IsPermissionDenied(end)) return std::optional<bool>(false);
-  if (absl::IsNotFound(end)) return std::optional<bool>();
-  return end.ok() ? absl::InternalError("the run exists, and should not") : end;
-}
-
 absl::StatusOr<v1::ServerInfo> AskServer(const Caller& caller) {
   return caller.Call(&Stub::GetServerInfo, v1::GetServerInfoRequest());
-}
-
-// Finds out which calls the token allows. The requests name a run that does not exist, so they change nothing.
-absl::StatusOr<Access> ProbeAccess(const Caller& caller, const std::string& scratch) {
-  v1::DropRunRequest drop;
-  drop.set_run(scratch);
-  v1::ListRequest list;
-  list.set_run(scratch);
-  v1::SealRequest seal;
-  seal.set_run(scratch);
-  seal.set_sample("none");
-  seal.set_producer(v1::PRODUCER_ROLLOUT);
-  seal.set_num_tokens(1);
-  RR_ASSIGN_OR_RETURN(const auto admin, Allowed(caller.Call(&Stub::DropRun, drop).status()));
-  RR_ASSIGN_OR_RETURN(const auto read, Allowed(caller.Call(&Stub::List, list).status()));
-  RR_ASSIGN_OR_RETURN(const auto put, Allowed(caller.Call(&Stub::Seal, seal).status()));
-  Access access{.put = put, .read = read, .admin = admin};
-  // A token that does not cover the run gets NOT_FOUND for every call. So one PERMISSION_DENIED shows that the token
-  // covers the run, and then the calls that got NOT_FOUND are allowed.
-  if (!access.put && !access.read && !access.admin) return access;
-  for (std::optional<bool>* scope : {&access.put, &access.read, &access.admin}) *scope = scope->value_or(true);
-  return access;
 }
 
 bool Has(const std::vector<Finding>& findings, Verdict verdict) {
@@ -203,7 +168,6 @@ Document ToDocument(const std::vector<Finding>& findings) {
 Document FindingTable(const std::vector<Finding>& findings) {
   std::set<std::string> servers;
   for (const Finding& finding : findings) servers.insert(finding.server);
-  servers.erase("");
   Document rows = Document::array();
   for (const Finding& finding : findings) {
     Document& row = rows.emplace_back(Document::object());
@@ -264,64 +228,32 @@ Finding CheckTransport(const absl::StatusOr<std::string>& way) {
   return finding;
 }
 
-Finding CheckAccess(const absl::StatusOr<Access>& access, const std::string& scratch) {
-  if (!access.ok()) return Failed("access", FailureText(access.status()), FixOf(access.status()));
-  Finding finding{.check = "access"};
-  std::vector<std::string> allowed, rejected;
-  const auto sort = [&](const char* name, std::optional<bool> scope) {
-    finding.facts[name] = OrNull(scope);
-    if (scope) (*scope ? allowed : rejected).push_back(name);
-  };
-  sort("put", access->put);
-  sort("read", access->read);
-  sort("admin", access->admin);
-  if (allowed.empty() && rejected.empty()) {
-    finding.what = absl::StrCat("nothing is rejected on a run like ", scratch);
-    return finding;
-  }
-  finding.what =
-      absl::StrCat("on a run like ", scratch, ": ", allowed.empty() ? "nothing" : absl::StrJoin(allowed, ", "),
-                   " allowed, ", absl::StrJoin(rejected, ", "), " rejected");
-  return finding;
-}
-
-absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client, const std::string& run) {
+absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client) {
   // A server may close a connection during a handshake.
   const absl::Cleanup restore = [before = signal(SIGPIPE, SIG_IGN)] { signal(SIGPIPE, before); };
   RR_ASSIGN_OR_RETURN(const auto servers, ServersOf(client.endpoint, client.call_timeout));
   std::vector<Finding> findings;
   bool all_answer = true;
   for (const ServerAddress& server : servers) all_answer &= ServerExaminer(server, client, findings).Examine();
-  if (!all_answer) return findings;
-  if (servers.size() == 1) {
-    RR_ASSIGN_OR_RETURN(const auto others, OthersOf(servers.front(), client));
-    for (const ServerAddress& server : others) all_answer &= ServerExaminer(server, client, findings).Examine();
-    if (!all_answer) return findings;
-  }
-  const std::string scratch = absl::StrFormat("%s-%d-%08x", run, getpid(), std::random_device()());
-  const auto link = Link::Open(servers.front().endpoint, client.use_http_proxy, client.security, client.call_timeout);
-  const auto access = link.ok() ? ProbeAccess(Caller(*link, client.call_timeout), scratch) : link.status();
-  findings.push_back(CheckAccess(access, scratch));
+  if (!all_answer || servers.size() > 1) return findings;
+  RR_ASSIGN_OR_RETURN(const auto others, OthersOf(servers.front(), client));
+  for (const ServerAddress& server : others) ServerExaminer(server, client, findings).Examine();
   return findings;
 }
 
 void AddDoctor(Application& application) {
-  const auto run = std::make_shared<std::string>(kDoctorRun);
-  CLI::App* doctor = application.Add(
+  application.Add(
       "doctor",
       "check whether this machine can use the server; if not, say why and how to fix it\n"
-      "Checks name, connection, TLS, service, version and transport of every server of the endpoint; then what the "
-      "token allows. Exit code 1 if a check failed.",
-      [run](Session& session) {
+      "Checks name, connection, TLS, service with the token, version and transport of every server of the endpoint. "
+      "Exit code 1 if a check failed.",
+      [](Session& session) {
         session.ExitCodeIsTheAnswer();
-        RR_ASSIGN_OR_RETURN(const auto findings, Examine(session.options(), *run));
+        RR_ASSIGN_OR_RETURN(const auto findings, Examine(session.options()));
         if (AnyFailed(findings)) session.AnswerNo();
         return session.output().format() == Format::kJson ? session.Show(ToDocument(findings))
                                                           : session.Show(FindingTable(findings), Layout::kColumns);
       });
-  doctor->add_option("--run", *run, "prefix of run names for which to check what the token allows")
-      ->capture_default_str()
-      ->type_name("PREFIX");
 }
 
 }  // namespace routing_replay::client

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,7 +28,7 @@ enum class Verdict { kOk, kWarn, kFail };
 const char* VerdictName(Verdict verdict);
 
 struct Finding {
-  std::string server;  // The server of the endpoint that was checked; empty: the whole endpoint.
+  std::string server;  // The server of the endpoint that was checked.
   std::string check;
   Verdict verdict = Verdict::kOk;
   std::string what;                     // The finding in words.
@@ -110,21 +109,9 @@ Finding CheckVersion(const v1::ServerInfo& info);
 // `way`: the result of Link::LookForDirect.
 Finding CheckTransport(const absl::StatusOr<std::string>& way);
 
-// The calls that the token permits on runs like `scratch`, a name that no run has.
-struct Access {
-  // Not set if it is unknown whether the call is permitted: for runs that the token does not cover, the server answers
-  // as if they did not exist.
-  std::optional<bool> put, read, admin;
-};
-Finding CheckAccess(const absl::StatusOr<Access>& access, const std::string& scratch);
-
-constexpr char kDoctorRun[] = "rrctl-doctor";
-
-// The checks in order, of each server of the endpoint: "name", "connect", "tls", "service", "version",
-// "transport"; then "access" of the whole endpoint. Checks that depend on a failed one are left out.
-// `run`: the prefix of run names for which the token's rights are checked. INVALID_ARGUMENT (field endpoint) for a
-// malformed endpoint. Changes nothing on the server.
-absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client, const std::string& run = kDoctorRun);
+// The checks in order, of each server of the endpoint: "name", "connect", "tls", "service", "version", "transport".
+// Checks that depend on a failed one are left out. INVALID_ARGUMENT (field endpoint) for a malformed endpoint.
+absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client);
 
 }  // namespace routing_replay::client
 

@@ -69,14 +69,6 @@ TEST(ServiceChecksTest, TransportIsTold) {
   EXPECT_THAT(closed.fix, HasSubstr("7403"));
 }
 
-TEST(ServiceChecksTest, AccessIsTold) {
-  const Finding some = CheckAccess(Access{.put = true, .read = true, .admin = false}, "r");
-  EXPECT_EQ(some.verdict, Verdict::kOk);
-  EXPECT_EQ(some.what, "on a run like r: put, read allowed, admin rejected");
-  EXPECT_EQ(CheckAccess(Access{}, "r").what, "nothing is rejected on a run like r");
-  EXPECT_EQ(CheckAccess(absl::UnauthenticatedError(""), "r").verdict, Verdict::kFail);
-}
-
 TEST(FindingTest, TheWorstVerdictIsTheWhole) {
   const std::vector<Finding> findings = {
       {.server = "a:1", .check = "name", .what = "x"},

@@ -382,7 +382,7 @@ class DiffTest(RrctlTest):
             self.assertRegex(error, r"^rrctl: INVALID_ARGUMENT \(FIELD\): --run: ")
 
 
-CHECKS = ["name", "connect", "tls", "service", "version", "transport", "access"]
+CHECKS = ["name", "connect", "tls", "service", "version", "transport"]
 
 
 class DoctorTest(RrctlTest):

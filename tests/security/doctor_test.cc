@@ -16,20 +16,17 @@ using ::testing::HasSubstr;
 class DoctorTest : public ::testing::Test {
  protected:
   // Runs the checks of rrctl doctor. Returns the finding of each check by the name of the check.
-  static std::map<std::string, Finding> ExamineWith(ClientOptions client, const std::string& run = kDoctorRun) {
+  std::map<std::string, Finding> ExamineWith(const ClientFiles& files) const {
+    ClientOptions client = files.Options(server_.endpoint());
     client.call_timeout = std::chrono::seconds(20);
-    const auto findings = Examine(client, run);
+    const auto findings = Examine(client);
     EXPECT_OK(findings);
     std::map<std::string, Finding> by_check;
     for (const Finding& finding : *findings) by_check[finding.check] = finding;
     return by_check;
   }
-  std::map<std::string, Finding> ExamineWith(const ClientFiles& files, const std::string& run = kDoctorRun) const {
-    return ExamineWith(files.Options(server_.endpoint()), run);
-  }
 
-  const GuardedServer server_{std::vector<TestToken>{
-      {.token = "all"}, {.token = "team", .runs = "grpo-"}, {.token = "writer", .runs = "grpo-", .scopes = "put"}}};
+  const GuardedServer server_{std::vector<TestToken>{{.token = "all"}}};
   const std::string authority_ = server_.authority().certificate();
 };
 
@@ -38,7 +35,7 @@ TEST_F(DoctorTest, AllIsWell) {
   EXPECT_THAT(found.at("tls").what, HasSubstr("localhost"));
   // The test's certificate is valid for one hour.
   EXPECT_EQ(found.at("tls").verdict, Verdict::kWarn);
-  EXPECT_EQ(found.at("access").verdict, Verdict::kOk);
+  EXPECT_EQ(found.at("service").verdict, Verdict::kOk);
 }
 
 TEST_F(DoctorTest, AnotherAuthority) {
@@ -61,18 +58,6 @@ TEST_F(DoctorTest, AnUnknownToken) {
   EXPECT_THAT(found.at("service").what, HasSubstr("UNAUTHENTICATED"));
   EXPECT_THAT(found.at("service").fix, HasSubstr("--token-file"));
   EXPECT_FALSE(found.contains("version"));
-}
-
-TEST_F(DoctorTest, ATokenWithSomeScopes) {
-  const auto found = ExamineWith(ClientFiles(authority_, "writer"), "grpo-42");
-  EXPECT_EQ(found.at("access").facts["put"], true);
-  EXPECT_EQ(found.at("access").facts["read"], false);
-  EXPECT_EQ(found.at("access").facts["admin"], false);
-  const ClientFiles all(authority_, "all");
-  const auto client = Client::Connect(all.Options(server_.endpoint()));
-  ASSERT_OK(client);
-  ASSERT_OK_AND_ASSIGN(const auto runs, (*client)->ListRuns());
-  EXPECT_TRUE(runs.empty());
 }
 
 TEST(DoctorTlsTest, AServerThatAsksForACertificate) {
