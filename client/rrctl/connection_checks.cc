@@ -198,15 +198,8 @@ std::string FixOfRejection(const ChannelKeys& keys) {
 
 Finding Judge(const TlsProbe& probe, const ChannelKeys& keys) {
   Finding finding{.check = "tls",
-                  .facts = {{"version", probe.version},
-                            {"subject", probe.subject},
-                            {"names", probe.names},
-                            {"issuer", probe.issuer},
-                            {"not_after", probe.not_after},
-                            {"seconds_left", probe.seconds_left},
-                            {"http2", probe.http2}}};
-  finding.what = absl::StrCat(probe.version, ", certificate for ", probe.names.empty() ? probe.subject : probe.names,
-                              " until ", probe.not_after);
+                  .what = absl::StrCat(probe.version, ", certificate for ",
+                                       probe.names.empty() ? probe.subject : probe.names, " until ", probe.not_after)};
   if (!probe.distrust.empty()) {
     finding.verdict = Verdict::kFail;
     finding.what = absl::StrCat("the server's certificate is not accepted: ", probe.distrust, " (", finding.what, ")");
@@ -253,7 +246,7 @@ Finding CheckName(const ServerAddress& server, std::vector<SocketAddress>& addre
   addresses = *found;
   std::vector<std::string> texts;
   for (const SocketAddress& address : addresses) texts.push_back(address.text);
-  return {.check = "name", .what = absl::StrJoin(texts, ", "), .facts = {{"addresses", texts}}};
+  return {.check = "name", .what = absl::StrJoin(texts, ", ")};
 }
 
 Finding CheckConnect(const std::vector<SocketAddress>& addresses, std::chrono::milliseconds timeout,
@@ -276,9 +269,7 @@ Finding CheckConnect(const std::vector<SocketAddress>& addresses, std::chrono::m
       silent ? "a firewall or NetworkPolicy drops the packets, or the address belongs to another machine: open the port"
              : "start the server there, or correct the port; without --listen a server listens on loopback only";
   if (reached.empty()) return Failed("connect", absl::StrCat("no connection: ", absl::StrJoin(failures, "; ")), fix);
-  Finding finding{.check = "connect",
-                  .what = absl::StrJoin(connected, ", "),
-                  .facts = {{"connected", connected}, {"failed", failures}}};
+  Finding finding{.check = "connect", .what = absl::StrJoin(connected, ", ")};
   if (!failures.empty()) {
     absl::StrAppend(&finding.what, "; no connection to ", absl::StrJoin(failures, "; "));
     Warn(finding, fix);

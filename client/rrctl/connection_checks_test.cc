@@ -156,8 +156,6 @@ TEST(TlsTest, ACertificateThatIsTrusted) {
       Tls(server.server(), ChannelKeys{.encrypted = true, .root_certificates = authority.certificate()});
   EXPECT_EQ(finding.verdict, Verdict::kOk) << finding.what;
   EXPECT_THAT(finding.what, HasSubstr("localhost"));
-  EXPECT_EQ(finding.facts["http2"], true);
-  EXPECT_GT(finding.facts["seconds_left"], 24 * 29 * 3600);
 }
 
 TEST(TlsTest, ACertificateThatEndsSoon) {

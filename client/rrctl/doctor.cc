@@ -159,8 +159,7 @@ Document ToDocument(const std::vector<Finding>& findings) {
                       {"check", finding.check},
                       {"verdict", VerdictName(finding.verdict)},
                       {"what", finding.what},
-                      {"fix", finding.fix},
-                      {"facts", finding.facts}});
+                      {"fix", finding.fix}});
   }
   return {{"verdict", VerdictName(worst)}, {"checks", std::move(checks)}};
 }
@@ -207,8 +206,7 @@ Finding CheckService(const absl::StatusOr<v1::ServerInfo>& info) {
 
 Finding CheckVersion(const v1::ServerInfo& info) {
   Finding finding{.check = "version",
-                  .what = absl::StrCat("server ", info.version(), ", rrctl ", ROUTING_REPLAY_VERSION),
-                  .facts = {{"server", info.version()}, {"client", ROUTING_REPLAY_VERSION}}};
+                  .what = absl::StrCat("server ", info.version(), ", rrctl ", ROUTING_REPLAY_VERSION)};
   if (info.version() != ROUTING_REPLAY_VERSION) {
     Warn(finding, absl::StrCat("install the packages of release ", info.version()));
   }
@@ -216,7 +214,7 @@ Finding CheckVersion(const v1::ServerInfo& info) {
 }
 
 Finding CheckTransport(const absl::StatusOr<std::string>& way) {
-  Finding finding{.check = "transport", .facts = {{"direct", way.ok()}}};
+  Finding finding{.check = "transport"};
   if (way.ok()) {
     finding.what = absl::StrCat("appends and reads bypass gRPC and use ", *way);
     return finding;

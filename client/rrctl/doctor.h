@@ -31,18 +31,17 @@ struct Finding {
   std::string server;  // The server of the endpoint that was checked.
   std::string check;
   Verdict verdict = Verdict::kOk;
-  std::string what;                     // The finding in words.
-  std::string fix;                      // How to fix it; empty if there is nothing to fix.
-  Document facts = Document::object();  // The finding as numbers.
+  std::string what;  // The finding in words.
+  std::string fix;   // How to fix it; empty if there is nothing to fix.
 };
 
 Finding Failed(const char* check, std::string what, std::string fix);
 // Makes an ok finding a warning.
 void Warn(Finding& finding, std::string fix);
 
-// {"verdict": the worst verdict of all checks, "checks": [{"server", "check", "verdict", "what", "fix", "facts"}]}
+// {"verdict": the worst verdict of all checks, "checks": [{"server", "check", "verdict", "what", "fix"}]}
 Document ToDocument(const std::vector<Finding>& findings);
-// The findings as columns for people, without the numbers, and without the server's name if there is only one server.
+// The findings as columns for people, without the server's name if there is only one server.
 Document FindingTable(const std::vector<Finding>& findings);
 bool AnyFailed(const std::vector<Finding>& findings);
 
