@@ -80,12 +80,10 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(const ServerAddress& server) 
 // The result of a TLS handshake. Includes the server's certificate even if it is not trusted.
 struct TlsProbe {
   std::string version;    // "TLSv1.3"
-  std::string subject;    // Subject of the server's certificate,
-  std::string names;      // its alternative names ("DNS:a, IP Address:127.0.0.1"),
-  std::string issuer;     // and its issuer.
+  std::string names;      // Of the server's certificate ("DNS:a, IP Address:127.0.0.1").
+  std::string issuer;     // Its issuer.
   std::string not_after;  // RFC 3339.
   int64_t seconds_left = 0;
-  bool http2 = false;    // The server agreed to speak HTTP/2.
   std::string distrust;  // Why the certificate is not accepted; empty: it is accepted.
   std::string ended;     // How the server closed the connection after the handshake; empty: it stayed open.
 };
@@ -95,7 +93,7 @@ using Connection = std::unique_ptr<SSL, OpenSslFree<SSL_free>>;
 using Certificate = std::unique_ptr<X509, OpenSslFree<X509_free>>;
 using Bio = std::unique_ptr<BIO, OpenSslFree<BIO_free>>;
 
-constexpr unsigned char kHttp2[] = {2, 'h', '2'};
+constexpr unsigned char kHttp2[] = {2, 'h', '2'};  // Servers of gRPC may require it in the handshake.
 
 // The text that `print` writes.
 template <typename Print>
@@ -120,7 +118,6 @@ std::string AlternativeNames(const X509* certificate) {
 void Describe(SSL* connection, TlsProbe& probe) {
   const Certificate shown(SSL_get1_peer_certificate(connection));
   if (shown == nullptr) return;
-  probe.subject = NameText(X509_get_subject_name(shown.get()));
   probe.names = AlternativeNames(shown.get());
   probe.issuer = NameText(X509_get_issuer_name(shown.get()));
   std::tm end{};
@@ -132,10 +129,6 @@ void Describe(SSL* connection, TlsProbe& probe) {
   }
   const long verified = SSL_get_verify_result(connection);
   if (verified != X509_V_OK) probe.distrust = X509_verify_cert_error_string(verified);
-  const unsigned char* protocol = nullptr;
-  unsigned int size = 0;
-  SSL_get0_alpn_selected(connection, &protocol, &size);
-  probe.http2 = std::string(reinterpret_cast<const char*>(protocol), size) == "h2";
 }
 
 // UNAVAILABLE if the server does not speak TLS or ends the handshake. A server that requires a (different) client
@@ -198,8 +191,7 @@ std::string FixOfRejection(const ChannelKeys& keys) {
 
 Finding Judge(const TlsProbe& probe, const ChannelKeys& keys) {
   Finding finding{.check = "tls",
-                  .what = absl::StrCat(probe.version, ", certificate for ",
-                                       probe.names.empty() ? probe.subject : probe.names, " until ", probe.not_after)};
+                  .what = absl::StrCat(probe.version, ", certificate for ", probe.names, " until ", probe.not_after)};
   if (!probe.distrust.empty()) {
     finding.verdict = Verdict::kFail;
     finding.what = absl::StrCat("the server's certificate is not accepted: ", probe.distrust, " (", finding.what, ")");
@@ -208,10 +200,6 @@ Finding Judge(const TlsProbe& probe, const ChannelKeys& keys) {
     finding.verdict = Verdict::kFail;
     finding.what = absl::StrCat("the server closed the connection after the handshake: ", probe.ended);
     finding.fix = FixOfRejection(keys);
-  } else if (!probe.http2) {
-    finding.verdict = Verdict::kFail;
-    finding.what = "TLS without HTTP/2: another service listens there, or a proxy is in between";
-    finding.fix = "check the port, and that a proxy in between passes HTTP/2 (ALPN h2)";
   } else if (probe.seconds_left < kSoon) {
     Warn(finding, kRenew);
   }

@@ -47,13 +47,13 @@ class Listener {
 // Accepts one connection and answers it with TLS if it has an `identity`, or else with bytes that are no TLS.
 class Answerer {
  public:
-  Answerer(const TestIdentity* identity, bool http2, const TestAuthority* clients = nullptr)
-      : thread_([this, identity, http2, clients] { Serve(identity, http2, clients); }) {}
+  explicit Answerer(const TestIdentity* identity, const TestAuthority* clients = nullptr)
+      : thread_([this, identity, clients] { Serve(identity, clients); }) {}
   ~Answerer() { thread_.join(); }
   ServerAddress server() const { return listener_.server(); }
 
  private:
-  void Serve(const TestIdentity* identity, bool http2, const TestAuthority* clients) {
+  void Serve(const TestIdentity* identity, const TestAuthority* clients) {
     signal(SIGPIPE, SIG_IGN);
     const Socket socket(accept(listener_.descriptor(), nullptr, nullptr));
     if (identity == nullptr) {
@@ -68,16 +68,6 @@ class Answerer {
     SSL_CTX_use_certificate(context, own);
     SSL_CTX_use_PrivateKey(context, key);
     if (clients != nullptr) SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
-    if (http2) {
-      SSL_CTX_set_alpn_select_cb(
-          context,
-          [](SSL*, const unsigned char** out, unsigned char* size, const unsigned char* in, unsigned int, void*) {
-            *out = in + 1;
-            *size = *in;
-            return SSL_TLSEXT_ERR_OK;
-          },
-          nullptr);
-    }
     SSL* connection = SSL_new(context);
     SSL_set_fd(connection, socket.descriptor());
     if (SSL_accept(connection) == 1) SSL_write(connection, "x", 1);
@@ -151,7 +141,7 @@ TEST(ConnectTest, OneAddressOfTwoIsAWarning) {
 TEST(TlsTest, ACertificateThatIsTrusted) {
   const TestAuthority authority;
   const TestIdentity identity = authority.Issue(testing::kLocalNames, std::chrono::hours(24 * 30));
-  const Answerer server(&identity, true);
+  const Answerer server(&identity);
   const Finding finding =
       Tls(server.server(), ChannelKeys{.encrypted = true, .root_certificates = authority.certificate()});
   EXPECT_EQ(finding.verdict, Verdict::kOk) << finding.what;
@@ -161,19 +151,19 @@ TEST(TlsTest, ACertificateThatIsTrusted) {
 TEST(TlsTest, ACertificateThatEndsSoon) {
   const TestAuthority authority;
   const TestIdentity identity = authority.Issue(testing::kLocalNames, std::chrono::hours(1));
-  const Answerer server(&identity, true);
+  const Answerer server(&identity);
   const Finding finding =
       Tls(server.server(), ChannelKeys{.encrypted = true, .root_certificates = authority.certificate()});
   EXPECT_EQ(finding.verdict, Verdict::kWarn);
   EXPECT_THAT(finding.fix, HasSubstr("renew"));
 }
 
-TEST(TlsTest, AnotherAuthorityAnotherNameNoHttp2) {
+TEST(TlsTest, AnotherAuthorityAnotherName) {
   const TestAuthority authority, other;
   const TestIdentity identity = authority.Issue("DNS:elsewhere");
   const ChannelKeys trusted{.encrypted = true, .root_certificates = authority.certificate()};
   {
-    const Answerer server(&identity, true);
+    const Answerer server(&identity);
     const Finding finding =
         Tls(server.server(),
             ChannelKeys{.encrypted = true, .root_certificates = other.certificate(), .server_name = "elsewhere"});
@@ -181,26 +171,18 @@ TEST(TlsTest, AnotherAuthorityAnotherNameNoHttp2) {
     EXPECT_THAT(finding.fix, HasSubstr("--cacert must hold the authority"));
   }
   {
-    const Answerer server(&identity, true);
+    const Answerer server(&identity);
     const Finding finding = Tls(server.server(), trusted);
     EXPECT_EQ(finding.verdict, Verdict::kFail);
     EXPECT_THAT(finding.fix, HasSubstr("--server-name"));
     EXPECT_THAT(finding.fix, HasSubstr("elsewhere"));
-  }
-  {
-    const Answerer server(&identity, false);
-    const Finding finding =
-        Tls(server.server(),
-            ChannelKeys{.encrypted = true, .root_certificates = authority.certificate(), .server_name = "elsewhere"});
-    EXPECT_EQ(finding.verdict, Verdict::kFail);
-    EXPECT_THAT(finding.what, HasSubstr("HTTP/2"));
   }
 }
 
 TEST(TlsTest, AClientsCertificateIsAskedFor) {
   const TestAuthority authority;
   const TestIdentity identity = authority.Issue(testing::kLocalNames);
-  const Answerer server(&identity, true, &authority);
+  const Answerer server(&identity, &authority);
   const Finding finding =
       Tls(server.server(), ChannelKeys{.encrypted = true, .root_certificates = authority.certificate()});
   EXPECT_EQ(finding.verdict, Verdict::kFail);
@@ -211,24 +193,24 @@ TEST(TlsTest, OneSideAloneSpeaksIt) {
   const TestAuthority authority;
   const TestIdentity identity = authority.Issue(testing::kLocalNames);
   {
-    const Answerer server(&identity, true);
+    const Answerer server(&identity);
     const Finding finding = Tls(server.server(), {});
     EXPECT_EQ(finding.verdict, Verdict::kFail);
     EXPECT_THAT(finding.fix, HasSubstr("--cacert"));
   }
   {
-    const Answerer server(nullptr, false);
+    const Answerer server(nullptr);
     EXPECT_EQ(Tls(server.server(), {}).verdict, Verdict::kOk);
   }
   {
-    const Answerer server(nullptr, false);
+    const Answerer server(nullptr);
     const Finding finding =
         Tls(server.server(), ChannelKeys{.encrypted = true, .root_certificates = authority.certificate()});
     EXPECT_EQ(finding.verdict, Verdict::kFail);
     EXPECT_THAT(finding.fix, HasSubstr("plaintext"));
   }
   {
-    const Answerer server(nullptr, false);
+    const Answerer server(nullptr);
     EXPECT_THAT(Tls(server.server(), ChannelKeys{.encrypted = true, .root_certificates = "no PEM"}).what,
                 HasSubstr("cacert"));
   }
