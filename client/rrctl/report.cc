@@ -32,17 +32,9 @@ struct FileOptions {
   bool replace = false;
 };
 
-// Expected share of common experts of two randomly drawn rows of the run.
-Document ExpectedShare(absl::Span<const int64_t> counts, int64_t rows, int32_t top_k) {
-  if (rows < 2) return nullptr;
-  double pairs = 0;  // The number of (pair of different rows, common expert).
-  for (const int64_t count : counts) pairs += static_cast<double>(count) * static_cast<double>(count - 1);
-  return pairs / (static_cast<double>(rows) * static_cast<double>(rows - 1) * top_k);
-}
-
 bool EndsTheReport(const absl::Status& status) { return ExitCodeFor(status) == kExitUnreachable; }
 
-// A sample whose rows are read: for neighbours and weight versions, for the comparison with the trainer, or for both.
+// A sample whose rows are read: for the load, for the comparison with the trainer, or for both.
 struct ReadSample {
   const SampleState* rollout = nullptr;
   const SampleState* trainer = nullptr;  // Null: not compared.
@@ -119,19 +111,6 @@ class Gatherer {
     return rows;
   }
 
-  Document Neighbours() const {
-    return PerLayer([&](int32_t i) {
-      const LayerRouting& layer = run_.geometry().layer(i);
-      const RouteScan::Neighbours& found = scan_->neighbours(i);
-      Document row = {{"layer", layer.layer_id}, {"pairs", found.pairs}, {"shared", nullptr}};
-      if (found.pairs > 0) {
-        row["shared"] = static_cast<double>(found.shared_ids) / static_cast<double>(found.pairs * layer.top_k);
-      }
-      row["expected"] = ExpectedShare(load_[i], load_rows_, layer.top_k);
-      return row;
-    });
-  }
-
   Document Mismatch() const {
     if (trainer_.empty()) return nullptr;
     Document layers =
@@ -200,7 +179,6 @@ class Gatherer {
 
   absl::Status ReadOne(const ReadSample& read) {
     const std::vector<BinnedRows> bins = read.scanned ? BinsOf(*read.rollout) : std::vector<BinnedRows>();
-    scan_->BeginSample();
     compared_samples_ += read.trainer != nullptr;
     return ReadPortions(run_, *read.rollout, {0, read.rollout->committed_rows}, {},
                         [&](RowRange portion, const SampleRows& sample) {
@@ -283,7 +261,6 @@ absl::StatusOr<Document> GatherReport(Client& client, const ReportOptions& optio
                   {"samples", gatherer.Samples()},
                   {"groups", gatherer.Groups()},
                   {"weight_versions", gatherer.WeightVersions()},
-                  {"neighbours", gatherer.Neighbours()},
                   {"lengths", LengthTable(gatherer.rollout())},
                   {"missing_samples", missing_samples},
                   {"missing", std::move(missing)},
@@ -319,9 +296,8 @@ void AddReport(Application& application) {
   CLI::App* report = application.Add(
       "report",
       "report a run's routes as one HTML file\n"
-      "Expert load, balance over groups and weight versions, similarity of neighbouring tokens, lengths, missing "
-      "rows, and differences from the trainer's record. Figures that need rows use at most --samples samples; the "
-      "page says how many.",
+      "Expert load, balance over groups and weight versions, lengths, missing rows, and differences from the "
+      "trainer's record. Figures that need rows use at most --samples samples; the page says how many.",
       [options, file](Session& session) { return WriteReport(session, *options, *file); });
   AddRun(report, options->run);
   report->add_option("-o,--output", file->path, "the file to write; - is standard output")

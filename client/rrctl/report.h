@@ -38,9 +38,6 @@ struct ReportOptions {
 //              ones. "rows" counts the committed and the lost rows of all samples; "layers" covers only the read
 //              samples
 //   "weight_versions"  [{"label", "rows", "layers": as in "groups"}] of the read samples, by version
-//   "neighbours"  [{"layer", "pairs", "shared", "expected"}] of the read samples. "shared" is the share of a row's
-//              experts that the next row chose, too. "expected" is the share that two randomly drawn rows of the run
-//              would have in common, computed from "load"
 //   "lengths"  {"samples", "median", "p99", "longest", "begin", "width", "counts"} in tokens; an unsealed sample counts
 //              with the number of its rows
 //   "missing"  [{"sample", "group", "rows", "unrecorded_rows", "lost_rows"}] of the samples that miss the most rows
@@ -61,8 +58,8 @@ std::string RenderReport(const Document& report, const std::string& made);
 // path cannot be written, DATA_LOSS if the disk fails.
 absl::Status WriteFile(const std::string& path, absl::string_view bytes);
 
-// Computes the figures (report_figures.cc): lengths and missing rows from the states of samples; expert load and the
-// similarity of neighbouring rows from their rows; and ranges that combine many values to fit a chart.
+// Computes the figures (report_figures.cc): lengths and missing rows from the states of samples; expert load from their
+// rows; and ranges that combine many values to fit a chart.
 
 // Chooses `count` of `all` samples at random and returns their positions, ascending. The choice depends only on the
 // seed, and a larger count includes the choice of a smaller one.
@@ -118,38 +115,23 @@ struct BinnedRows {
   size_t bin = 0;
 };
 
-// Counts how often each expert was chosen, per bin and layer, and compares neighbouring rows. Its memory does not grow
-// with the number of rows: it has `bins` × layers × experts counts. Not thread-safe.
+// Counts how often each expert was chosen, per bin and layer. Its memory does not grow with the number of rows: it has
+// `bins` × layers × experts counts. Not thread-safe.
 class RouteScan {
  public:
-  struct Neighbours {
-    int64_t pairs = 0;       // Pairs of rows r and r + 1 of a sample, both recorded.
-    int64_t shared_ids = 0;  // Sum over all pairs of the experts that both rows chose.
-  };
-
   // `geometry` must outlive it.
   RouteScan(const Geometry& geometry, size_t bins);
 
-  // The next rows belong to another sample.
-  void BeginSample() { last_row_.reset(); }
-  // Adds the rows of a portion, of all MoE layers; portions must ascend. A row counts in each of `bins` that contains
-  // it.
+  // Adds the rows of a portion, of all MoE layers. A row counts in each of `bins` that contains it.
   void Add(const SampleRows& rows, absl::Span<const BinnedRows> bins);
 
-  const Neighbours& neighbours(int32_t ordinal) const { return neighbours_[ordinal]; }
   int64_t bin_rows(size_t bin) const { return bin_rows_[bin]; }
   absl::Span<const int64_t> counts(size_t bin, int32_t ordinal) const { return counts_[bin][ordinal]; }
 
  private:
-  void CountNeighbours(const SampleRows& rows, int32_t ordinal);
-  void CountBins(const SampleRows& rows, absl::Span<const BinnedRows> bins);
-
   const Geometry& geometry_;
-  std::vector<Neighbours> neighbours_;
   std::vector<int64_t> bin_rows_;
   std::vector<std::vector<std::vector<int64_t>>> counts_;  // [bin][ordinal][expert]
-  std::optional<int64_t> last_row_;                        // The last row of the current sample so far,
-  std::vector<std::vector<uint16_t>> last_;                // and its choices.
 };
 
 // The weight versions of samples: sorted by number, then those without a number by label. If there are many, neighbours

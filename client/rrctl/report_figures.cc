@@ -170,46 +170,13 @@ Document GroupTable(const std::vector<SampleState>& samples, const std::vector<s
   return rows;
 }
 
-RouteScan::RouteScan(const Geometry& geometry, size_t bins)
-    : geometry_(geometry),
-      neighbours_(geometry.num_moe_layers()),
-      bin_rows_(bins),
-      counts_(bins),
-      last_(geometry.num_moe_layers()) {
+RouteScan::RouteScan(const Geometry& geometry, size_t bins) : geometry_(geometry), bin_rows_(bins), counts_(bins) {
   for (auto& bin : counts_) {
     for (const LayerRouting& layer : geometry.layers()) bin.emplace_back(layer.num_experts);
   }
 }
 
 void RouteScan::Add(const SampleRows& rows, absl::Span<const BinnedRows> bins) {
-  if (rows.rows.empty()) return;
-  for (int32_t ordinal = 0; ordinal < geometry_.num_moe_layers(); ++ordinal) CountNeighbours(rows, ordinal);
-  last_row_ = rows.rows.back().end - 1;
-  CountBins(rows, bins);
-}
-
-void RouteScan::CountNeighbours(const SampleRows& rows, int32_t ordinal) {
-  const int32_t top_k = geometry_.layer(ordinal).top_k;
-  const auto ids = absl::MakeConstSpan(rows.layers[ordinal]);
-  Neighbours& found = neighbours_[ordinal];
-  absl::Span<const uint16_t> before = last_[ordinal];
-  std::optional<int64_t> row_before = last_row_;
-  int64_t slot = 0;
-  for (const RowRange range : rows.rows) {
-    for (int64_t row = range.begin; row < range.end; ++row, ++slot) {
-      const auto choice = ids.subspan(slot * top_k, top_k);
-      if (row_before && row == *row_before + 1) {
-        ++found.pairs;
-        found.shared_ids += SharedExperts(before, choice);
-      }
-      before = choice;
-      row_before = row;
-    }
-  }
-  last_[ordinal] = std::vector<uint16_t>(before.begin(), before.end());
-}
-
-void RouteScan::CountBins(const SampleRows& rows, absl::Span<const BinnedRows> bins) {
   int64_t slot = 0;
   for (const RowRange range : rows.rows) {
     for (const BinnedRows& part : bins) {

@@ -12,7 +12,6 @@
 
 #include "client/rrctl/rows.h"
 #include "tests/generator/latent_generator.h"
-#include "tests/generator/statistics.h"
 #include "tests/support/scratch_directory.h"
 #include "tests/support/status_matchers.h"
 
@@ -190,44 +189,12 @@ SampleRows Decoded(const Routes& routes, std::vector<RowRange> ranges) {
   return decoded;
 }
 
-TEST(RouteScanTest, NeighboursAreAsTheStatisticsOfTheGenerator) {
-  const LatentConfig config = SmallConfig();
-  const LatentGenerator generator(config, 1);
-  const Geometry geometry = Geometry::Uniform(config.layers, config.num_experts, config.top_k);
-  RouteScan scan(geometry, 0);
-  std::vector<Routes> sequences;
-  for (int64_t sample = 0; sample < 4; ++sample) {
-    sequences.push_back(generator.Generate(sample, 100).routes);
-    scan.BeginSample();
-    for (const RowRange portion : SplitAtWindows({0, 100}, 32)) scan.Add(Decoded(sequences.back(), {portion}), {});
-  }
-  double shared = 0;
-  for (int32_t ordinal = 0; ordinal < config.layers; ++ordinal) {
-    EXPECT_EQ(scan.neighbours(ordinal).pairs, 4 * 99);
-    shared += static_cast<double>(scan.neighbours(ordinal).shared_ids) / (4 * 99 * config.top_k) / config.layers;
-  }
-  EXPECT_NEAR(shared, testing::LagOverlap(sequences, 1), 1e-12);
-}
-
-TEST(RouteScanTest, RowsAroundAGapAreNoNeighbours) {
-  const LatentConfig config = SmallConfig();
-  const Routes routes = LatentGenerator(config, 1).Generate(0, 30).routes;
-  const Geometry geometry = Geometry::Uniform(config.layers, config.num_experts, config.top_k);
-  RouteScan scan(geometry, 0);
-  scan.BeginSample();
-  scan.Add(Decoded(routes, {{0, 5}, {7, 10}}), {});
-  scan.Add(Decoded(routes, {}), {});
-  scan.Add(Decoded(routes, {{12, 14}}), {});
-  EXPECT_EQ(scan.neighbours(0).pairs, 4 + 2 + 1);
-}
-
 TEST(RouteScanTest, BinsCountTheirRows) {
   const LatentConfig config = SmallConfig();
   const Routes routes = LatentGenerator(config, 2).Generate(0, 60).routes;
   const Geometry geometry = Geometry::Uniform(config.layers, config.num_experts, config.top_k);
   RouteScan scan(geometry, 2);
   const std::vector<BinnedRows> bins = {{{0, 20}, 1}, {{20, 33}, 0}, {{33, 50}, 1}};
-  scan.BeginSample();
   scan.Add(Decoded(routes, {{0, 10}, {15, 30}}), bins);
   scan.Add(Decoded(routes, {{30, 60}}), bins);
   std::vector<std::vector<std::vector<int64_t>>> expected(

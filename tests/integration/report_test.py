@@ -78,34 +78,24 @@ class FiguresTest(ReportTest):
         missing = {s["sample"]: s["unrecorded_rows"] for s in samples if s["unrecorded_rows"]}
         self.assertEqual({m["sample"]: m["unrecorded_rows"] for m in self.data["missing"]}, missing)
 
-    def test_load_and_stickiness_are_those_of_get(self):
+    def test_load_is_that_of_get(self):
         """Compares the report on samples that are read as a whole with the rows that `rrctl get` prints."""
         page = self.directory / "whole.html"
         self.rrctl("report", "grpo-42", "-o", page, "--samples", "1000")
-        pairs = shared = rows = 0
+        rows = 0
         counts = collections.Counter()
         by_group = collections.defaultdict(collections.Counter)
         for sample in self.rrctl("ls", "grpo-42"):
-            before = None
             for row in self.rrctl("get", "grpo-42", sample["sample"], "--layer", "30"):
                 experts = row["experts"] and set(row["experts"])
                 rows += experts is not None
                 counts.update(experts or ())
                 by_group[sample["group"]].update(experts or ())
-                if before and experts:
-                    pairs += 1
-                    shared += len(before & experts)
-                before = experts
-        found = self.data_of(page)["neighbours"][30]
-        self.assertEqual(found["pairs"], pairs)
-        self.assertAlmostEqual(found["shared"], shared / pairs / 8)
         load = self.data_of(page)["load"][30]
         self.assertEqual((load["rows"], load["counts"]), (rows, [counts[expert] for expert in range(128)]))
         for group in self.data_of(page)["groups"]:
             chosen = sum((by_group[i] for i in range(group["begin"], group["end"])), collections.Counter())
             self.assertAlmostEqual(group["layers"][30]["max_to_mean"], max(chosen.values()) * 128 / chosen.total())
-        common = sum(count * (count - 1) for count in load["counts"])
-        self.assertAlmostEqual(found["expected"], common / (load["rows"] * (load["rows"] - 1) * 8))
 
     def test_lengths_are_those_of_ls(self):
         lengths = [s["tokens"] or s["rows"] for s in self.rrctl("ls", "grpo-42")]
@@ -135,13 +125,13 @@ class FiguresTest(ReportTest):
         self.assertEqual(rows, data["load"][0]["rows"])
 
     def test_a_seed_reads_the_same_samples(self):
-        def neighbours(*words):
+        def load(*words):
             page = self.directory / "seed.html"
             self.rrctl("report", "grpo-42", "-o", page, "--samples", "5", "--force", *words)
-            return self.data_of(page)["neighbours"]
+            return self.data_of(page)["load"]
 
-        self.assertEqual(neighbours("--seed", "3"), neighbours("--seed", "3"))
-        self.assertNotEqual(neighbours("--seed", "3"), neighbours("--seed", "4"))
+        self.assertEqual(load("--seed", "3"), load("--seed", "3"))
+        self.assertNotEqual(load("--seed", "3"), load("--seed", "4"))
 
     def test_standard_output_and_failures(self):
         done = subprocess.run(
