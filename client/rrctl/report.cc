@@ -95,20 +95,12 @@ class Gatherer {
 
   Document Groups() const {
     Document groups = GroupTable(rollout_, ranges_);
-    for (size_t i = 0; i < ranges_.size(); ++i) groups[i]["layers"] = Balances(versions_->size() + i);
+    for (size_t i = 0; i < ranges_.size(); ++i) groups[i]["layers"] = Balances(i);
     return groups;
   }
 
   Document Samples() const {
     return {{"all", rollout_.size()}, {"read", scanned_.size()}, {"seed", options_.seed}, {"damaged", damaged_}};
-  }
-
-  Document WeightVersions() const {
-    Document rows = Document::array();
-    for (size_t bin = 0; bin < versions_->size(); ++bin) {
-      rows.push_back({{"label", versions_->label(bin)}, {"rows", scan_->bin_rows(bin)}, {"layers", Balances(bin)}});
-    }
-    return rows;
   }
 
   Document Mismatch() const {
@@ -138,20 +130,13 @@ class Gatherer {
   // Adds up the counts of all ranges of groups. Each sample is in exactly one of these ranges, so it is counted once.
   void CountLoad() {
     for (const LayerRouting& layer : run_.geometry().layers()) load_.emplace_back(layer.num_experts);
-    for (size_t bin = versions_->size(); bin < versions_->size() + ranges_.size(); ++bin) {
+    for (size_t bin = 0; bin < ranges_.size(); ++bin) {
       load_rows_ += scan_->bin_rows(bin);
       for (int32_t i = 0; i < run_.geometry().num_moe_layers(); ++i) {
         const absl::Span<const int64_t> counts = scan_->counts(bin, i);
         for (size_t expert = 0; expert < counts.size(); ++expert) load_[i][expert] += counts[expert];
       }
     }
-  }
-
-  // Returns the bins in which the rows of a sample are counted: those of its weight versions and that of its group.
-  std::vector<BinnedRows> BinsOf(const SampleState& sample) const {
-    std::vector<BinnedRows> bins = versions_->BinsOf(sample);
-    bins.push_back({{0, sample.committed_rows}, versions_->size() + RangeOf(ranges_, sample.group)});
-    return bins;
   }
 
   std::vector<ReadSample> ChooseReads() {
@@ -163,9 +148,8 @@ class Gatherer {
       if (recorded.contains(state.sample)) both.push_back(&state);
     }
     scanned_ = Choose(all, options_);
-    versions_.emplace(scanned_);
     ranges_ = GroupRanges(rollout_);
-    scan_.emplace(run_.geometry(), versions_->size() + ranges_.size());
+    scan_.emplace(run_.geometry(), ranges_.size());
     std::map<const SampleState*, ReadSample> reads;
     for (const SampleState* state : scanned_) reads[state] = {.rollout = state, .scanned = true};
     for (const SampleState* state : Choose(both, options_)) {
@@ -178,12 +162,12 @@ class Gatherer {
   }
 
   absl::Status ReadOne(const ReadSample& read) {
-    const std::vector<BinnedRows> bins = read.scanned ? BinsOf(*read.rollout) : std::vector<BinnedRows>();
+    const size_t bin = RangeOf(ranges_, read.rollout->group);
     compared_samples_ += read.trainer != nullptr;
     return ReadPortions(run_, *read.rollout, {0, read.rollout->committed_rows}, {},
                         [&](RowRange portion, const SampleRows& sample) {
                           bytes_ += portion.size() * run_.geometry().raw_row_bytes();
-                          if (read.scanned) scan_->Add(sample, bins);
+                          if (read.scanned) scan_->Add(sample, bin);
                           return read.trainer == nullptr ? absl::OkStatus() : Compare(*read.trainer, portion, sample);
                         });
   }
@@ -201,10 +185,8 @@ class Gatherer {
   const ShowProgress& progress_;
   std::vector<SampleState> rollout_, trainer_;
   std::vector<const SampleState*> scanned_;  // Points into rollout_.
-  std::optional<VersionBins> versions_;
   std::vector<std::pair<int64_t, int64_t>> ranges_;  // Ranges of groups.
-  // Has a bin for each weight version, and after these a bin for each range of groups.
-  std::optional<RouteScan> scan_;
+  std::optional<RouteScan> scan_;                    // Has a bin for each range.
   std::vector<std::vector<int64_t>> load_;  // [ordinal][expert]
   int64_t load_rows_ = 0;
   std::optional<RouteComparison> compared_;
@@ -260,7 +242,6 @@ absl::StatusOr<Document> GatherReport(Client& client, const ReportOptions& optio
                   {"load", gatherer.Load()},
                   {"samples", gatherer.Samples()},
                   {"groups", gatherer.Groups()},
-                  {"weight_versions", gatherer.WeightVersions()},
                   {"lengths", LengthTable(gatherer.rollout())},
                   {"missing_samples", missing_samples},
                   {"missing", std::move(missing)},
@@ -296,8 +277,8 @@ void AddReport(Application& application) {
   CLI::App* report = application.Add(
       "report",
       "report a run's routes as one HTML file\n"
-      "Expert load, balance over groups and weight versions, lengths, missing rows, and differences from the "
-      "trainer's record. Figures that need rows use at most --samples samples; the page says how many.",
+      "Expert load, balance over groups, lengths, missing rows, and differences from the trainer's record. Figures "
+      "that need rows use at most --samples samples; the page says how many.",
       [options, file](Session& session) { return WriteReport(session, *options, *file); });
   AddRun(report, options->run);
   report->add_option("-o,--output", file->path, "the file to write; - is standard output")

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -37,7 +36,6 @@ struct ReportOptions {
 //              "entropy"}]}] in the order of groups; if there are many groups, one entry is for several neighbouring
 //              ones. "rows" counts the committed and the lost rows of all samples; "layers" covers only the read
 //              samples
-//   "weight_versions"  [{"label", "rows", "layers": as in "groups"}] of the read samples, by version
 //   "lengths"  {"samples", "median", "p99", "longest", "begin", "width", "counts"} in tokens; an unsealed sample counts
 //              with the number of its rows
 //   "missing"  [{"sample", "group", "rows", "unrecorded_rows", "lost_rows"}] of the samples that miss the most rows
@@ -109,12 +107,6 @@ size_t RangeOf(const std::vector<std::pair<int64_t, int64_t>>& ranges, int64_t g
 // {"begin", "end", "samples", "rows", "unrecorded_rows", "lost_rows"} for each range.
 Document GroupTable(const std::vector<SampleState>& samples, const std::vector<std::pair<int64_t, int64_t>>& ranges);
 
-// Says that these rows of a sample are counted in this bin.
-struct BinnedRows {
-  RowRange rows;
-  size_t bin = 0;
-};
-
 // Counts how often each expert was chosen, per bin and layer. Its memory does not grow with the number of rows: it has
 // `bins` × layers × experts counts. Not thread-safe.
 class RouteScan {
@@ -122,8 +114,8 @@ class RouteScan {
   // `geometry` must outlive it.
   RouteScan(const Geometry& geometry, size_t bins);
 
-  // Adds the rows of a portion, of all MoE layers. A row counts in each of `bins` that contains it.
-  void Add(const SampleRows& rows, absl::Span<const BinnedRows> bins);
+  // Counts the rows of a portion, of all MoE layers, in this bin.
+  void Add(const SampleRows& rows, size_t bin);
 
   int64_t bin_rows(size_t bin) const { return bin_rows_[bin]; }
   absl::Span<const int64_t> counts(size_t bin, int32_t ordinal) const { return counts_[bin][ordinal]; }
@@ -132,28 +124,6 @@ class RouteScan {
   const Geometry& geometry_;
   std::vector<int64_t> bin_rows_;
   std::vector<std::vector<std::vector<int64_t>>> counts_;  // [bin][ordinal][expert]
-};
-
-// The weight versions of samples: sorted by number, then those without a number by label. If there are many, neighbours
-// share a bin.
-class VersionBins {
- public:
-  explicit VersionBins(const std::vector<const SampleState*>& samples);
-
-  size_t size() const { return labels_.size(); }
-  // "17", "17 – 19", the engine's label, or "unknown".
-  const std::string& label(size_t bin) const { return labels_[bin]; }
-  // Returns the bins in which the rows of a sample are counted.
-  std::vector<BinnedRows> BinsOf(const SampleState& sample) const;
-
- private:
-  // The sort key of a weight version: whether the version has no number, its number, its label.
-  using Key = std::pair<std::pair<bool, int64_t>, std::string>;
-  static Key KeyOf(const WeightSpan& span);
-  static std::string LabelOf(const Key& key);
-
-  std::map<Key, size_t> bins_;
-  std::vector<std::string> labels_;
 };
 
 }  // namespace routing_replay::client

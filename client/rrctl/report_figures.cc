@@ -6,8 +6,6 @@
 #include <numeric>
 #include <random>
 
-#include "absl/strings/str_cat.h"
-
 namespace routing_replay::client {
 namespace {
 
@@ -28,9 +26,6 @@ Missing MissingOf(const SampleState& state) {
 }
 
 int64_t LengthOf(const SampleState& state) { return state.num_tokens.value_or(state.committed_rows); }
-
-// Largest number of bins of weight versions. Limited, because each bin has a counter per expert of each layer.
-constexpr size_t kVersionBins = 32;
 
 }  // namespace
 
@@ -176,55 +171,11 @@ RouteScan::RouteScan(const Geometry& geometry, size_t bins) : geometry_(geometry
   }
 }
 
-void RouteScan::Add(const SampleRows& rows, absl::Span<const BinnedRows> bins) {
-  int64_t slot = 0;
-  for (const RowRange range : rows.rows) {
-    for (const BinnedRows& part : bins) {
-      const RowRange counted = Intersect(range, part.rows);
-      if (counted.empty()) continue;
-      bin_rows_[part.bin] += counted.size();
-      for (int32_t ordinal = 0; ordinal < geometry_.num_moe_layers(); ++ordinal) {
-        const int32_t top_k = geometry_.layer(ordinal).top_k;
-        const auto ids = absl::MakeConstSpan(rows.layers[ordinal])
-                             .subspan((slot + counted.begin - range.begin) * top_k, counted.size() * top_k);
-        for (const uint16_t id : ids) ++counts_[part.bin][ordinal][id];
-      }
-    }
-    slot += range.size();
+void RouteScan::Add(const SampleRows& rows, size_t bin) {
+  bin_rows_[bin] += TotalRows(rows.rows);
+  for (int32_t ordinal = 0; ordinal < geometry_.num_moe_layers(); ++ordinal) {
+    for (const uint16_t id : rows.layers[ordinal]) ++counts_[bin][ordinal][id];
   }
-}
-
-VersionBins::Key VersionBins::KeyOf(const WeightSpan& span) {
-  const bool unnumbered = span.version == kUnknownWeightVersion;
-  return {{unnumbered, span.version}, unnumbered ? span.label : ""};
-}
-
-std::string VersionBins::LabelOf(const Key& key) {
-  if (!key.first.first) return absl::StrCat(key.first.second);
-  return key.second.empty() ? "unknown" : key.second;
-}
-
-VersionBins::VersionBins(const std::vector<const SampleState*>& samples) {
-  for (const SampleState* sample : samples) {
-    for (const WeightSpan& span : sample->weights) bins_.emplace(KeyOf(span), 0);
-  }
-  const std::vector<std::pair<size_t, size_t>> runs = EvenRuns(bins_.size(), kVersionBins);
-  auto at = bins_.begin();
-  for (const auto& [begin, end] : runs) {
-    const Key first = at->first;
-    Key last = first;
-    for (size_t i = begin; i < end; ++i, ++at) {
-      at->second = labels_.size();
-      last = at->first;
-    }
-    labels_.push_back(first == last ? LabelOf(first) : absl::StrCat(LabelOf(first), " – ", LabelOf(last)));
-  }
-}
-
-std::vector<BinnedRows> VersionBins::BinsOf(const SampleState& sample) const {
-  std::vector<BinnedRows> rows;
-  for (const WeightSpan& span : sample.weights) rows.push_back({span.rows, bins_.at(KeyOf(span))});
-  return rows;
 }
 
 }  // namespace routing_replay::client

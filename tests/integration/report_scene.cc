@@ -1,10 +1,9 @@
 // Fills a run of a server with realistic routes, to look at its pages:
 //
-//   report_scene ENDPOINT RUN [SAMPLES [ROWS [LABEL]]]
+//   report_scene ENDPOINT RUN [SAMPLES [ROWS]]
 //
-// LABEL: adds one sample whose weights have this label. The run has the shape of Qwen3-30B-A3B, 24 groups, and a new
-// weight version after every two groups. Some samples have rows of two weight versions, and some have gaps. It also has
-// the choices of a trainer, which differ from the engine's in some rows, more often in later layers.
+// The run has the shape of Qwen3-30B-A3B, 24 groups, and a new weight version after every two groups. Some samples have
+// rows of two weight versions, and some have gaps. It also has the choices of a trainer, which differ from the engine's in some rows, more often in later layers.
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -69,14 +68,7 @@ absl::Status AddSample(Appender& appender, const LatentGenerator& generator, int
   return Append(appender, AsTheTrainerHasIt(routes, random), {0, rows}, recorded);
 }
 
-absl::Status AddLabelled(Appender& appender, const LatentGenerator& generator, const std::string& label) {
-  const Routes routes = generator.Generate(1000000, 40).routes;
-  return Append(appender, routes, {0, 40},
-                {.sample = "labelled", .group = kGroups, .weight_label = label, .seal = true});
-}
-
-absl::Status Play(const std::string& endpoint, const std::string& name, int64_t samples, int64_t median,
-                  const std::string& label) {
+absl::Status Play(const std::string& endpoint, const std::string& name, int64_t samples, int64_t median) {
   const LatentConfig config = Qwen3_30B_A3B();
   auto client = Client::Connect({.endpoint = endpoint});
   if (!client.ok()) return client.status();
@@ -88,8 +80,7 @@ absl::Status Play(const std::string& endpoint, const std::string& name, int64_t 
   for (int64_t i = 0; i < samples; ++i) {
     if (absl::Status status = AddSample(*appender, generator, i, lengths[i] - 1); !status.ok()) return status;
   }
-  const absl::Status status = label.empty() ? absl::OkStatus() : AddLabelled(*appender, generator, label);
-  return status.ok() ? appender->Flush(std::chrono::minutes(5)) : status;
+  return appender->Flush(std::chrono::minutes(5));
 }
 
 }  // namespace
@@ -97,12 +88,12 @@ absl::Status Play(const std::string& endpoint, const std::string& name, int64_t 
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "usage: report_scene ENDPOINT RUN [SAMPLES [ROWS [LABEL]]]\n");
+    std::fprintf(stderr, "usage: report_scene ENDPOINT RUN [SAMPLES [ROWS]]\n");
     return 2;
   }
   const int64_t samples = argc > 3 ? std::atoll(argv[3]) : 48;
   const int64_t median = argc > 4 ? std::atoll(argv[4]) : 120;
-  const absl::Status status = routing_replay::testing::Play(argv[1], argv[2], samples, median, argc > 5 ? argv[5] : "");
+  const absl::Status status = routing_replay::testing::Play(argv[1], argv[2], samples, median);
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;
 }

@@ -22,7 +22,6 @@ from browser import Browser, find_browser
 
 SERVER, RRCTL, SCENE = sys.argv[1:4]
 PATIENCE = 120  # Seconds that the test waits for anything; a passing test needs far less.
-HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">{{data}}"
 
 
 class ReportTest(unittest.TestCase):
@@ -41,7 +40,7 @@ class ReportTest(unittest.TestCase):
         os.environ["ROUTING_REPLAY_ENDPOINT"] = file.read_text().strip()
         endpoint = os.environ["ROUTING_REPLAY_ENDPOINT"]
         subprocess.run([SCENE, endpoint, "grpo-42", "72", "90"], check=True, timeout=PATIENCE)
-        subprocess.run([SCENE, endpoint, "hostile", "3", "30", HOSTILE], check=True, timeout=PATIENCE)
+        subprocess.run([SCENE, endpoint, "small", "3", "30"], check=True, timeout=PATIENCE)
         cls.page = cls.directory / "report.html"
         cls.answer = cls.rrctl("report", "grpo-42", "-o", cls.page, "--samples", "40")
         cls.data = cls.data_of(cls.page)
@@ -120,9 +119,6 @@ class FiguresTest(ReportTest):
         for key, total in totals.items():
             self.assertEqual(sum(layer[key] for layer in data["mismatch"]["layers"]), total, key)
         self.assertGreater(totals["other_experts"], 0)
-        # Each row counts for exactly one weight version, so the versions together have all rows.
-        rows = sum(version["rows"] for version in data["weight_versions"])
-        self.assertEqual(rows, data["load"][0]["rows"])
 
     def test_a_seed_reads_the_same_samples(self):
         def load(*words):
@@ -145,18 +141,18 @@ class FiguresTest(ReportTest):
     def test_a_file_that_is_there_is_replaced_only_on_request(self):
         page = self.directory / "there.html"
         page.write_text("mine")
-        words = [RRCTL, "report", "hostile", "-o", page]
+        words = [RRCTL, "report", "small", "-o", page]
         rejected = subprocess.run(words, check=False, capture_output=True, text=True, timeout=PATIENCE)
         self.assertEqual(rejected.returncode, 1)
         self.assertRegex(rejected.stderr, r"^rrctl: ALREADY_EXISTS: .*there\.html .*--force.*\n$")
         self.assertEqual(page.read_text(), "mine")
-        self.rrctl("report", "hostile", "-o", page, "--force")
+        self.rrctl("report", "small", "-o", page, "--force")
         self.assertTrue(page.read_text().startswith("<!doctype html>"))
 
     def test_what_is_no_file_is_not_written_to(self):
         for name in (self.directory, "/dev/full"):
             for force in ([], ["--force"]):
-                words = [RRCTL, "report", "hostile", "-o", name, *force]
+                words = [RRCTL, "report", "small", "-o", name, *force]
                 rejected = subprocess.run(words, check=False, capture_output=True, text=True, timeout=PATIENCE)
                 self.assertEqual(rejected.returncode, 2)
                 self.assertRegex(
@@ -244,15 +240,6 @@ class BrowserTest(ReportTest):
         self.rrctl("report", "grpo-42", "-o", everything, "--samples", "1000", "--force")
         footer = self.open(everything).evaluate("document.querySelector('footer').textContent")
         self.assertEqual(footer, "The rows of all samples were read.")
-
-    def test_hostile_labels_stay_text(self):
-        path = self.directory / "hostile.html"
-        self.rrctl("report", "hostile", "-o", path)
-        self.assertEqual(self.data_of(path)["weight_versions"][-1]["label"], HOSTILE)
-        page = self.open(path)
-        self.assertEqual(page.evaluate("document.title"), "hostile · routing-replay report")
-        self.assertEqual(page.evaluate("document.images.length"), 0)
-        self.assertIn(HOSTILE, page.evaluate("document.getElementById('versions').textContent"))
 
 
 if __name__ == "__main__":
