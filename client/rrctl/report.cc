@@ -184,10 +184,10 @@ class Gatherer {
   const ReportOptions& options_;
   const ShowProgress& progress_;
   std::vector<SampleState> rollout_, trainer_;
-  std::vector<const SampleState*> scanned_;  // Points into rollout_.
+  std::vector<const SampleState*> scanned_;          // Points into rollout_.
   std::vector<std::pair<int64_t, int64_t>> ranges_;  // Ranges of groups.
   std::optional<RouteScan> scan_;                    // Has a bin for each range.
-  std::vector<std::vector<int64_t>> load_;  // [ordinal][expert]
+  std::vector<std::vector<int64_t>> load_;           // [ordinal][expert]
   int64_t load_rows_ = 0;
   std::optional<RouteComparison> compared_;
   int64_t compared_samples_ = 0;
@@ -238,13 +238,9 @@ absl::StatusOr<Document> GatherReport(Client& client, const ReportOptions& optio
   RR_ASSIGN_OR_RETURN(auto described, DescribeRun(client, options.run));
   int64_t missing_samples = 0;
   Document missing = MissingTable(gatherer.rollout(), missing_samples);
-  return Document{{"run", std::move(described)},
-                  {"load", gatherer.Load()},
-                  {"samples", gatherer.Samples()},
-                  {"groups", gatherer.Groups()},
-                  {"lengths", LengthTable(gatherer.rollout())},
-                  {"missing_samples", missing_samples},
-                  {"missing", std::move(missing)},
+  return Document{{"run", std::move(described)},        {"load", gatherer.Load()},
+                  {"samples", gatherer.Samples()},      {"groups", gatherer.Groups()},
+                  {"missing_samples", missing_samples}, {"missing", std::move(missing)},
                   {"mismatch", gatherer.Mismatch()}};
 }
 
@@ -277,8 +273,8 @@ void AddReport(Application& application) {
   CLI::App* report = application.Add(
       "report",
       "report a run's routes as one HTML file\n"
-      "Expert load, balance over groups, lengths, missing rows, and differences from the trainer's record. Figures "
-      "that need rows use at most --samples samples; the page says how many.",
+      "Expert load, balance over groups, missing rows, and differences from the trainer's record. Figures that need "
+      "rows use at most --samples samples; the page says how many.",
       [options, file](Session& session) { return WriteReport(session, *options, *file); });
   AddRun(report, options->run);
   report->add_option("-o,--output", file->path, "the file to write; - is standard output")

@@ -36,8 +36,6 @@ struct ReportOptions {
 //              "entropy"}]}] in the order of groups; if there are many groups, one entry is for several neighbouring
 //              ones. "rows" counts the committed and the lost rows of all samples; "layers" covers only the read
 //              samples
-//   "lengths"  {"samples", "median", "p99", "longest", "begin", "width", "counts"} in tokens; an unsealed sample counts
-//              with the number of its rows
 //   "missing"  [{"sample", "group", "rows", "unrecorded_rows", "lost_rows"}] of the samples that miss the most rows
 //   "missing_samples"  the number of samples that miss any row
 //   "mismatch" null if the trainer recorded nothing, else {"samples", "rows", "layers": [{"layer", "choices",
@@ -56,8 +54,8 @@ std::string RenderReport(const Document& report, const std::string& made);
 // path cannot be written, DATA_LOSS if the disk fails.
 absl::Status WriteFile(const std::string& path, absl::string_view bytes);
 
-// Computes the figures (report_figures.cc): lengths and missing rows from the states of samples; expert load from their
-// rows; and ranges that combine many values to fit a chart.
+// Computes the figures (report_figures.cc): missing rows from the states of samples; expert load from their rows; and
+// ranges that combine many values to fit a chart.
 
 // Chooses `count` of `all` samples at random and returns their positions, ascending. The choice depends only on the
 // seed, and a larger count includes the choice of a smaller one.
@@ -66,16 +64,6 @@ std::vector<size_t> ChooseSamples(size_t all, size_t count, uint64_t seed);
 // Divides `count` items, in order, into at most `max_bins` runs of equal length; the last one may be shorter. Returns
 // the half-open range of positions of each run.
 std::vector<std::pair<size_t, size_t>> EvenRuns(size_t count, size_t max_bins);
-
-// Counts how many values lie in each of several ranges of equal width. The width is 1, 2 or 5 times a power of ten, and
-// each range begins at a multiple of the width.
-struct Histogram {
-  int64_t begin = 0;
-  int64_t width = 1;
-  std::vector<int64_t> counts;  // The first range has the smallest value, and the last one the largest.
-};
-// Makes a histogram of at most `max_bins` ranges. `values` must not be negative. Without values there are no ranges.
-Histogram MakeHistogram(const std::vector<int64_t>& values, size_t max_bins);
 
 // How evenly the choices of one layer are spread over its experts.
 struct LoadBalance {
@@ -93,8 +81,6 @@ struct LoadBalance {
 // `counts`: for each expert, how many rows chose it. Must not be empty.
 LoadBalance BalanceOf(absl::Span<const int64_t> counts);
 
-// Returns the "lengths" of a report.
-Document LengthTable(const std::vector<SampleState>& samples);
 // Returns the "missing" of a report, the samples with the most missing rows, and sets `missing_samples` to the number
 // of samples with any missing row.
 Document MissingTable(const std::vector<SampleState>& samples, int64_t& missing_samples);

@@ -9,7 +9,6 @@
 namespace routing_replay::client {
 namespace {
 
-constexpr size_t kLengthBins = 32;
 constexpr size_t kGroupBins = 64;
 constexpr size_t kMissingSamples = 20;
 
@@ -24,8 +23,6 @@ Missing MissingOf(const SampleState& state) {
   const int64_t lost = std::max<int64_t>(0, state.lost_end - state.committed_rows);
   return {.rows = state.committed_rows + lost, .unrecorded = TotalRows(state.unrecorded), .lost = lost};
 }
-
-int64_t LengthOf(const SampleState& state) { return state.num_tokens.value_or(state.committed_rows); }
 
 }  // namespace
 
@@ -45,23 +42,6 @@ std::vector<std::pair<size_t, size_t>> EvenRuns(size_t count, size_t max_bins) {
   return runs;
 }
 
-Histogram MakeHistogram(const std::vector<int64_t>& values, size_t max_bins) {
-  Histogram histogram;
-  if (values.empty()) return histogram;
-  const auto [least, most] = std::minmax_element(values.begin(), values.end());
-  const auto bins = [&](int64_t width) { return static_cast<size_t>(*most / width - *least / width + 1); };
-  // 1, 2, 5, 10, 20, …
-  for (int64_t factor = 2; bins(histogram.width) > max_bins; factor = factor == 2 ? 5 : factor == 5 ? 10 : 2) {
-    int64_t power = 1;
-    while (power * 10 <= histogram.width) power *= 10;
-    histogram.width = power * factor;
-  }
-  histogram.begin = *least / histogram.width * histogram.width;
-  histogram.counts.resize(bins(histogram.width));
-  for (const int64_t value : values) ++histogram.counts[(value - histogram.begin) / histogram.width];
-  return histogram;
-}
-
 LoadBalance BalanceOf(absl::Span<const int64_t> counts) {
   const auto busiest = std::max_element(counts.begin(), counts.end());
   LoadBalance balance{.choices = std::accumulate(counts.begin(), counts.end(), int64_t{0}),
@@ -78,23 +58,6 @@ LoadBalance BalanceOf(absl::Span<const int64_t> counts) {
   }
   balance.entropy = counts.size() == 1 ? 1.0 : bits / std::log2(experts);
   return balance;
-}
-
-Document LengthTable(const std::vector<SampleState>& samples) {
-  std::vector<int64_t> lengths;
-  lengths.reserve(samples.size());
-  for (const SampleState& state : samples) lengths.push_back(LengthOf(state));
-  std::sort(lengths.begin(), lengths.end());
-  const Histogram histogram = MakeHistogram(lengths, kLengthBins);
-  // Percentile by nearest rank, so that the result is the length of a real sample.
-  const auto quantile = [&](double fraction) -> Document {
-    if (lengths.empty()) return nullptr;
-    const auto rank = static_cast<size_t>(fraction * static_cast<double>(lengths.size() - 1) + 0.5);
-    return lengths[rank];
-  };
-  return {{"samples", lengths.size()}, {"median", quantile(0.5)},  {"p99", quantile(0.99)},
-          {"longest", quantile(1)},    {"begin", histogram.begin}, {"width", histogram.width},
-          {"counts", histogram.counts}};
 }
 
 Document MissingTable(const std::vector<SampleState>& samples, int64_t& missing_samples) {

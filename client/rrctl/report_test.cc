@@ -26,33 +26,6 @@ TEST(EvenRunsTest, CutsWhatDoesNotFit) {
   EXPECT_EQ(EvenRuns(7, 3), (Runs{{0, 3}, {3, 6}, {6, 7}}));
 }
 
-TEST(HistogramTest, WidthsAreRound) {
-  EXPECT_TRUE(MakeHistogram({}, 10).counts.empty());
-  const Histogram one = MakeHistogram({7, 7}, 10);
-  EXPECT_EQ(one.begin, 7);
-  EXPECT_EQ(one.counts, std::vector<int64_t>{2});
-  for (const auto& [most, width] : std::vector<std::pair<int64_t, int64_t>>{
-           {9, 1}, {10, 2}, {19, 2}, {20, 5}, {49, 5}, {50, 10}, {100, 20}, {4096, 500}, {131072, 20000}}) {
-    EXPECT_EQ(MakeHistogram({0, most}, 10).width, width) << most;
-  }
-}
-
-TEST(HistogramTest, EveryValueIsInItsRange) {
-  std::mt19937_64 random(3);
-  for (int trial = 0; trial < 30; ++trial) {
-    std::vector<int64_t> values(1 + random() % 200);
-    for (int64_t& value : values) value = static_cast<int64_t>(random() % (trial * 1000 + 1));
-    const Histogram histogram = MakeHistogram(values, 24);
-    EXPECT_LE(histogram.counts.size(), 24u);
-    for (size_t i = 0; i < histogram.counts.size(); ++i) {
-      const int64_t begin = histogram.begin + static_cast<int64_t>(i) * histogram.width;
-      int64_t expected = 0;
-      for (const int64_t value : values) expected += begin <= value && value < begin + histogram.width;
-      EXPECT_EQ(histogram.counts[i], expected);
-    }
-  }
-}
-
 TEST(ChooseSamplesTest, TheSameForTheSameSeed) {
   const std::vector<size_t> chosen = ChooseSamples(1000, 50, 1);
   EXPECT_EQ(chosen.size(), 50u);
@@ -111,19 +84,6 @@ SampleState Sample(const std::string& name, int64_t group, int64_t rows, std::ve
   state.committed_rows = rows;
   state.unrecorded = std::move(unrecorded);
   return state;
-}
-
-TEST(SampleTablesTest, LengthsAreTokensWhereTheyAreKnown) {
-  std::vector<SampleState> samples = {Sample("a", 0, 9), Sample("b", 0, 19), Sample("c", 0, 29)};
-  samples[0].num_tokens = 10;
-  const Document lengths = LengthTable(samples);
-  EXPECT_EQ(lengths["samples"], 3);
-  EXPECT_EQ(lengths["median"], 19);
-  EXPECT_EQ(lengths["longest"], 29);
-  int64_t counted = 0;
-  for (const Document& count : lengths["counts"]) counted += count.get<int64_t>();
-  EXPECT_EQ(counted, 3);
-  EXPECT_TRUE(LengthTable({})["median"].is_null());
 }
 
 TEST(SampleTablesTest, TheWorstSamplesFirst) {

@@ -3,7 +3,8 @@
 //   report_scene ENDPOINT RUN [SAMPLES [ROWS]]
 //
 // The run has the shape of Qwen3-30B-A3B, 24 groups, and a new weight version after every two groups. Some samples have
-// rows of two weight versions, and some have gaps. It also has the choices of a trainer, which differ from the engine's in some rows, more often in later layers.
+// rows of two weight versions, and some have gaps. It also has the choices of a trainer, which differ from the engine's
+// in some rows, more often in later layers.
 #include <cstdio>
 #include <cstdlib>
 #include <random>

@@ -96,14 +96,6 @@ class FiguresTest(ReportTest):
             chosen = sum((by_group[i] for i in range(group["begin"], group["end"])), collections.Counter())
             self.assertAlmostEqual(group["layers"][30]["max_to_mean"], max(chosen.values()) * 128 / chosen.total())
 
-    def test_lengths_are_those_of_ls(self):
-        lengths = [s["tokens"] or s["rows"] for s in self.rrctl("ls", "grpo-42")]
-        found = self.data["lengths"]
-        for i, count in enumerate(found["counts"]):
-            begin = found["begin"] + i * found["width"]
-            self.assertEqual(count, sum(begin <= length < begin + found["width"] for length in lengths))
-        self.assertEqual(found["longest"], max(lengths))
-
     def test_the_mismatch_is_that_of_diff(self):
         everything = self.directory / "everything.html"
         self.rrctl("report", "grpo-42", "-o", everything, "--samples", "1000")
