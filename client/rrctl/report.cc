@@ -110,8 +110,6 @@ class Gatherer {
     return {{"samples", compared_samples_}, {"rows", compared_->rows()}, {"layers", std::move(layers)}};
   }
 
-  const std::vector<SampleState>& rollout() const { return rollout_; }
-
  private:
   template <typename Describe>
   Document PerLayer(const Describe& describe) const {
@@ -236,11 +234,10 @@ absl::StatusOr<Document> GatherReport(Client& client, const ReportOptions& optio
   RR_RETURN_IF_ERROR(gatherer.List());
   RR_RETURN_IF_ERROR(gatherer.ReadRows());
   RR_ASSIGN_OR_RETURN(auto described, DescribeRun(client, options.run));
-  int64_t missing_samples = 0;
-  Document missing = MissingTable(gatherer.rollout(), missing_samples);
-  return Document{{"run", std::move(described)},        {"load", gatherer.Load()},
-                  {"samples", gatherer.Samples()},      {"groups", gatherer.Groups()},
-                  {"missing_samples", missing_samples}, {"missing", std::move(missing)},
+  return Document{{"run", std::move(described)},
+                  {"load", gatherer.Load()},
+                  {"samples", gatherer.Samples()},
+                  {"groups", gatherer.Groups()},
                   {"mismatch", gatherer.Mismatch()}};
 }
 

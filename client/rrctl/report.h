@@ -36,8 +36,6 @@ struct ReportOptions {
 //              "entropy"}]}] in the order of groups; if there are many groups, one entry is for several neighbouring
 //              ones. "rows" counts the committed and the lost rows of all samples; "layers" covers only the read
 //              samples
-//   "missing"  [{"sample", "group", "rows", "unrecorded_rows", "lost_rows"}] of the samples that miss the most rows
-//   "missing_samples"  the number of samples that miss any row
 //   "mismatch" null if the trainer recorded nothing, else {"samples", "rows", "layers": [{"layer", "choices",
 //              "order_only", "other_experts", "no_common_expert", "replaced_ids"}]}: the differences between the
 //              rollout's and the trainer's rows, in samples that are chosen at random among those that have both.
@@ -61,10 +59,6 @@ absl::Status WriteFile(const std::string& path, absl::string_view bytes);
 // seed, and a larger count includes the choice of a smaller one.
 std::vector<size_t> ChooseSamples(size_t all, size_t count, uint64_t seed);
 
-// Divides `count` items, in order, into at most `max_bins` runs of equal length; the last one may be shorter. Returns
-// the half-open range of positions of each run.
-std::vector<std::pair<size_t, size_t>> EvenRuns(size_t count, size_t max_bins);
-
 // How evenly the choices of one layer are spread over its experts.
 struct LoadBalance {
   int64_t choices = 0;
@@ -80,10 +74,6 @@ struct LoadBalance {
 
 // `counts`: for each expert, how many rows chose it. Must not be empty.
 LoadBalance BalanceOf(absl::Span<const int64_t> counts);
-
-// Returns the "missing" of a report, the samples with the most missing rows, and sets `missing_samples` to the number
-// of samples with any missing row.
-Document MissingTable(const std::vector<SampleState>& samples, int64_t& missing_samples);
 
 // Half-open ranges that cover all groups of the samples: one range per group, or, if there are many groups, one for
 // several neighbouring groups.

@@ -10,19 +10,14 @@ namespace routing_replay::client {
 namespace {
 
 constexpr size_t kGroupBins = 64;
-constexpr size_t kMissingSamples = 20;
 
-struct Missing {
+// The samples of a range of groups.
+struct GroupTotals {
+  int64_t samples = 0;
   int64_t rows = 0;  // Committed rows and lost rows.
   int64_t unrecorded = 0;
   int64_t lost = 0;
-  int64_t missing() const { return unrecorded + lost; }
 };
-
-Missing MissingOf(const SampleState& state) {
-  const int64_t lost = std::max<int64_t>(0, state.lost_end - state.committed_rows);
-  return {.rows = state.committed_rows + lost, .unrecorded = TotalRows(state.unrecorded), .lost = lost};
-}
 
 }  // namespace
 
@@ -33,13 +28,6 @@ std::vector<size_t> ChooseSamples(size_t all, size_t count, uint64_t seed) {
   chosen.resize(std::min(all, count));
   std::sort(chosen.begin(), chosen.end());
   return chosen;
-}
-
-std::vector<std::pair<size_t, size_t>> EvenRuns(size_t count, size_t max_bins) {
-  std::vector<std::pair<size_t, size_t>> runs;
-  const size_t length = (count + max_bins - 1) / max_bins;
-  for (size_t begin = 0; begin < count; begin += length) runs.emplace_back(begin, std::min(begin + length, count));
-  return runs;
 }
 
 LoadBalance BalanceOf(absl::Span<const int64_t> counts) {
@@ -60,31 +48,6 @@ LoadBalance BalanceOf(absl::Span<const int64_t> counts) {
   return balance;
 }
 
-Document MissingTable(const std::vector<SampleState>& samples, int64_t& missing_samples) {
-  std::vector<std::pair<Missing, const SampleState*>> missing;
-  for (const SampleState& state : samples) {
-    const Missing of = MissingOf(state);
-    if (of.missing() > 0) missing.emplace_back(of, &state);
-  }
-  missing_samples = static_cast<int64_t>(missing.size());
-  const size_t shown = std::min(missing.size(), kMissingSamples);
-  std::partial_sort(missing.begin(), missing.begin() + static_cast<std::ptrdiff_t>(shown), missing.end(),
-                    [](const auto& a, const auto& b) {
-                      if (a.first.missing() != b.first.missing()) return a.first.missing() > b.first.missing();
-                      return a.second->sample < b.second->sample;
-                    });
-  Document rows = Document::array();
-  for (size_t i = 0; i < shown; ++i) {
-    const auto& [of, state] = missing[i];
-    rows.push_back({{"sample", state->sample},
-                    {"group", state->group},
-                    {"rows", of.rows},
-                    {"unrecorded_rows", of.unrecorded},
-                    {"lost_rows", of.lost}});
-  }
-  return rows;
-}
-
 std::vector<std::pair<int64_t, int64_t>> GroupRanges(const std::vector<SampleState>& samples) {
   std::vector<int64_t> groups;
   groups.reserve(samples.size());
@@ -92,8 +55,9 @@ std::vector<std::pair<int64_t, int64_t>> GroupRanges(const std::vector<SampleSta
   std::sort(groups.begin(), groups.end());
   groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
   std::vector<std::pair<int64_t, int64_t>> ranges;
-  for (const auto& [begin, end] : EvenRuns(groups.size(), kGroupBins)) {
-    const int64_t last = groups[end - 1];
+  const size_t length = (groups.size() + kGroupBins - 1) / kGroupBins;
+  for (size_t begin = 0; begin < groups.size(); begin += length) {
+    const int64_t last = groups[std::min(begin + length, groups.size()) - 1];
     ranges.emplace_back(groups[begin], last == std::numeric_limits<int64_t>::max() ? last : last + 1);
   }
   return ranges;
@@ -106,21 +70,20 @@ size_t RangeOf(const std::vector<std::pair<int64_t, int64_t>>& ranges, int64_t g
 }
 
 Document GroupTable(const std::vector<SampleState>& samples, const std::vector<std::pair<int64_t, int64_t>>& ranges) {
-  std::vector<Missing> totals(ranges.size());
-  std::vector<int64_t> counts(ranges.size());
+  std::vector<GroupTotals> totals(ranges.size());
   for (const SampleState& state : samples) {
-    const size_t at = RangeOf(ranges, state.group);
-    const Missing of = MissingOf(state);
-    ++counts[at];
-    totals[at].rows += of.rows;
-    totals[at].unrecorded += of.unrecorded;
-    totals[at].lost += of.lost;
+    GroupTotals& total = totals[RangeOf(ranges, state.group)];
+    const int64_t lost = std::max<int64_t>(0, state.lost_end - state.committed_rows);
+    ++total.samples;
+    total.rows += state.committed_rows + lost;
+    total.unrecorded += TotalRows(state.unrecorded);
+    total.lost += lost;
   }
   Document rows = Document::array();
   for (size_t i = 0; i < ranges.size(); ++i) {
     rows.push_back({{"begin", ranges[i].first},
                     {"end", ranges[i].second},
-                    {"samples", counts[i]},
+                    {"samples", totals[i].samples},
                     {"rows", totals[i].rows},
                     {"unrecorded_rows", totals[i].unrecorded},
                     {"lost_rows", totals[i].lost}});

@@ -18,14 +18,6 @@
 namespace routing_replay::client {
 namespace {
 
-using Runs = std::vector<std::pair<size_t, size_t>>;
-
-TEST(EvenRunsTest, CutsWhatDoesNotFit) {
-  EXPECT_EQ(EvenRuns(0, 3), Runs());
-  EXPECT_EQ(EvenRuns(3, 3), (Runs{{0, 1}, {1, 2}, {2, 3}}));
-  EXPECT_EQ(EvenRuns(7, 3), (Runs{{0, 3}, {3, 6}, {6, 7}}));
-}
-
 TEST(ChooseSamplesTest, TheSameForTheSameSeed) {
   const std::vector<size_t> chosen = ChooseSamples(1000, 50, 1);
   EXPECT_EQ(chosen.size(), 50u);
@@ -86,29 +78,16 @@ SampleState Sample(const std::string& name, int64_t group, int64_t rows, std::ve
   return state;
 }
 
-TEST(SampleTablesTest, TheWorstSamplesFirst) {
-  std::vector<SampleState> samples = {Sample("whole", 1, 100), Sample("b", 2, 50, {{0, 4}}),
-                                      Sample("a", 3, 50, {{0, 4}})};
-  samples.push_back(Sample("lost", 4, 10));
-  samples.back().lost_end = 30;
-  int64_t missing_samples = 0;
-  const Document missing = MissingTable(samples, missing_samples);
-  EXPECT_EQ(missing_samples, 3);
-  ASSERT_EQ(missing.size(), 3u);
-  EXPECT_EQ(missing[0],
-            Document({{"sample", "lost"}, {"group", 4}, {"rows", 30}, {"unrecorded_rows", 0}, {"lost_rows", 20}}));
-  EXPECT_EQ(missing[1]["sample"], "a");
-  EXPECT_EQ(missing[2]["unrecorded_rows"], 4);
-}
-
 TEST(SampleTablesTest, GroupsAreCountedWhereTheyBelong) {
-  const std::vector<SampleState> samples = {Sample("a", -3, 10, {{2, 5}}), Sample("b", 7, 20), Sample("c", 7, 1)};
+  std::vector<SampleState> samples = {Sample("a", -3, 10, {{2, 5}}), Sample("b", 7, 20), Sample("c", 7, 1)};
+  samples[2].lost_end = 4;
   const auto ranges = GroupRanges(samples);
   EXPECT_EQ(ranges, (std::vector<std::pair<int64_t, int64_t>>{{-3, -2}, {7, 8}}));
   const Document groups = GroupTable(samples, ranges);
   EXPECT_EQ(groups[0]["unrecorded_rows"], 3);
   EXPECT_EQ(groups[1]["samples"], 2);
-  EXPECT_EQ(groups[1]["rows"], 21);
+  EXPECT_EQ(groups[1]["rows"], 24);
+  EXPECT_EQ(groups[1]["lost_rows"], 3);
 }
 
 TEST(SampleTablesTest, ManyGroupsShareRanges) {
