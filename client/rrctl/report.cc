@@ -34,21 +34,6 @@ struct FileOptions {
 
 bool EndsTheReport(const absl::Status& status) { return ExitCodeFor(status) == kExitUnreachable; }
 
-// A sample whose rows are read: for the load, for the comparison with the trainer, or for both.
-struct ReadSample {
-  const SampleState* rollout = nullptr;
-  const SampleState* trainer = nullptr;  // Null: not compared.
-  bool scanned = false;
-};
-
-std::vector<const SampleState*> Choose(const std::vector<const SampleState*>& samples, const ReportOptions& options) {
-  std::vector<const SampleState*> chosen;
-  for (const size_t at : ChooseSamples(samples.size(), static_cast<size_t>(options.samples), options.seed)) {
-    chosen.push_back(samples[at]);
-  }
-  return chosen;
-}
-
 class Gatherer {
  public:
   Gatherer(Run& run, const ReportOptions& options, const ShowProgress& progress)
@@ -63,15 +48,19 @@ class Gatherer {
   }
 
   absl::Status ReadRows() {
-    const std::vector<ReadSample> reads = ChooseReads();
+    std::map<std::string, const SampleState*> recorded;
+    for (const SampleState& state : trainer_) recorded.emplace(state.sample, &state);
+    ranges_ = GroupRanges(rollout_);
+    scan_.emplace(run_.geometry(), ranges_.size());
     compared_.emplace(run_.geometry());
-    for (size_t i = 0; i < reads.size(); ++i) {
-      progress_({.done = static_cast<int64_t>(i), .total = static_cast<int64_t>(reads.size()), .bytes = bytes_});
-      absl::Status status = ReadOne(reads[i]);
+    chosen_ = ChooseSamples(rollout_.size(), static_cast<size_t>(options_.samples), options_.seed);
+    for (size_t i = 0; i < chosen_.size(); ++i) {
+      progress_({.done = static_cast<int64_t>(i), .total = static_cast<int64_t>(chosen_.size()), .bytes = bytes_});
+      const SampleState& sample = rollout_[chosen_[i]];
+      const auto other = recorded.find(sample.sample);
+      absl::Status status = ReadOne(sample, other == recorded.end() ? nullptr : other->second);
       if (EndsTheReport(status)) return status;
-      if (!status.ok()) {
-        damaged_.push_back({{"sample", reads[i].rollout->sample}, {"error", FailureText(status)}});
-      }
+      if (!status.ok()) damaged_.push_back({{"sample", sample.sample}, {"error", FailureText(status)}});
     }
     CountLoad();
     return absl::OkStatus();
@@ -100,7 +89,7 @@ class Gatherer {
   }
 
   Document Samples() const {
-    return {{"all", rollout_.size()}, {"read", scanned_.size()}, {"seed", options_.seed}, {"damaged", damaged_}};
+    return {{"all", rollout_.size()}, {"read", chosen_.size()}, {"seed", options_.seed}, {"damaged", damaged_}};
   }
 
   Document Mismatch() const {
@@ -137,36 +126,15 @@ class Gatherer {
     }
   }
 
-  std::vector<ReadSample> ChooseReads() {
-    std::map<std::string, const SampleState*> recorded;
-    for (const SampleState& state : trainer_) recorded.emplace(state.sample, &state);
-    std::vector<const SampleState*> all, both;
-    for (const SampleState& state : rollout_) {
-      all.push_back(&state);
-      if (recorded.contains(state.sample)) both.push_back(&state);
-    }
-    scanned_ = Choose(all, options_);
-    ranges_ = GroupRanges(rollout_);
-    scan_.emplace(run_.geometry(), ranges_.size());
-    std::map<const SampleState*, ReadSample> reads;
-    for (const SampleState* state : scanned_) reads[state] = {.rollout = state, .scanned = true};
-    for (const SampleState* state : Choose(both, options_)) {
-      reads[state].rollout = state;
-      reads[state].trainer = recorded.at(state->sample);
-    }
-    std::vector<ReadSample> in_order;
-    for (const auto& [state, read] : reads) in_order.push_back(read);
-    return in_order;
-  }
-
-  absl::Status ReadOne(const ReadSample& read) {
-    const size_t bin = RangeOf(ranges_, read.rollout->group);
-    compared_samples_ += read.trainer != nullptr;
-    return ReadPortions(run_, *read.rollout, {0, read.rollout->committed_rows}, {},
+  // `trainer`: null if the trainer did not record the sample.
+  absl::Status ReadOne(const SampleState& rollout, const SampleState* trainer) {
+    const size_t bin = RangeOf(ranges_, rollout.group);
+    compared_samples_ += trainer != nullptr;
+    return ReadPortions(run_, rollout, {0, rollout.committed_rows}, {},
                         [&](RowRange portion, const SampleRows& sample) {
                           bytes_ += portion.size() * run_.geometry().raw_row_bytes();
-                          if (read.scanned) scan_->Add(sample, bin);
-                          return read.trainer == nullptr ? absl::OkStatus() : Compare(*read.trainer, portion, sample);
+                          scan_->Add(sample, bin);
+                          return trainer == nullptr ? absl::OkStatus() : Compare(*trainer, portion, sample);
                         });
   }
 
@@ -182,7 +150,7 @@ class Gatherer {
   const ReportOptions& options_;
   const ShowProgress& progress_;
   std::vector<SampleState> rollout_, trainer_;
-  std::vector<const SampleState*> scanned_;          // Points into rollout_.
+  std::vector<size_t> chosen_;                       // Positions in rollout_.
   std::vector<std::pair<int64_t, int64_t>> ranges_;  // Ranges of groups.
   std::optional<RouteScan> scan_;                    // Has a bin for each range.
   std::vector<std::vector<int64_t>> load_;           // [ordinal][expert]
