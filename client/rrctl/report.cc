@@ -53,7 +53,7 @@ class Gatherer {
     ranges_ = GroupRanges(rollout_);
     scan_.emplace(run_.geometry(), ranges_.size());
     compared_.emplace(run_.geometry());
-    chosen_ = ChooseSamples(rollout_.size(), static_cast<size_t>(options_.samples), options_.seed);
+    chosen_ = ChooseSamples(rollout_.size(), static_cast<size_t>(options_.samples));
     for (size_t i = 0; i < chosen_.size(); ++i) {
       progress_({.done = static_cast<int64_t>(i), .total = static_cast<int64_t>(chosen_.size()), .bytes = bytes_});
       const SampleState& sample = rollout_[chosen_[i]];
@@ -89,7 +89,7 @@ class Gatherer {
   }
 
   Document Samples() const {
-    return {{"all", rollout_.size()}, {"read", chosen_.size()}, {"seed", options_.seed}, {"damaged", damaged_}};
+    return {{"all", rollout_.size()}, {"read", chosen_.size()}, {"damaged", damaged_}};
   }
 
   Document Mismatch() const {
@@ -252,9 +252,6 @@ void AddReport(Application& application) {
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
-  report->add_option("--seed", options->seed, "seed of the random choice: the same seed reads the same samples")
-      ->capture_default_str()
-      ->type_name("N");
 }
 
 }  // namespace routing_replay::client

@@ -24,14 +24,13 @@ void AddReport(Application& application);
 struct ReportOptions {
   std::string run;
   int64_t samples = 64;  // Limit for the samples whose rows are read.
-  uint64_t seed = 1;     // Seed for the random choice of these samples.
 };
 
 // The figures about the rollout's rows. They are exact, except those that cover only the samples that were read:
 //   "run"      as `rrctl stat RUN`
 //   "load"     of the read samples, for each layer: {"layer", "rows", "experts", "unused", "busiest", "busiest_count",
 //              "max_to_mean", "entropy", "counts"}
-//   "samples"  {"all", "read", "seed", "damaged": [{"sample", "error"}]}
+//   "samples"  {"all", "read", "damaged": [{"sample", "error"}]}
 //   "groups"   [{"begin", "end", "samples", "rows", "unrecorded_rows", "lost_rows", "layers": [{"max_to_mean",
 //              "entropy"}]}] in the order of groups; if there are many groups, one entry is for several neighbouring
 //              ones. "rows" counts the committed and the lost rows of all samples; "layers" covers only the read
@@ -55,9 +54,9 @@ absl::Status WriteFile(const std::string& path, absl::string_view bytes);
 // Computes the figures (report_figures.cc): missing rows from the states of samples; expert load from their rows; and
 // ranges that combine many values to fit a chart.
 
-// Chooses `count` of `all` samples at random and returns their positions, ascending. The choice depends only on the
-// seed, and a larger count includes the choice of a smaller one.
-std::vector<size_t> ChooseSamples(size_t all, size_t count, uint64_t seed);
+// Chooses `count` of `all` samples at random, always the same ones, and returns their positions, ascending. A larger
+// count includes the choice of a smaller one.
+std::vector<size_t> ChooseSamples(size_t all, size_t count);
 
 // How evenly the choices of one layer are spread over its experts.
 struct LoadBalance {

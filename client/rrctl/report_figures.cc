@@ -21,10 +21,10 @@ struct GroupTotals {
 
 }  // namespace
 
-std::vector<size_t> ChooseSamples(size_t all, size_t count, uint64_t seed) {
+std::vector<size_t> ChooseSamples(size_t all, size_t count) {
   std::vector<size_t> chosen(all);
   std::iota(chosen.begin(), chosen.end(), 0);
-  std::shuffle(chosen.begin(), chosen.end(), std::mt19937_64(seed));
+  std::shuffle(chosen.begin(), chosen.end(), std::mt19937_64(1));
   chosen.resize(std::min(all, count));
   std::sort(chosen.begin(), chosen.end());
   return chosen;

@@ -18,22 +18,20 @@
 namespace routing_replay::client {
 namespace {
 
-TEST(ChooseSamplesTest, TheSameForTheSameSeed) {
-  const std::vector<size_t> chosen = ChooseSamples(1000, 50, 1);
+TEST(ChooseSamplesTest, MoreIncludeFewer) {
+  const std::vector<size_t> chosen = ChooseSamples(1000, 50);
   EXPECT_EQ(chosen.size(), 50u);
   EXPECT_TRUE(std::is_sorted(chosen.begin(), chosen.end()));
   EXPECT_LT(chosen.back(), 1000u);
-  EXPECT_EQ(ChooseSamples(1000, 50, 1), chosen);
-  EXPECT_NE(ChooseSamples(1000, 50, 2), chosen);
-  const std::vector<size_t> fewer = ChooseSamples(1000, 20, 1);
+  const std::vector<size_t> fewer = ChooseSamples(1000, 20);
   EXPECT_TRUE(std::includes(chosen.begin(), chosen.end(), fewer.begin(), fewer.end()));
-  EXPECT_EQ(ChooseSamples(1000, 5000, 1).size(), 1000u);
+  EXPECT_EQ(ChooseSamples(1000, 5000).size(), 1000u);
 }
 
 // The samples are neither all from the start nor all from the end: their mean position is in the middle.
 TEST(ChooseSamplesTest, ItIsSpread) {
   double mean = 0;
-  for (const size_t position : ChooseSamples(10000, 1000, 5)) mean += static_cast<double>(position) / 1000;
+  for (const size_t position : ChooseSamples(10000, 1000)) mean += static_cast<double>(position) / 1000;
   EXPECT_NEAR(mean, 5000, 500);
 }
 

@@ -110,15 +110,6 @@ class FiguresTest(ReportTest):
             self.assertEqual(sum(layer[key] for layer in data["mismatch"]["layers"]), total, key)
         self.assertGreater(totals["other_experts"], 0)
 
-    def test_a_seed_reads_the_same_samples(self):
-        def load(*words):
-            page = self.directory / "seed.html"
-            self.rrctl("report", "grpo-42", "-o", page, "--samples", "5", "--force", *words)
-            return self.data_of(page)["load"]
-
-        self.assertEqual(load("--seed", "3"), load("--seed", "3"))
-        self.assertNotEqual(load("--seed", "3"), load("--seed", "4"))
-
     def test_standard_output_and_failures(self):
         done = subprocess.run(
             [RRCTL, "report", "grpo-42", "-o", "-"], check=True, capture_output=True, timeout=PATIENCE
