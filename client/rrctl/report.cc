@@ -1,16 +1,12 @@
 #include "client/rrctl/report.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -22,15 +18,9 @@
 #include "proto/wire/clock.h"
 #include "proto/wire/human.h"
 #include "proto/wire/status_macros.h"
-#include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {
 namespace {
-
-struct FileOptions {
-  std::string path = "report.html";  // "-": standard output.
-  bool replace = false;
-};
 
 bool EndsTheReport(const absl::Status& status) { return ExitCodeFor(status) == kExitUnreachable; }
 
@@ -88,9 +78,7 @@ class Gatherer {
     return groups;
   }
 
-  Document Samples() const {
-    return {{"all", rollout_.size()}, {"read", chosen_.size()}, {"damaged", damaged_}};
-  }
+  Document Samples() const { return {{"all", rollout_.size()}, {"read", chosen_.size()}, {"damaged", damaged_}}; }
 
   Document Mismatch() const {
     if (trainer_.empty()) return nullptr;
@@ -161,33 +149,16 @@ class Gatherer {
   Document damaged_ = Document::array();
 };
 
-// Checks that the file may be written. This comes first, because reading the run may take long.
-absl::Status MayWrite(const FileOptions& options) {
-  const std::string& file = options.path;
-  std::error_code ignored;
-  const std::filesystem::file_status there = std::filesystem::status(file, ignored);
-  if (file == "-" || !std::filesystem::exists(there)) return absl::OkStatus();
-  if (!std::filesystem::is_regular_file(there)) {
-    return Invalid("--output",
-                   absl::StrCat(file, " is a directory, a device or a pipe; name a file, or - for standard output"));
-  }
-  if (options.replace) return absl::OkStatus();
-  return absl::AlreadyExistsError(absl::StrCat(file, " exists; give --force to replace it, or another file with -o"));
-}
-
-absl::Status WriteReport(Session& session, const ReportOptions& options, const FileOptions& file) {
-  RR_RETURN_IF_ERROR(MayWrite(file));
+absl::Status WriteReport(Session& session, const ReportOptions& options, const std::string& path) {
   RR_ASSIGN_OR_RETURN(const auto report, session.AskLong([&](Client& client, const ShowProgress& progress) {
     return GatherReport(client, options, progress);
   }));
   const std::string page = RenderReport(report, Timestamp(Clock::Real().TimeOfDay()));
-  if (file.path == "-") {
-    session.output().Write(page);
-    return session.output().Flush();
-  }
-  RR_RETURN_IF_ERROR(WriteFile(file.path, page));
+  std::ofstream file(path, std::ios::binary);
+  file << page << std::flush;
+  if (!file) return absl::InvalidArgumentError(absl::StrCat("cannot write ", path, ": ", std::strerror(errno)));
   return session.Show(Document{{"run", options.run},
-                               {"file", file.path},
+                               {"file", path},
                                {"file_bytes", page.size()},
                                {"samples", report["samples"]["all"]},
                                {"read_samples", report["samples"]["read"]},
@@ -220,32 +191,17 @@ std::string RenderReport(const Document& report, const std::string& made) {
   return absl::StrReplaceAll(kReportTemplate, {{"{{data}}", json}});
 }
 
-absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
-  // A random name, so that another user with write access to the directory cannot place a link with this name first.
-  const std::string part = absl::StrCat(path, ".", absl::Hex(std::random_device()(), absl::kZeroPad8), ".part");
-  const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-  if (fd < 0) return absl::InvalidArgumentError(absl::StrCat("cannot write ", part, ": ", std::strerror(errno)));
-  const bool written = WriteAll(fd, bytes);
-  if (close(fd) == 0 && written && rename(part.c_str(), path.c_str()) == 0) return absl::OkStatus();
-  const int error = errno;
-  unlink(part.c_str());
-  return absl::DataLossError(absl::StrCat("cannot write ", path, ": ", std::strerror(error)));
-}
-
 void AddReport(Application& application) {
   const auto options = std::make_shared<ReportOptions>();
-  const auto file = std::make_shared<FileOptions>();
+  const auto path = std::make_shared<std::string>("report.html");
   CLI::App* report = application.Add(
       "report",
       "report a run's routes as one HTML file\n"
       "Expert load, balance over groups, missing rows, and differences from the trainer's record. Figures that need "
       "rows use at most --samples samples; the page says how many.",
-      [options, file](Session& session) { return WriteReport(session, *options, *file); });
+      [options, path](Session& session) { return WriteReport(session, *options, *path); });
   AddRun(report, options->run);
-  report->add_option("-o,--output", file->path, "the file to write; - is standard output")
-      ->capture_default_str()
-      ->type_name("FILE");
-  report->add_flag("--force", file->replace, "replace the file if it exists");
+  report->add_option("-o,--output", *path, "the file to write")->capture_default_str()->type_name("FILE");
   report
       ->add_option("--samples", options->samples,
                    "limit for the samples whose rows are read; they are chosen at random")

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "client/rrctl/application.h"
 #include "client/rrctl/diff.h"
@@ -46,10 +45,6 @@ absl::StatusOr<Document> GatherReport(Client& client, const ReportOptions& optio
 // text. The page (report.html) draws itself from the embedded JSON.
 extern const char kReportTemplate[];  // The contents of report.html at build time.
 std::string RenderReport(const Document& report, const std::string& made);
-
-// Writes the whole file or nothing: an existing file is replaced when the new one is complete. INVALID_ARGUMENT if the
-// path cannot be written, DATA_LOSS if the disk fails.
-absl::Status WriteFile(const std::string& path, absl::string_view bytes);
 
 // Computes the figures (report_figures.cc): missing rows from the states of samples; expert load from their rows; and
 // ranges that combine many values to fit a chart.

@@ -40,7 +40,6 @@ class ReportTest(unittest.TestCase):
         os.environ["ROUTING_REPLAY_ENDPOINT"] = file.read_text().strip()
         endpoint = os.environ["ROUTING_REPLAY_ENDPOINT"]
         subprocess.run([SCENE, endpoint, "grpo-42", "72", "90"], check=True, timeout=PATIENCE)
-        subprocess.run([SCENE, endpoint, "small", "3", "30"], check=True, timeout=PATIENCE)
         cls.page = cls.directory / "report.html"
         cls.answer = cls.rrctl("report", "grpo-42", "-o", cls.page, "--samples", "40")
         cls.data = cls.data_of(cls.page)
@@ -110,36 +109,10 @@ class FiguresTest(ReportTest):
             self.assertEqual(sum(layer[key] for layer in data["mismatch"]["layers"]), total, key)
         self.assertGreater(totals["other_experts"], 0)
 
-    def test_standard_output_and_failures(self):
-        done = subprocess.run(
-            [RRCTL, "report", "grpo-42", "-o", "-"], check=True, capture_output=True, timeout=PATIENCE
-        )
-        self.assertTrue(done.stdout.startswith(b"<!doctype html>"))
+    def test_failures(self):
         for words, code in ((["nonesuch"], 1), (["grpo-42", "-o", "/nonesuch/x.html"], 1), ([], 2)):
             failed = subprocess.run([RRCTL, "report", *words], check=False, capture_output=True, timeout=PATIENCE)
             self.assertEqual(failed.returncode, code, failed.stderr)
-
-    def test_a_file_that_is_there_is_replaced_only_on_request(self):
-        page = self.directory / "there.html"
-        page.write_text("mine")
-        words = [RRCTL, "report", "small", "-o", page]
-        rejected = subprocess.run(words, check=False, capture_output=True, text=True, timeout=PATIENCE)
-        self.assertEqual(rejected.returncode, 1)
-        self.assertRegex(rejected.stderr, r"^rrctl: ALREADY_EXISTS: .*there\.html .*--force.*\n$")
-        self.assertEqual(page.read_text(), "mine")
-        self.rrctl("report", "small", "-o", page, "--force")
-        self.assertTrue(page.read_text().startswith("<!doctype html>"))
-
-    def test_what_is_no_file_is_not_written_to(self):
-        for name in (self.directory, "/dev/full"):
-            for force in ([], ["--force"]):
-                words = [RRCTL, "report", "small", "-o", name, *force]
-                rejected = subprocess.run(words, check=False, capture_output=True, text=True, timeout=PATIENCE)
-                self.assertEqual(rejected.returncode, 2)
-                self.assertRegex(
-                    rejected.stderr, rf"^rrctl: INVALID_ARGUMENT \(FIELD\): --output: {name} is a directory"
-                )
-        self.assertTrue(Path("/dev/full").is_char_device())
 
 
 class BrowserTest(ReportTest):
@@ -218,7 +191,7 @@ class BrowserTest(ReportTest):
             self.assertEqual(row[4:7], load)
         self.assertIn("40 samples that were read, of 72", page.evaluate("document.getElementById('load').textContent"))
         everything = self.directory / "all.html"
-        self.rrctl("report", "grpo-42", "-o", everything, "--samples", "1000", "--force")
+        self.rrctl("report", "grpo-42", "-o", everything, "--samples", "1000")
         footer = self.open(everything).evaluate("document.querySelector('footer').textContent")
         self.assertEqual(footer, "The rows of all samples were read.")
 
