@@ -187,17 +187,12 @@ absl::Status Session::Show(const absl::StatusOr<Document>& answer, Layout layout
   return output_.Flush();
 }
 
-absl::Status Session::Ask(const Question& question, Layout layout) {
-  const auto client = Connect();
-  return client.ok() ? Show(question(**client), layout) : client.status();
+absl::StatusOr<Document> Session::Answer(const Question& question) {
+  RR_ASSIGN_OR_RETURN(const auto client, Connect());
+  return question(*client);
 }
 
-absl::StatusOr<Document> Session::AskLong(
-    const std::function<absl::StatusOr<Document>(Client&, const ShowProgress&)>& question) {
-  RR_ASSIGN_OR_RETURN(const auto client, Connect());
-  ProgressLine line;
-  return question(*client, [&line](const Progress& progress) { line.Show(progress); });
-}
+absl::Status Session::Ask(const Question& question, Layout layout) { return Show(Answer(question), layout); }
 
 Application::Application()
     : app_("Inspect and manage a routing-replay server.", "rrctl"),

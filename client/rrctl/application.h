@@ -60,13 +60,12 @@ class Session {
   absl::StatusOr<std::unique_ptr<Client>> Connect() const { return Client::Connect(options_); }
   Output& output() { return output_; }
 
+  // Asks the server.
+  absl::StatusOr<Document> Answer(const Question& question);
   // Prints the answer, or returns its error.
   absl::Status Show(const absl::StatusOr<Document>& answer, Layout layout = Layout::kRecords);
   // Asks the server, and prints the answer.
   absl::Status Ask(const Question& question, Layout layout = Layout::kRecords);
-  // For a question that takes long: asks the server, and shows progress meanwhile.
-  absl::StatusOr<Document> AskLong(
-      const std::function<absl::StatusOr<Document>(Client&, const ShowProgress&)>& question);
 
   // For a command whose exit code is the answer yes or no: other failures get another code, so that they do not look
   // like a no.

@@ -168,7 +168,7 @@ bool RouteComparison::CompareRow(int64_t row, const SampleRows& a, int64_t slot_
   return differs;
 }
 
-absl::StatusOr<Document> Diff(Client& client, const DiffOptions& options, const ShowProgress& progress) {
+absl::StatusOr<Document> Diff(Client& client, const DiffOptions& options) {
   const bool producers = options.b.empty();
   RR_ASSIGN_OR_RETURN(const auto name_a, ParseName(options, options.a));
   RR_ASSIGN_OR_RETURN(const auto name_b, producers ? name_a : ParseName(options, options.b));
@@ -185,8 +185,6 @@ absl::StatusOr<Document> Diff(Client& client, const DiffOptions& options, const 
     RR_ASSIGN_OR_RETURN(const auto rows_a, RowsOf(a, portion));
     RR_ASSIGN_OR_RETURN(const auto rows_b, RowsOf(b, portion));
     compared.Add(rows_a, rows_b);
-    progress(
-        {.done = portion.end, .total = all.end, .bytes = 2 * portion.end * geometry.raw_row_bytes(), .unit = "rows"});
   }
   return Summarize(a, b, compared);
 }
@@ -200,9 +198,7 @@ void AddDiff(Application& application) {
       "counted separately. Exit code 1 if they differ.",
       [options](Session& session) {
         session.ExitCodeIsTheAnswer();
-        RR_ASSIGN_OR_RETURN(const auto found, session.AskLong([&](Client& client, const ShowProgress& progress) {
-          return Diff(client, *options, progress);
-        }));
+        RR_ASSIGN_OR_RETURN(const auto found, session.Answer([&](Client& client) { return Diff(client, *options); }));
         session.output().PrintWithTable(found, "layers", /*counted=*/false);
         if (!found["equal"].get<bool>()) session.AnswerNo();
         return session.output().Flush();

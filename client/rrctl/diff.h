@@ -85,7 +85,7 @@ struct DiffOptions {
 //   "replaced_ids"}.
 // INVALID_ARGUMENT (field --run) where A or B cannot be read as a sample of a run, before the server is asked;
 // NOT_FOUND for what does not exist, INVALID_ARGUMENT for runs of two geometries, errors of ReadPortion.
-absl::StatusOr<Document> Diff(Client& client, const DiffOptions& options, const ShowProgress& progress);
+absl::StatusOr<Document> Diff(Client& client, const DiffOptions& options);
 
 }  // namespace routing_replay::client
 

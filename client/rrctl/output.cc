@@ -3,8 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
-#include <iostream>
 #include <map>
 
 #include "absl/strings/ascii.h"
@@ -230,18 +230,6 @@ absl::Status Output::Stream::Add(const Document& rows) {
 absl::Status Output::Stream::End() {
   if (output_.format_ == Format::kJson) output_.out_ << (empty_ ? "[]\n" : "\n]\n");
   return output_.Flush();
-}
-
-ProgressLine::ProgressLine() : terminal_(IsTerminal(STDERR_FILENO)) {}
-
-void ProgressLine::Show(const Progress& progress) {
-  Draw(absl::StrCat(progress.done, " of ", progress.total, " ", progress.unit, ", ", HumanBytes(progress.bytes)));
-}
-
-void ProgressLine::Draw(const std::string& text) {
-  if (!terminal_ || text == shown_) return;
-  std::cerr << "\r\033[K" << text << std::flush;
-  shown_ = text;
 }
 
 }  // namespace routing_replay::client

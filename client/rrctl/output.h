@@ -7,7 +7,6 @@
 #define CLIENT_RRCTL_OUTPUT_H_
 
 #include <cstdint>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <ostream>
@@ -118,31 +117,6 @@ class Output::Stream {
   Output& output_;
   TableWriter table_;
   bool empty_ = true;
-};
-
-// The progress of a long command.
-struct Progress {
-  int64_t done = 0;  // Units done,
-  int64_t total = 0;
-  int64_t bytes = 0;  // Moved so far.
-  const char* unit = "samples";
-};
-// Called on the command's thread.
-using ShowProgress = std::function<void(const Progress&)>;
-
-// "12 of 64 samples, 3.1 MiB" on standard error if that is a terminal; redrawn, and removed at the end. Not
-// thread-safe.
-class ProgressLine {
- public:
-  ProgressLine();
-  ~ProgressLine() { Draw(""); }
-  void Show(const Progress& progress);
-
- private:
-  void Draw(const std::string& text);
-
-  const bool terminal_;
-  std::string shown_;
 };
 
 }  // namespace routing_replay::client

@@ -26,8 +26,7 @@ bool EndsTheReport(const absl::Status& status) { return ExitCodeFor(status) == k
 
 class Gatherer {
  public:
-  Gatherer(Run& run, const ReportOptions& options, const ShowProgress& progress)
-      : run_(run), options_(options), progress_(progress) {}
+  Gatherer(Run& run, const ReportOptions& options) : run_(run), options_(options) {}
 
   absl::Status List() {
     for (auto& [producer, samples] : {std::pair{Producer::kRollout, &rollout_}, {Producer::kTrainer, &trainer_}}) {
@@ -44,9 +43,8 @@ class Gatherer {
     scan_.emplace(run_.geometry(), ranges_.size());
     compared_.emplace(run_.geometry());
     chosen_ = ChooseSamples(rollout_.size(), static_cast<size_t>(options_.samples));
-    for (size_t i = 0; i < chosen_.size(); ++i) {
-      progress_({.done = static_cast<int64_t>(i), .total = static_cast<int64_t>(chosen_.size()), .bytes = bytes_});
-      const SampleState& sample = rollout_[chosen_[i]];
+    for (const size_t position : chosen_) {
+      const SampleState& sample = rollout_[position];
       const auto other = recorded.find(sample.sample);
       absl::Status status = ReadOne(sample, other == recorded.end() ? nullptr : other->second);
       if (EndsTheReport(status)) return status;
@@ -120,7 +118,6 @@ class Gatherer {
     compared_samples_ += trainer != nullptr;
     return ReadPortions(run_, rollout, {0, rollout.committed_rows}, {},
                         [&](RowRange portion, const SampleRows& sample) {
-                          bytes_ += portion.size() * run_.geometry().raw_row_bytes();
                           scan_->Add(sample, bin);
                           return trainer == nullptr ? absl::OkStatus() : Compare(*trainer, portion, sample);
                         });
@@ -136,7 +133,6 @@ class Gatherer {
 
   Run& run_;
   const ReportOptions& options_;
-  const ShowProgress& progress_;
   std::vector<SampleState> rollout_, trainer_;
   std::vector<size_t> chosen_;                       // Positions in rollout_.
   std::vector<std::pair<int64_t, int64_t>> ranges_;  // Ranges of groups.
@@ -145,14 +141,11 @@ class Gatherer {
   int64_t load_rows_ = 0;
   std::optional<RouteComparison> compared_;
   int64_t compared_samples_ = 0;
-  int64_t bytes_ = 0;
   Document damaged_ = Document::array();
 };
 
 absl::Status WriteReport(Session& session, const ReportOptions& options, const std::string& path) {
-  RR_ASSIGN_OR_RETURN(const auto report, session.AskLong([&](Client& client, const ShowProgress& progress) {
-    return GatherReport(client, options, progress);
-  }));
+  RR_ASSIGN_OR_RETURN(const auto report, session.Answer([&](Client& client) { return GatherReport(client, options); }));
   const std::string page = RenderReport(report, Timestamp(Clock::Real().TimeOfDay()));
   std::ofstream file(path, std::ios::binary);
   file << page << std::flush;
@@ -167,9 +160,9 @@ absl::Status WriteReport(Session& session, const ReportOptions& options, const s
 
 }  // namespace
 
-absl::StatusOr<Document> GatherReport(Client& client, const ReportOptions& options, const ShowProgress& progress) {
+absl::StatusOr<Document> GatherReport(Client& client, const ReportOptions& options) {
   RR_ASSIGN_OR_RETURN(const auto run, client.JoinRun(options.run));
-  Gatherer gatherer(*run, options, progress);
+  Gatherer gatherer(*run, options);
   RR_RETURN_IF_ERROR(gatherer.List());
   RR_RETURN_IF_ERROR(gatherer.ReadRows());
   RR_ASSIGN_OR_RETURN(auto described, DescribeRun(client, options.run));

@@ -39,7 +39,7 @@ struct ReportOptions {
 //              rollout's and the trainer's rows, in the read samples that have both.
 // Needs the memory of `rrctl ls` plus that of one portion. NOT_FOUND (kNoRun). Samples that cannot be read are listed
 // in "damaged" and do not end the report.
-absl::StatusOr<Document> GatherReport(Client& client, const ReportOptions& options, const ShowProgress& progress);
+absl::StatusOr<Document> GatherReport(Client& client, const ReportOptions& options);
 
 // Returns the report as one self-contained HTML file, which needs no network and no other file. `made` is the time, as
 // text. The page (report.html) draws itself from the embedded JSON.

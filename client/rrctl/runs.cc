@@ -191,12 +191,6 @@ absl::StatusOr<Document> AskAndRemove(Client& client, const RemoveOptions& optio
   return Remove(client, options);
 }
 
-OnCheckpointProgress Forward(const ShowProgress& show) {
-  return [&show](const CheckpointProgress& progress) {
-    show({.done = progress.samples, .total = progress.total, .bytes = progress.bytes});
-  };
-}
-
 Document Describe(const VerifyOutcome& outcome, const char* key, const std::string& name) {
   Document damaged = Document::array();
   for (const DamagedSample& sample : outcome.damaged) {
@@ -218,19 +212,9 @@ bool IsDirectoryName(absl::string_view name) {
          absl::StartsWith(name, "../");
 }
 
-using Transfer = absl::StatusOr<Document> (*)(Client&, const TransferOptions&, const ShowProgress&);
-
-absl::StatusOr<Document> RunTransfer(Session& session, const TransferOptions& options, Transfer transfer) {
-  return session.AskLong(
-      [&](Client& client, const ShowProgress& progress) { return transfer(client, options, progress); });
-}
-
 // As Verify, for `options.directory`, without a server.
 absl::StatusOr<Document> VerifyDirectory(const TransferOptions& options) {
-  ProgressLine line;
-  const ShowProgress progress = [&line](const Progress& now) { line.Show(now); };
-  RR_ASSIGN_OR_RETURN(const auto outcome, VerifyExportedRun(options.directory, {.groups = options.groups,
-                                                                                .on_progress = Forward(progress)}));
+  RR_ASSIGN_OR_RETURN(const auto outcome, VerifyExportedRun(options.directory, {.groups = options.groups}));
   return Describe(outcome, "directory", options.directory);
 }
 
@@ -320,23 +304,19 @@ void AddRemove(Application& application) {
   });
 }
 
-absl::StatusOr<Document> ExportToDirectory(Client& client, const TransferOptions& options,
-                                           const ShowProgress& progress) {
+absl::StatusOr<Document> ExportToDirectory(Client& client, const TransferOptions& options) {
   RR_ASSIGN_OR_RETURN(const auto run, client.JoinRun(options.run));
-  RR_ASSIGN_OR_RETURN(const auto outcome, ExportRun(*run, options.directory,
-                                                    {.groups = options.groups,
-                                                     .producer = options.producer,
-                                                     .previous = options.previous,
-                                                     .on_progress = Forward(progress)}));
+  RR_ASSIGN_OR_RETURN(
+      const auto outcome,
+      ExportRun(*run, options.directory,
+                {.groups = options.groups, .producer = options.producer, .previous = options.previous}));
   return Document{{"run", options.run},         {"directory", options.directory}, {"samples", outcome.samples},
                   {"written", outcome.written}, {"unsealed", outcome.unsealed},   {"written_bytes", outcome.bytes}};
 }
 
-absl::StatusOr<Document> ImportFromDirectory(Client& client, const TransferOptions& options,
-                                             const ShowProgress& progress) {
+absl::StatusOr<Document> ImportFromDirectory(Client& client, const TransferOptions& options) {
   RR_ASSIGN_OR_RETURN(const auto outcome,
-                      ImportRun(client, options.directory,
-                                {.groups = options.groups, .run = options.run, .on_progress = Forward(progress)}));
+                      ImportRun(client, options.directory, {.groups = options.groups, .run = options.run}));
   return Document{{"run", outcome.run},
                   {"directory", options.directory},
                   {"samples", outcome.samples},
@@ -344,11 +324,9 @@ absl::StatusOr<Document> ImportFromDirectory(Client& client, const TransferOptio
                   {"appended_bytes", outcome.bytes}};
 }
 
-absl::StatusOr<Document> Verify(Client& client, const TransferOptions& options, const ShowProgress& progress) {
+absl::StatusOr<Document> Verify(Client& client, const TransferOptions& options) {
   RR_ASSIGN_OR_RETURN(const auto run, client.JoinRun(options.run));
-  RR_ASSIGN_OR_RETURN(
-      const auto outcome,
-      VerifyRun(*run, {.groups = options.groups, .producer = options.producer, .on_progress = Forward(progress)}));
+  RR_ASSIGN_OR_RETURN(const auto outcome, VerifyRun(*run, {.groups = options.groups, .producer = options.producer}));
   return Describe(outcome, "run", options.run);
 }
 
@@ -366,12 +344,12 @@ absl::Status DamageOf(const Document& verified) {
 
 void AddTransfers(Application& application) {
   const auto out = std::make_shared<TransferOptions>();
-  CLI::App* exported =
-      application.Add("export",
-                      "write a run's sealed samples to a new directory\n"
-                      "The directory is an exported run, which a trainer can also replay from. It appears whole, or "
-                      "not at all.",
-                      [out](Session& session) { return session.Show(RunTransfer(session, *out, ExportToDirectory)); });
+  CLI::App* exported = application.Add(
+      "export",
+      "write a run's sealed samples to a new directory\n"
+      "The directory is an exported run, which a trainer can also replay from. It appears whole, or "
+      "not at all.",
+      [out](Session& session) { return session.Ask([&](Client& client) { return ExportToDirectory(client, *out); }); });
   AddRun(exported, out->run);
   exported->add_option("DIR", out->directory, "a new directory, or an empty one")->required();
   AddGroups(exported, out->groups);
@@ -382,11 +360,11 @@ void AddTransfers(Application& application) {
   AddProducer(exported, out->producer);
 
   const auto in = std::make_shared<TransferOptions>();
-  CLI::App* imported =
-      application.Add("import",
-                      "append the samples in a directory to a run, except those that the run already has\n"
-                      "If it is interrupted, call it again to continue.",
-                      [in](Session& session) { return session.Show(RunTransfer(session, *in, ImportFromDirectory)); });
+  CLI::App* imported = application.Add(
+      "import",
+      "append the samples in a directory to a run, except those that the run already has\n"
+      "If it is interrupted, call it again to continue.",
+      [in](Session& session) { return session.Ask([&](Client& client) { return ImportFromDirectory(client, *in); }); });
   imported->add_option("DIR", in->directory, "an exported run")->required();
   imported->add_option(
       "RUN", in->run,
@@ -394,17 +372,19 @@ void AddTransfers(Application& application) {
   AddGroups(imported, in->groups);
 
   const auto read = std::make_shared<TransferOptions>();
-  CLI::App* verify = application.Add(
-      "verify",
-      "read every row of a run, or of an exported run, and compare every checksum\n"
-      "A directory, written /DIR, ./DIR or ../DIR, needs no server.",
-      [read](Session& session) {
-        RR_ASSIGN_OR_RETURN(const auto verified,
-                            read->directory.empty() ? RunTransfer(session, *read, Verify) : VerifyDirectory(*read));
-        session.output().PrintWithTable(verified, "damaged", /*counted=*/true);
-        const absl::Status taken = session.output().Flush();
-        return taken.ok() ? DamageOf(verified) : taken;
-      });
+  CLI::App* verify =
+      application.Add("verify",
+                      "read every row of a run, or of an exported run, and compare every checksum\n"
+                      "A directory, written /DIR, ./DIR or ../DIR, needs no server.",
+                      [read](Session& session) {
+                        RR_ASSIGN_OR_RETURN(const auto verified,
+                                            read->directory.empty()
+                                                ? session.Answer([&](Client& client) { return Verify(client, *read); })
+                                                : VerifyDirectory(*read));
+                        session.output().PrintWithTable(verified, "damaged", /*counted=*/true);
+                        const absl::Status taken = session.output().Flush();
+                        return taken.ok() ? DamageOf(verified) : taken;
+                      });
   verify
       ->add_option_function<std::string>(
           "RUN", [read](const std::string& name) { (IsDirectoryName(name) ? read->directory : read->run) = name; },

@@ -33,13 +33,11 @@ struct TransferOptions {
 
 // Each command returns its counts as an object. It fails with the errors of ExportRun, ImportRun or VerifyRun
 // (routing_replay/checkpoint.h), or of Client::JoinRun.
-absl::StatusOr<Document> ExportToDirectory(Client& client, const TransferOptions& options,
-                                           const ShowProgress& progress);
-absl::StatusOr<Document> ImportFromDirectory(Client& client, const TransferOptions& options,
-                                             const ShowProgress& progress);
+absl::StatusOr<Document> ExportToDirectory(Client& client, const TransferOptions& options);
+absl::StatusOr<Document> ImportFromDirectory(Client& client, const TransferOptions& options);
 // {"run", "samples", "rows", "read_bytes", "damaged": [{"sample", "row", "layer", "what"}]}; row and layer are null if
 // unknown.
-absl::StatusOr<Document> Verify(Client& client, const TransferOptions& options, const ShowProgress& progress);
+absl::StatusOr<Document> Verify(Client& client, const TransferOptions& options);
 // Converts the result of Verify to a status: DATA_LOSS (kChecksum) naming the first damaged sample, OK if there is
 // none.
 absl::Status DamageOf(const Document& verified);

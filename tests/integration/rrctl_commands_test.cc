@@ -139,25 +139,20 @@ TEST_F(RrctlCommandsTest, ARunMovesThroughADirectory) {
   }
   const std::string directory =
       ::testing::TempDir() + "rrctl_commands_" + std::to_string(std::random_device()()) + "/checkpoint";
-  Progress shown;
-  const auto show = [&](const Progress& progress) { shown = progress; };
   const TransferOptions out{.run = "r", .directory = directory};
-  ASSERT_OK_AND_ASSIGN(const Document exported, ExportToDirectory(*client_, out, show));
+  ASSERT_OK_AND_ASSIGN(const Document exported, ExportToDirectory(*client_, out));
   EXPECT_EQ(exported, Document({{"run", "r"},
                                 {"directory", directory},
                                 {"samples", 2},
                                 {"written", 2},
                                 {"unsealed", 1},
                                 {"written_bytes", 80}}));
-  EXPECT_EQ(shown.done, 2);
-  EXPECT_EQ(shown.total, 2);
-  EXPECT_EQ(shown.bytes, 80);
   const TransferOptions in{.run = "copy", .directory = directory};
-  ASSERT_OK_AND_ASSIGN(const Document imported, ImportFromDirectory(*client_, in, show));
+  ASSERT_OK_AND_ASSIGN(const Document imported, ImportFromDirectory(*client_, in));
   EXPECT_EQ(
       imported,
       Document({{"run", "copy"}, {"directory", directory}, {"samples", 2}, {"appended", 2}, {"appended_bytes", 80}}));
-  ASSERT_OK_AND_ASSIGN(const Document verified, Verify(*client_, {.run = "copy"}, show));
+  ASSERT_OK_AND_ASSIGN(const Document verified, Verify(*client_, {.run = "copy"}));
   EXPECT_EQ(verified["samples"], 2);
   EXPECT_EQ(verified["rows"], 20);
   EXPECT_OK(DamageOf(verified));
@@ -165,16 +160,14 @@ TEST_F(RrctlCommandsTest, ARunMovesThroughADirectory) {
   damaged["damaged"] = Document::parse(R"([{"sample": "a", "row": 3, "layer": null, "what": "?"}])");
   EXPECT_THAT(DamageOf(damaged), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
   EXPECT_EQ(GetErrorDetail(DamageOf(damaged))->row, 3);
-  EXPECT_THAT(ExportToDirectory(*client_, {.run = "x", .directory = directory}, show).status(),
+  EXPECT_THAT(ExportToDirectory(*client_, {.run = "x", .directory = directory}).status(),
               Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
   std::filesystem::remove_all(std::filesystem::path(directory).parent_path());
 }
 
 class RrctlDiffTest : public RrctlCommandsTest {
  protected:
-  absl::StatusOr<Document> DiffOf(const DiffOptions& options) {
-    return Diff(*client_, options, [](const Progress&) {});
-  }
+  absl::StatusOr<Document> DiffOf(const DiffOptions& options) { return Diff(*client_, options); }
   const Geometry geometry_ = Geometry::Uniform(3, 64, 4);
   const RandomRoutes routes_ = MakeRandomRoutes(geometry_, 40, 1);
 };
