@@ -38,9 +38,6 @@ absl::StatusOr<Document> ImportFromDirectory(Client& client, const TransferOptio
 // {"run", "samples", "rows", "read_bytes", "damaged": [{"sample", "row", "layer", "what"}]}; row and layer are null if
 // unknown.
 absl::StatusOr<Document> Verify(Client& client, const TransferOptions& options);
-// Converts the result of Verify to a status: DATA_LOSS (kChecksum) naming the first damaged sample, OK if there is
-// none.
-absl::Status DamageOf(const Document& verified);
 
 }  // namespace routing_replay::client
 
