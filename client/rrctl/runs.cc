@@ -1,8 +1,5 @@
 #include "client/rrctl/runs.h"
 
-#include <unistd.h>
-
-#include <iostream>
 #include <memory>
 
 #include "absl/strings/match.h"
@@ -151,8 +148,6 @@ struct RemoveOptions {
   std::string run;
   std::vector<std::string> samples;  // Empty: the whole run.
   bool all = false;
-  bool dry_run = false;
-  bool yes = false;
 };
 
 // Releases the samples, or drops the run; returns what that freed.
@@ -160,35 +155,6 @@ absl::StatusOr<Document> Remove(Client& client, const RemoveOptions& options) {
   RR_ASSIGN_OR_RETURN(const auto joined, client.JoinRun(options.run));
   RR_ASSIGN_OR_RETURN(const auto outcome, options.all ? joined->Drop() : joined->Release(options.samples));
   return Document{{"run", options.run}, {"samples", outcome.samples}, {"freed_bytes", outcome.bytes}};
-}
-
-// Returns what Remove would remove, of both producers; changes nothing.
-absl::StatusOr<Document> DescribeRemoval(Client& client, const RemoveOptions& options) {
-  RR_ASSIGN_OR_RETURN(const auto joined, client.JoinRun(options.run));
-  Document all = {{"run", options.run}, {"samples", 0}, {"stored_bytes", 0}, {"removed", false}};
-  for (const Producer producer : {Producer::kRollout, Producer::kTrainer}) {
-    RR_ASSIGN_OR_RETURN(const auto states,
-                        options.all ? joined->List({}, producer) : joined->StatMany(options.samples, producer));
-    for (const SampleState& state : states) {
-      all["samples"] = all["samples"].get<int64_t>() + 1;
-      all["stored_bytes"] = all["stored_bytes"].get<int64_t>() + state.stored_bytes;
-    }
-  }
-  return all;
-}
-
-// On a terminal, asks before a run is dropped. ABORTED for any answer but yes.
-absl::StatusOr<Document> AskAndRemove(Client& client, const RemoveOptions& options) {
-  const bool asks = options.all && !options.yes && IsTerminal(STDIN_FILENO);
-  if (options.dry_run || asks) {
-    auto removal = DescribeRemoval(client, options);
-    if (options.dry_run || !removal.ok()) return removal;
-    std::cerr << "drop run " << options.run << " with " << (*removal)["samples"] << " samples? [y/N] ";
-    std::string answer;
-    std::getline(std::cin, answer);
-    if (answer != "y" && answer != "yes") return absl::AbortedError("nothing was removed");
-  }
-  return Remove(client, options);
 }
 
 Document Describe(const VerifyOutcome& outcome, const char* key, const std::string& name) {
@@ -288,17 +254,14 @@ void AddListAndStat(Application& application) {
 
 void AddRemove(Application& application) {
   const auto options = std::make_shared<RemoveOptions>();
-  CLI::App* rm = application.Add("rm",
-                                 "release samples, or drop a whole run with --all\n"
-                                 "Samples that do not exist are no error: the answer says how many were removed.",
-                                 [options](Session& session) {
-                                   return session.Ask([&](Client& client) { return AskAndRemove(client, *options); });
-                                 });
+  CLI::App* rm = application.Add(
+      "rm",
+      "release samples, or drop a whole run with --all\n"
+      "Samples that do not exist are no error: the answer says how many were removed.",
+      [options](Session& session) { return session.Ask([&](Client& client) { return Remove(client, *options); }); });
   AddRun(rm, options->run);
   rm->add_option("SAMPLE", options->samples, "names of samples");
   rm->add_flag("--all", options->all, "drop the run with all its samples");
-  rm->add_flag("--dry-run", options->dry_run, "only show what would be removed");
-  rm->add_flag("--yes", options->yes, "drop a run without asking for confirmation");
   rm->parse_complete_callback([options] {
     if (options->samples.empty() != options->all) throw CLI::ValidationError("rm", "name samples, or give --all");
   });

@@ -58,7 +58,6 @@ class SessionTest(unittest.TestCase):
                 [*ALONE, "bash", "-c", script],
                 cwd=work,
                 env=environment,
-                stdin=subprocess.DEVNULL,  # On a terminal rrctl asks for confirmation.
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

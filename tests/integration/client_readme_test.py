@@ -40,7 +40,6 @@ class ClientReadmeTest(unittest.TestCase):
             check=False,
             cwd=self.directory,
             env=environment,
-            stdin=subprocess.DEVNULL,  # On a terminal rrctl asks for confirmation.
             capture_output=True,
             text=True,
             timeout=PATIENCE,

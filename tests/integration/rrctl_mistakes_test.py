@@ -10,7 +10,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from rrctl_test import PATIENCE, RRCTL, RrctlTest, Terminal, npy
+from rrctl_test import PATIENCE, RRCTL, RrctlTest, npy
 
 
 class MistakesTest(RrctlTest):
@@ -46,29 +46,6 @@ class MistakesTest(RrctlTest):
             adding = [subprocess.Popen([RRCTL, "token", str(i), *words], stdout=subprocess.DEVNULL) for i in range(20)]
             self.assertEqual([each.wait(PATIENCE) for each in adding], [0] * 20)
             self.assertEqual(len(Path(directory, "tokens").read_text().splitlines()), 20)
-
-    def test_a_dry_run_removes_nothing(self):
-        self.drop_at_end("dry")
-        for sample in ("a", "b"):
-            self.put("dry", sample, 3)
-        self.assertEqual(self.json("rm", "dry", "--all", "--dry-run")["samples"], 2)
-        would = self.json("rm", "dry", "a", "none", "--dry-run")
-        self.assertEqual((would["samples"], would["removed"]), (1, False))
-        self.assertEqual(len(self.json("ls", "dry")), 2)
-
-    def test_on_a_terminal_a_run_is_dropped_after_a_yes_alone(self):
-        self.put("asked", "a", 3)
-        for answer, code in (("n", 1), ("", 1), ("yes", 0)):
-            self.assertIn("asked", [run["run"] for run in self.json("ls")])
-            terminal = Terminal(RRCTL, "rm", "asked", "--all")
-            terminal.read_until(r"drop run asked with 1 samples\? \[y/N\] ")
-            os.write(terminal.master, f"{answer}\n".encode())
-            text, status = terminal.end()
-            self.assertEqual(status, code, text)
-        self.assertNotIn("asked", [run["run"] for run in self.json("ls")])
-        self.put("asked", "a", 3)
-        text, status = Terminal(RRCTL, "rm", "asked", "--all", "--yes").end()
-        self.assertEqual((status, "[y/N]" in text), (0, False), text)
 
     def test_a_file_that_is_rejected_makes_no_run(self):
         rows = npy(1, 1, 2, [3, 64])

@@ -8,7 +8,6 @@ import fcntl
 import json
 import os
 import pty
-import re
 import select
 import shutil
 import signal
@@ -83,12 +82,6 @@ class Terminal:
             os.execve(words[0], words, env)
         self.text = ""
 
-    def read_until(self, pattern):
-        deadline = time.monotonic() + PATIENCE
-        while not re.search(pattern, self.text):
-            if not self.read(deadline):
-                raise AssertionError(f"{pattern!r} did not come; this did: {self.text!r}")
-
     def read(self, deadline):
         ready, _, _ = select.select([self.master], [], [], max(0, deadline - time.monotonic()))
         try:
@@ -127,7 +120,7 @@ class RrctlTest(unittest.TestCase):
         return self.json("put", run, sample, "-", "--experts", "128", *words, stdin=rows_file(rows, layers, k))
 
     def drop_at_end(self, run):
-        self.addCleanup(self.run_rrctl, "rm", run, "--all", "--yes")
+        self.addCleanup(self.run_rrctl, "rm", run, "--all")
 
 
 class CommandsTest(RrctlTest):
