@@ -84,10 +84,10 @@ class Formatter final : public CLI::Formatter {
   }
 };
 
-// Returns true if an error with this field is about the command line: the field is a flag, or is named as in
-// ClientOptions. Servers do not use these names.
+// Returns true if an error with this field is about the command line: the field is a flag, a sample of `diff`, or is
+// named as in ClientOptions. Servers do not use these names.
 bool IsOfTheCommandLine(absl::string_view field) {
-  constexpr absl::string_view kSettings[] = {"endpoint", "cacert", "cert", "key", "token_file"};
+  constexpr absl::string_view kSettings[] = {"endpoint", "cacert", "cert", "key", "token_file", "A", "B"};
   return absl::StartsWith(field, "--") ||
          std::find(std::begin(kSettings), std::end(kSettings), field) != std::end(kSettings);
 }

@@ -20,15 +20,12 @@ absl::Span<const uint16_t> ChoiceAt(const SampleRows& rows, int32_t ordinal, int
 // A sample and its run.
 using SampleName = std::pair<std::string, std::string>;
 
-absl::StatusOr<SampleName> ParseName(const DiffOptions& options, const std::string& name) {
+absl::StatusOr<SampleName> ParseName(const std::string& name, const char* field) {
   const size_t colon = name.find(':');
-  if (options.run.empty() && colon == name.npos) {
-    return Invalid("--run", absl::StrCat("must be RUN:SAMPLE, or give --run, got \"", name, "\""));
-  }
-  SampleName parsed =
-      options.run.empty() ? SampleName(name.substr(0, colon), name.substr(colon + 1)) : SampleName(options.run, name);
+  if (colon == name.npos) return Invalid(field, absl::StrCat("must be RUN:SAMPLE, got \"", name, "\""));
+  SampleName parsed(name.substr(0, colon), name.substr(colon + 1));
   for (const std::string& id : {parsed.first, parsed.second}) {
-    RR_RETURN_IF_ERROR(CheckId(id, "--run"));
+    RR_RETURN_IF_ERROR(CheckId(id, field));
   }
   return parsed;
 }
@@ -170,8 +167,8 @@ bool RouteComparison::CompareRow(int64_t row, const SampleRows& a, int64_t slot_
 
 absl::StatusOr<Document> Diff(Client& client, const DiffOptions& options) {
   const bool producers = options.b.empty();
-  RR_ASSIGN_OR_RETURN(const auto name_a, ParseName(options, options.a));
-  RR_ASSIGN_OR_RETURN(const auto name_b, producers ? name_a : ParseName(options, options.b));
+  RR_ASSIGN_OR_RETURN(const auto name_a, ParseName(options.a, "A"));
+  RR_ASSIGN_OR_RETURN(const auto name_b, producers ? name_a : ParseName(options.b, "B"));
   RR_ASSIGN_OR_RETURN(const auto a, Find(client, name_a, producers ? Producer::kRollout : options.producer));
   RR_ASSIGN_OR_RETURN(const auto b, Find(client, name_b, producers ? Producer::kTrainer : options.producer));
   const Geometry& geometry = a.run->geometry();
@@ -203,12 +200,10 @@ void AddDiff(Application& application) {
         if (!found["equal"].get<bool>()) session.AnswerNo();
         return session.output().Flush();
       });
-  diff->add_option("A", options->a, "RUN:SAMPLE, or SAMPLE with --run")->required();
+  diff->add_option("A", options->a, "RUN:SAMPLE")->required();
   diff->add_option("B", options->b,
                    "the second sample; by default A's rows from the trainer (R2) are compared with those from the "
                    "rollout engine (R3)");
-  diff->add_option("--run", options->run, "the run of A and B, for example if its name contains a colon")
-      ->type_name("RUN");
   AddProducer(diff, options->producer);
 }
 

@@ -68,8 +68,7 @@ class RouteComparison {
 };
 
 struct DiffOptions {
-  std::string run;  // The run of both; empty: A and B are each "RUN:SAMPLE", where RUN has no colon.
-  std::string a;
+  std::string a;  // A and B are each "RUN:SAMPLE", where RUN has no colon.
   std::string b;  // Empty: compares what the trainer recorded of A (R2) with what the rollout engine did (R3).
   Producer producer = Producer::kRollout;  // The producer of both, if B is given.
 };
@@ -83,7 +82,7 @@ struct DiffOptions {
 //   "first": the first difference, {"row", "layer", "what", "a", "b"}; null if nothing differs
 //   "layers": for each layer that differs, {"layer", "choices", "order_only", "other_experts", "no_common_expert",
 //   "replaced_ids"}.
-// INVALID_ARGUMENT (field --run) where A or B cannot be read as a sample of a run, before the server is asked;
+// INVALID_ARGUMENT (field A or B) where A or B cannot be read as a sample of a run, before the server is asked;
 // NOT_FOUND for what does not exist, INVALID_ARGUMENT for runs of two geometries, errors of ReadPortion.
 absl::StatusOr<Document> Diff(Client& client, const DiffOptions& options);
 

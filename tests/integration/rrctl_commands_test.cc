@@ -194,7 +194,7 @@ TEST_F(RrctlDiffTest, TheFirstDifferenceIsNamedAndOrderIsApart) {
   layer[4 * 9] = free;
   ASSERT_OK(PutRows(*run, routes_, {0, 40}, {.sample = "a", .engine = "x"}));
   ASSERT_OK(PutRows(*run, other, {0, 30}, {.sample = "a", .producer = Producer::kTrainer}));
-  ASSERT_OK_AND_ASSIGN(const Document diff, DiffOf({.run = "r", .a = "a"}));
+  ASSERT_OK_AND_ASSIGN(const Document diff, DiffOf({.a = "r:a"}));
   EXPECT_EQ(diff["equal"], false);
   EXPECT_EQ(diff["b"]["producer"], "trainer");
   EXPECT_EQ(diff["compared_rows"], 30);
@@ -225,7 +225,7 @@ TEST_F(RrctlDiffTest, UnrecordedRowsAreRowsOfTheOther) {
   ASSERT_OK(appender->AppendUnrecorded({.sample = "b", .row_start = 10, .unrecorded = {{10, 25}}}, 15));
   ASSERT_OK(appender->Flush(kCallTimeout));
   ASSERT_OK(PutRows(*run, routes_, {25, 40}, {.sample = "b"}));
-  ASSERT_OK_AND_ASSIGN(const Document diff, DiffOf({.run = "r", .a = "b", .b = "a"}));
+  ASSERT_OK_AND_ASSIGN(const Document diff, DiffOf({.a = "r:b", .b = "r:a"}));
   EXPECT_EQ(diff["equal"], false);
   EXPECT_EQ(diff["compared_rows"], 25);
   EXPECT_EQ(diff["rows_only_in_b"], 15);
@@ -236,10 +236,10 @@ TEST_F(RrctlDiffTest, UnrecordedRowsAreRowsOfTheOther) {
 TEST_F(RrctlDiffTest, SaysWhatIsNotThereOrCannotBeCompared) {
   const RunHandle run = OpenRun("r", geometry_);
   ASSERT_OK(PutRows(*run, routes_, {0, 40}, {.sample = "a"}));
-  EXPECT_THAT(DiffOf({.run = "r", .a = "a"}).status(), Fails(absl::StatusCode::kNotFound, Reason::kNoSample));
-  EXPECT_THAT(std::string(DiffOf({.run = "r", .a = "a"}).status().message()),
+  EXPECT_THAT(DiffOf({.a = "r:a"}).status(), Fails(absl::StatusCode::kNotFound, Reason::kNoSample));
+  EXPECT_THAT(std::string(DiffOf({.a = "r:a"}).status().message()),
               ::testing::HasSubstr("sample a that the trainer recorded (R2)"));
-  EXPECT_THAT(std::string(DiffOf({.run = "r", .a = "x"}).status().message()),
+  EXPECT_THAT(std::string(DiffOf({.a = "r:x"}).status().message()),
               ::testing::HasSubstr("sample x from the rollout engine (R3)"));
   EXPECT_THAT(DiffOf({.a = "x:a", .b = "r:a"}).status(), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
   EXPECT_EQ(DiffOf({.a = "a", .b = "r:a"}).status().code(), absl::StatusCode::kInvalidArgument);

@@ -340,7 +340,7 @@ class DiffTest(RrctlTest):
         self.assertTrue(self.json("diff", "diff:a", "diff:b")["equal"])
         for sample, what, order, other in (("c", "order", 1, 0), ("d", "experts", 0, 1)):
             done = subprocess.run(
-                [RRCTL, "diff", "--run", "diff", "a", sample], check=False, capture_output=True, timeout=PATIENCE
+                [RRCTL, "diff", "diff:a", f"diff:{sample}"], check=False, capture_output=True, timeout=PATIENCE
             )
             self.assertEqual((done.returncode, done.stderr), (1, b""))
             found = json.loads(done.stdout)
@@ -362,17 +362,9 @@ class DiffTest(RrctlTest):
         self.run_rrctl("--endpoint", "127.0.0.1:1", "--timeout", "1", "diff", "r:a", "r:b", code=3)
 
     def test_names_that_are_none_are_no_question_to_a_server(self):
-        for words in (
-            [":", ":"],
-            ["", ""],
-            ["r:a", "b"],
-            ["a:"],
-            [":a"],
-            ["--run", "r", "a", "b c"],
-            ["--run", "r", ""],
-        ):
+        for words in ([":", ":"], ["", ""], ["r:a", "b"], ["a:"], [":a"], ["r:a", "r:b c"]):
             error = self.run_rrctl("--endpoint", "127.0.0.1:1", "--timeout", "1", "diff", *words, code=2)
-            self.assertRegex(error, r"^rrctl: INVALID_ARGUMENT \(FIELD\): --run: ")
+            self.assertRegex(error, r"^rrctl: INVALID_ARGUMENT \(FIELD\): [AB]: ")
 
 
 CHECKS = ["name", "connect", "tls", "service", "version", "transport"]
