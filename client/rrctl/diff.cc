@@ -81,7 +81,6 @@ Document Summarize(const Side& a, const Side& b, const RouteComparison& compared
     const LayerDifferences& layer = compared.layers()[ordinal];
     all.order += layer.order;
     all.set += layer.set;
-    all.disjoint += layer.disjoint;
     if (layer.differing() == 0) continue;
     layers.push_back(DescribeLayer(geometry.layer(ordinal).layer_id, layer));
   }
@@ -98,7 +97,6 @@ Document Summarize(const Side& a, const Side& b, const RouteComparison& compared
           {"differing_layers", layers.size()},
           {"order_only", all.order},
           {"other_experts", all.set},
-          {"no_common_expert", all.disjoint},
           {"first", compared.first() ? DescribeFirst(geometry, *compared.first()) : Document()},
           {"layers", std::move(layers)}};
 }
@@ -115,13 +113,7 @@ absl::StatusOr<SampleRows> RowsOf(const Side& side, RowRange portion) {
 }  // namespace
 
 Document DescribeLayer(int32_t layer_id, const LayerDifferences& layer) {
-  return {{"layer", layer_id},          {"choices", layer.choices},           {"order_only", layer.order},
-          {"other_experts", layer.set}, {"no_common_expert", layer.disjoint}, {"replaced_ids", layer.replaced_ids}};
-}
-
-int32_t SharedExperts(absl::Span<const uint16_t> a, absl::Span<const uint16_t> b) {
-  return static_cast<int32_t>(
-      std::count_if(b.begin(), b.end(), [a](uint16_t id) { return std::find(a.begin(), a.end(), id) != a.end(); }));
+  return {{"layer", layer_id}, {"choices", layer.choices}, {"order_only", layer.order}, {"other_experts", layer.set}};
 }
 
 void RouteComparison::Add(const SampleRows& a, const SampleRows& b) {
@@ -154,11 +146,8 @@ bool RouteComparison::CompareRow(int64_t row, const SampleRows& a, int64_t slot_
     ++layer.choices;
     if (std::equal(ids_a.begin(), ids_a.end(), ids_b.begin())) continue;
     differs = true;
-    const int32_t shared = SharedExperts(ids_a, ids_b);
-    const bool same_set = shared == top_k;
+    const bool same_set = std::is_permutation(ids_a.begin(), ids_a.end(), ids_b.begin());
     ++(same_set ? layer.order : layer.set);
-    layer.disjoint += shared == 0;
-    layer.replaced_ids += top_k - shared;
     if (first_) continue;
     first_ = {row, ordinal, same_set, {ids_a.begin(), ids_a.end()}, {ids_b.begin(), ids_b.end()}};
   }

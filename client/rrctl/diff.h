@@ -19,15 +19,10 @@ namespace routing_replay::client {
 // Adds the command `diff`.
 void AddDiff(Application& application);
 
-// Returns the number of experts that two choices share. Each expert occurs once in a choice.
-int32_t SharedExperts(absl::Span<const uint16_t> a, absl::Span<const uint16_t> b);
-
 struct LayerDifferences {
-  int64_t choices = 0;       // Choices that were compared.
-  int64_t order = 0;         // Choices with the same experts in another order.
-  int64_t set = 0;           // Choices with different sets of experts.
-  int64_t disjoint = 0;      // Choices without a common expert; `set` includes them.
-  int64_t replaced_ids = 0;  // Ids of the first record that the second does not have.
+  int64_t choices = 0;  // Choices that were compared.
+  int64_t order = 0;    // Choices with the same experts in another order.
+  int64_t set = 0;      // Choices with different sets of experts.
   int64_t differing() const { return order + set; }
 };
 
@@ -78,10 +73,8 @@ struct DiffOptions {
 //   "same_tokens": whether the token checks of both samples agree; null if there are none to compare
 //   "compared_rows", "rows_only_in_a", "rows_only_in_b", "differing_rows", "differing_layers"
 //   "order_only", "other_experts": how many choices have the same experts in another order, or other experts
-//   "no_common_expert": how many of the choices with other experts have no expert in common
 //   "first": the first difference, {"row", "layer", "what", "a", "b"}; null if nothing differs
-//   "layers": for each layer that differs, {"layer", "choices", "order_only", "other_experts", "no_common_expert",
-//   "replaced_ids"}.
+//   "layers": for each layer that differs, {"layer", "choices", "order_only", "other_experts"}.
 // INVALID_ARGUMENT (field A or B) where A or B cannot be read as a sample of a run, before the server is asked;
 // NOT_FOUND for what does not exist, INVALID_ARGUMENT for runs of two geometries, errors of ReadPortion.
 absl::StatusOr<Document> Diff(Client& client, const DiffOptions& options);

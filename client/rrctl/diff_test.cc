@@ -74,11 +74,7 @@ void ExpectAsReference(const Geometry& geometry, const Record& a, const Record& 
       differs = true;
       if (!first) first = {row, static_cast<int32_t>(i)};
       const std::set<uint16_t> in_a(choices[i].begin(), choices[i].end()), in_b(other.begin(), other.end());
-      std::vector<uint16_t> gone;
-      std::set_difference(in_a.begin(), in_a.end(), in_b.begin(), in_b.end(), std::back_inserter(gone));
       ++(in_a == in_b ? layers[i].order : layers[i].set);
-      layers[i].disjoint += gone.size() == in_a.size();
-      layers[i].replaced_ids += static_cast<int64_t>(gone.size());
     }
     differing += differs;
   }
@@ -92,8 +88,6 @@ void ExpectAsReference(const Geometry& geometry, const Record& a, const Record& 
     EXPECT_EQ(layer.choices, layers[i].choices);
     EXPECT_EQ(layer.order, layers[i].order);
     EXPECT_EQ(layer.set, layers[i].set);
-    EXPECT_EQ(layer.disjoint, layers[i].disjoint);
-    EXPECT_EQ(layer.replaced_ids, layers[i].replaced_ids);
   }
   ASSERT_EQ(seen.first().has_value(), first.has_value());
   if (!first) return;
@@ -136,20 +130,11 @@ TEST(RouteComparisonTest, OrderIsApartFromSets) {
   EXPECT_EQ(seen.differing_rows(), 2);
   EXPECT_EQ(seen.layers()[1].order, 1);
   EXPECT_EQ(seen.layers()[1].set, 1);
-  EXPECT_EQ(seen.layers()[0].disjoint, 1);
-  EXPECT_EQ(seen.layers()[0].replaced_ids, 3);
-  EXPECT_EQ(seen.layers()[1].replaced_ids, 1);
+  EXPECT_EQ(seen.layers()[0].set, 1);
   ASSERT_TRUE(seen.first());
   EXPECT_EQ(seen.first()->row, 5);
   EXPECT_EQ(seen.first()->ordinal, 1);
   EXPECT_TRUE(seen.first()->same_set);
-}
-
-TEST(SharedExpertsTest, CountsThoseThatBothHave) {
-  const std::vector<uint16_t> a = {1, 2, 3};
-  EXPECT_EQ(SharedExperts(a, {3, 4, 1}), 2);
-  EXPECT_EQ(SharedExperts(a, {4, 5, 6}), 0);
-  EXPECT_EQ(SharedExperts(a, a), 3);
 }
 
 }  // namespace

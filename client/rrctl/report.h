@@ -35,8 +35,8 @@ struct ReportOptions {
 //              ones. "rows" counts the committed and the lost rows of all samples; "layers" covers only the read
 //              samples
 //   "mismatch" null if the trainer recorded nothing, else {"samples", "rows", "layers": [{"layer", "choices",
-//              "order_only", "other_experts", "no_common_expert", "replaced_ids"}]}: the differences between the
-//              rollout's and the trainer's rows, in the read samples that have both.
+//              "order_only", "other_experts"}]}: the differences between the rollout's and the trainer's rows, in the
+//              read samples that have both.
 // Needs the memory of `rrctl ls` plus that of one portion. NOT_FOUND (kNoRun). Samples that cannot be read are listed
 // in "damaged" and do not end the report.
 absl::StatusOr<Document> GatherReport(Client& client, const ReportOptions& options);

@@ -97,7 +97,7 @@ class FiguresTest(ReportTest):
         everything = self.directory / "everything.html"
         self.rrctl("report", "grpo-42", "-o", everything, "--samples", "1000")
         data = self.data_of(everything)
-        totals = dict.fromkeys(("order_only", "other_experts", "no_common_expert"), 0)
+        totals = dict.fromkeys(("order_only", "other_experts"), 0)
         recorded = [s["sample"] for s in self.rrctl("ls", "grpo-42", "--trainer")]
         for sample in recorded:
             words = [RRCTL, "-w", "json", "diff", f"grpo-42:{sample}"]
