@@ -23,7 +23,6 @@
 #include "client/rrctl/runs.h"
 #include "client/rrctl/token.h"
 #include "proto/json/json.h"
-#include "proto/wire/human.h"
 #include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -94,46 +93,6 @@ bool IsOfTheCommandLine(absl::string_view field) {
 
 void Complain(const absl::Status& status, ExitCode code) {
   std::cerr << Style::For(STDERR_FILENO).Error("rrctl:") << " " << FailureText(status) << HintFor(status, code) << "\n";
-}
-
-// `rrctl nosuch --help`
-bool NamesNoCommand(const CLI::App& app) {
-  const std::vector<std::string> unknown = app.remaining();
-  return app.get_subcommands().empty() &&
-         std::any_of(unknown.begin(), unknown.end(), [](const std::string& word) { return word[0] != '-'; });
-}
-
-std::vector<std::string> CommandsOf(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    names.push_back(command->get_name());
-  }
-  return names;
-}
-
-// The flags of the command, and of the program, which every command accepts.
-std::vector<std::string> FlagsOf(const CLI::App& app, const CLI::App& command) {
-  std::vector<std::string> names;
-  for (const CLI::App* owner : {&command, &app}) {
-    for (const CLI::Option* option : owner->get_options()) {
-      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-    }
-  }
-  std::sort(names.begin(), names.end());
-  names.erase(std::unique(names.begin(), names.end()), names.end());
-  return names;
-}
-
-std::string WhatIsWrong(const CLI::App& app, const CLI::App& command, const CLI::ParseError& error) {
-  const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
-  const auto flag = std::find_if(unknown.begin(), unknown.end(),
-                                 [](const std::string& word) { return word.size() > 1 && word[0] == '-'; });
-  if (flag != unknown.end() && *flag == "--json") return "there is no flag '--json'; -w json is for every command";
-  if (flag != unknown.end()) return ThereIsNo("flag", flag->substr(0, flag->find('=')), FlagsOf(app, command));
-  if (&command == &app && !unknown.empty()) return ThereIsNo("command", unknown.front(), CommandsOf(app));
-  if (&command == &app && error.get_name() == "RequiredError") return "no command is given";
-  if (!unknown.empty()) return absl::StrCat("'", unknown.front(), "' is one argument too many");
-  return absl::StrReplaceAll(absl::StripAsciiWhitespace(error.what()), {{"\n", " "}});
 }
 
 }  // namespace
@@ -268,7 +227,7 @@ ExitCode Application::Main(std::vector<std::string> words) {
     std::reverse(words.begin(), words.end());  // The order that CLI11 expects.
     app_.parse(std::move(words));
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0 && !NamesNoCommand(app_)) {
+    if (error.get_exit_code() == 0) {
       app_.exit(error);  // Prints the help, or the version.
       return kExitOk;
     }
@@ -283,13 +242,11 @@ ExitCode Application::Main(std::vector<std::string> words) {
 }
 
 absl::Status UsageError(const CLI::App& app, const CLI::ParseError& error) {
-  const CLI::App* command = &app;
-  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
-  const std::string wrong = WhatIsWrong(app, *command, error);
-  // Flags of the program are not in the help of a command.
-  const bool program = command == &app || app.get_option_no_throw(wrong.substr(0, wrong.find(':'))) != nullptr;
-  const std::string help = absl::StrCat(app.get_name(), program ? "" : " " + command->get_name(), " --help");
-  return absl::InvalidArgumentError(absl::StrCat(wrong, " (see ", help, ")"));
+  const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+  const std::string wrong = unknown.empty()
+                                ? absl::StrReplaceAll(absl::StripAsciiWhitespace(error.what()), {{"\n", " "}})
+                                : absl::StrCat("there is no command, flag or further argument '", unknown.front(), "'");
+  return absl::InvalidArgumentError(absl::StrCat(wrong, " (see ", app.get_name(), " --help)"));
 }
 
 void AddRun(CLI::App* command, std::string& run) { command->add_option("RUN", run, "name of the run")->required(); }

@@ -108,8 +108,7 @@ class Application {
   Command command_;  // The command that the user named.
 };
 
-// Makes a one-line INVALID_ARGUMENT: the wrong word, the nearest valid words of its kind, and the --help command that
-// lists them all. `error` is the exception of app.parse().
+// Makes a one-line INVALID_ARGUMENT with the wrong word. `error` is the exception of app.parse().
 absl::Status UsageError(const CLI::App& app, const CLI::ParseError& error);
 
 // Returns the value. If there is none, throws the error with which CLI11 reports a wrong value of `option`.

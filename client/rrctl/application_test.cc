@@ -23,7 +23,6 @@ class UsageTest : public ::testing::Test {
     app_.require_subcommand(1);
     app_.fallthrough();
     app_.add_option("--endpoint", text_);
-    app_.add_option("--timeout", number_)->check(CLI::Range(1, 3600));
     CLI::App* stat = app_.add_subcommand("stat");
     stat->add_option("RUN", text_)->required();
     stat->add_flag("--trainer", flag_);
@@ -46,31 +45,15 @@ class UsageTest : public ::testing::Test {
   CLI::App app_{"test", "test"};
   std::string text_;
   bool flag_ = false;
-  int number_ = 0;
 };
 
-TEST_F(UsageTest, TheWrongWordIsNamedWithTheNearestRightOnes) {
-  EXPECT_EQ(Said({"stats", "r"}), "there is no command 'stats'; did you mean stat or status? (see test --help)");
-  EXPECT_EQ(Said({"--endpoint", "a:1", "nosuch"}), "there is no command 'nosuch' (see test --help)");
-  EXPECT_EQ(Said({"stat", "r", "--trainr"}),
-            "there is no flag '--trainr'; did you mean --trainer? (see test stat --help)");
-  EXPECT_EQ(Said({"stat", "--endpoit=a:1"}),
-            "there is no flag '--endpoit'; did you mean --endpoint? (see test stat --help)");
-  EXPECT_EQ(Said({"--nothing", "stat", "r"}), "there is no flag '--nothing' (see test stat --help)");
-}
-
-TEST_F(UsageTest, TheHelpThatIsNamedHasTheFlag) {
-  const std::string range = Said({"status", "--timeout", "0"});
-  EXPECT_EQ(range.substr(range.find(" (")), " (see test --help)") << range;
-  EXPECT_EQ(Said({"stat", "r", "--json"}),
-            "there is no flag '--json'; -w json is for every command (see test stat --help)");
-}
-
-TEST_F(UsageTest, WhatIsMissingOrTooMuchIsNamed) {
-  EXPECT_EQ(Said({}), "no command is given (see test --help)");
-  EXPECT_EQ(Said({"stat"}), "RUN is required (see test stat --help)");
-  EXPECT_EQ(Said({"stat", "r", "s"}), "'s' is one argument too many (see test stat --help)");
-  EXPECT_EQ(Said({"rm"}), "rm: name samples, or give --all (see test rm --help)");
+TEST_F(UsageTest, WhatIsWrongIsNamed) {
+  const std::string unknown = "there is no command, flag or further argument ";
+  EXPECT_EQ(Said({"stats", "r"}), unknown + "'stats' (see test --help)");
+  EXPECT_EQ(Said({"stat", "r", "--trainr"}), unknown + "'--trainr' (see test --help)");
+  EXPECT_EQ(Said({"stat", "r", "s"}), unknown + "'s' (see test --help)");
+  EXPECT_EQ(Said({"stat"}), "RUN is required (see test --help)");
+  EXPECT_EQ(Said({"rm"}), "rm: name samples, or give --all (see test --help)");
 }
 
 TEST(FailureTest, TextHasCodeReasonMessageAndFields) {

@@ -20,8 +20,6 @@ class MistakesTest(RrctlTest):
         for words, code, said in (
             (["get", "say", "s", "--rows", "0:999"], 1, "0:999 is out of range: sample s has 3 rows"),
             (["ls", "a b"], 1, "got ' ' at byte 2"),
-            (["samples", "--help"], 2, "there is no command 'samples'"),
-            (["ls", "--json"], 2, "-w json is for every command"),
             (["status", "--timeout", "0"], 2, "(see rrctl --help)"),
             (["--endpoint", "https://a:1", "ls"], 2, "is a URL; use --tls"),
             (

@@ -474,11 +474,9 @@ class FailureTest(RrctlTest):
             [],
         ):
             error = self.run_rrctl(*words, code=2)
-            self.assertRegex(error, r"^rrctl: INVALID_ARGUMENT: .*\(see rrctl .*--help\)\n$", words)
-        error = self.run_rrctl("stats", "fail", code=2)
-        self.assertIn("there is no command 'stats'; did you mean status or stat? (see rrctl --help)", error)
-        error = self.run_rrctl("stat", "fail", "--trainr", code=2)
-        self.assertIn("there is no flag '--trainr'; did you mean --trainer? (see rrctl stat --help)", error)
+            self.assertRegex(error, r"^rrctl: INVALID_ARGUMENT: .*\(see rrctl --help\)\n$", words)
+        for words, wrong in ((["stats", "fail"], "stats"), (["stat", "fail", "--trainr"], "--trainr")):
+            self.assertIn(f"argument '{wrong}' (see rrctl --help)", self.run_rrctl(*words, code=2))
 
     def test_help_lists_commands_by_their_first_line(self):
         commands = self.run_rrctl("--help").split("Subcommands:\n")[1].split("\n\n")[0].splitlines()
