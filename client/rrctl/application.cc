@@ -13,7 +13,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "client/rrctl/diff.h"
@@ -50,26 +49,16 @@ Examples:
 Answers go to standard output: tables on a terminal, otherwise JSON with exact numbers.
 Failures go to standard error, with code, reason and fields.
 
-Exit codes:)";
+Exit codes:
+  0  done
+  1  the server rejected the call, something does not exist or is damaged, or the output could not be written;
+     diff: there are differences, and nothing else; doctor: a check failed, and nothing else
+  2  the command line, the address, or a file of TLS or tokens is wrong; no server was asked
+  3  no server answers within --timeout, or it is shutting down; with several servers, any of them
+  4  diff and doctor could not decide, because of a failure that ends other commands with 1)";
 
 constexpr char kCommandFooter[] =
     "\n--endpoint, --timeout, -w and the flags of TLS and tokens work with every command: see rrctl --help.";
-
-constexpr ExitMeaning kMeanings[] = {
-    {kExitOk, "done"},
-    {kExitFailed,
-     "the server rejected the call, something does not exist or is damaged, or the output could not be written; diff: "
-     "there are differences, and nothing else; doctor: a check failed, and nothing else"},
-    {kExitUsage, "the command line, the address, or a file of TLS or tokens is wrong; no server was asked"},
-    {kExitUnreachable, "no server answers within --timeout, or it is shutting down; with several servers, any of them"},
-    {kExitUndecided, "diff and doctor could not decide, because of a failure that ends other commands with 1"},
-};
-
-std::string Footer() {
-  std::string text = kFooter;
-  for (const ExitMeaning& exit : kMeanings) absl::StrAppendFormat(&text, "\n  %-4d %s", exit.code, exit.meaning);
-  return text;
-}
 
 // The list of commands shows only the first line of each help text.
 class Formatter final : public CLI::Formatter {
@@ -96,8 +85,6 @@ void Complain(const absl::Status& status, ExitCode code) {
 }
 
 }  // namespace
-
-absl::Span<const ExitMeaning> ExitMeanings() { return kMeanings; }
 
 ExitCode ExitCodeFor(const absl::Status& status, ExitCode failed) {
   const std::optional<ErrorDetail> detail = GetErrorDetail(status);
@@ -176,7 +163,7 @@ void Application::AddProgramFlags() {
   app_.formatter(std::make_shared<Formatter>());
   app_.require_subcommand(1);
   app_.fallthrough();
-  app_.footer(Footer());
+  app_.footer(kFooter);
   app_.add_option("--endpoint", options_.endpoint,
                   "the server: host:port, [v6]:port, a list of these with commas, dns:///host:port, "
                   "unix:PATH or file:PATH; shard:a:7400,b:7400 for several that share nothing")

@@ -17,12 +17,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "client/rrctl/output.h"
 #include "routing_replay/client.h"
 
 namespace routing_replay::client {
 
+// What they mean is in `rrctl --help` and in client/rrctl/README.md.
 enum ExitCode : int {
   kExitOk = 0,
   kExitFailed = 1,
@@ -30,13 +30,6 @@ enum ExitCode : int {
   kExitUnreachable = 3,
   kExitUndecided = 4,
 };
-
-// The meanings of the exit codes, as in `rrctl --help` and the table of client/rrctl/README.md.
-struct ExitMeaning {
-  ExitCode code;
-  const char* meaning;
-};
-absl::Span<const ExitMeaning> ExitMeanings();
 
 // `failed`: the exit code for all other failures. A command that uses kExitFailed as an answer (diff, doctor) passes
 // kExitUndecided.

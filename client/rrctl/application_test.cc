@@ -3,15 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {
@@ -84,27 +78,6 @@ TEST(FailureTest, WhereNoServerAnswersDoctorIsNamed) {
   const absl::Status nobody = absl::UnauthenticatedError("authorization: none");
   EXPECT_EQ(HintFor(nobody, ExitCodeFor(nobody)), "; give the token with --token-file");
   EXPECT_EQ(HintFor(absl::NotFoundError(""), kExitFailed), "");
-}
-
-// Returns the rows of the table of exit codes in client/rrctl/README.md, without backquotes.
-std::vector<std::string> ReadmeTable() {
-  std::ifstream file("client/rrctl/README.md");
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
-  std::vector<std::string> rows;
-  bool inside = false;
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    inside = absl::StartsWith(line, "| exit code") || (inside && absl::StartsWith(line, "|"));
-    if (inside) rows.push_back(absl::StrReplaceAll(line, {{"`", ""}}));
-  }
-  return rows;
-}
-
-TEST(FailureTest, TheReadmeHasTheExitCodes) {
-  std::vector<std::string> expected = {"| exit code | means |", "|---|---|"};
-  for (const ExitMeaning& exit : ExitMeanings()) {
-    expected.push_back(absl::StrCat("| ", static_cast<int>(exit.code), " | ", exit.meaning, " |"));
-  }
-  EXPECT_EQ(ReadmeTable(), expected);
 }
 
 }  // namespace
