@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -84,11 +83,8 @@ struct PutOptions {
   std::string run;
   std::string sample;
   Producer producer = Producer::kRollout;
-  std::string file;    // .npy or safetensors, ids [rows, layers, K]; "-": standard input.
-  std::string tensor;  // Name of the tensor in a safetensors file; empty: the only one that can be rows.
-  // JSON file of a recorded trace, whose seq_lens has the number of rows of each sequence in `file`. Each sequence
-  // becomes a sample "<sample>/<number>".
-  std::string index;
+  std::string file;                  // .npy or safetensors, ids [rows, layers, K]; "-": standard input.
+  std::string tensor;                // Name of the tensor in a safetensors file; empty: the only one that can be rows.
   int32_t num_experts = 0;           // E of the run, which is created if it does not exist. 0: the run must exist.
   std::optional<int32_t> top_k;      // K of a new run; absent: that of the file.
   std::vector<int32_t> moe_layers;   // MoE layers of a new run; empty: layers 0, 1, … as the file has.
@@ -133,16 +129,14 @@ absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions
   return run;
 }
 
-// Appends rows of the file to one sample, after its present rows.
-absl::StatusOr<AppendOutcome> PutSample(Run& run, const PutOptions& options, const std::string& sample,
-                                        const RowsFile& rows, std::optional<RowRange> take) {
-  AppendOptions append{.sample = sample,
+// Appends the rows of the file to the sample, after its present rows.
+absl::StatusOr<Document> PutRows(Run& run, const PutOptions& options, const RowsFile& rows) {
+  AppendOptions append{.sample = options.sample,
                        .producer = options.producer,
-                       .take = take,
                        .group = options.group,
                        .seal = options.seal,
                        .engine = "rrctl"};
-  const auto state = run.Stat(sample, options.producer);
+  const auto state = run.Stat(options.sample, options.producer);
   if (state.ok()) {
     append.row_start = state->committed_rows;
     append.revision = state->revision;
@@ -150,41 +144,14 @@ absl::StatusOr<AppendOutcome> PutSample(Run& run, const PutOptions& options, con
     return state.status();
   }
   append.row_start = options.row_start.value_or(append.row_start);
-  return run.Put(append, rows.tensor, rows.payload);
-}
-
-void AddCounts(const AppendOutcome& outcome, Document& said) {
-  said.update({{"trimmed_rows", outcome.trimmed_rows},
-               {"conflicting_rows", outcome.conflicting_rows},
-               {"unrecorded_rows", outcome.unrecorded_rows}});
-}
-
-absl::StatusOr<Document> PutOne(Run& run, const PutOptions& options, const RowsFile& rows) {
-  RR_ASSIGN_OR_RETURN(const auto outcome, PutSample(run, options, options.sample, rows, std::nullopt));
-  Document said = {{"sample", options.sample},
-                   {"rows", outcome.committed_rows},
-                   {"revision", outcome.revision},
-                   {"sealed", outcome.sealed}};
-  AddCounts(outcome, said);
-  return said;
-}
-
-absl::StatusOr<Document> PutTrace(Run& run, const PutOptions& options, const RowsFile& rows, std::istream& input) {
-  RR_ASSIGN_OR_RETURN(const auto index, ReadFile(options.index, input));
-  const absl::string_view text(reinterpret_cast<const char*>(index.data()), index.size());
-  const std::string stem = std::filesystem::path(options.file).stem().string();
-  RR_ASSIGN_OR_RETURN(const auto sequences, TraceSequences(text, stem, rows.tensor.shape[0]));
-  AppendOutcome all;
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    const std::string sample = absl::StrCat(options.sample, "/", i);
-    RR_ASSIGN_OR_RETURN(const auto outcome, PutSample(run, options, sample, rows, sequences[i]));
-    all.trimmed_rows += outcome.trimmed_rows;
-    all.conflicting_rows += outcome.conflicting_rows;
-    all.unrecorded_rows += outcome.unrecorded_rows;
-  }
-  Document said = {{"samples", sequences.size()}, {"rows", rows.tensor.shape[0]}};
-  AddCounts(all, said);
-  return said;
+  RR_ASSIGN_OR_RETURN(const auto outcome, run.Put(append, rows.tensor, rows.payload));
+  return Document{{"sample", options.sample},
+                  {"rows", outcome.committed_rows},
+                  {"revision", outcome.revision},
+                  {"sealed", outcome.sealed},
+                  {"trimmed_rows", outcome.trimmed_rows},
+                  {"conflicting_rows", outcome.conflicting_rows},
+                  {"unrecorded_rows", outcome.unrecorded_rows}};
 }
 
 absl::StatusOr<Document> Put(Client& client, const PutOptions& options, std::istream& input) {
@@ -195,7 +162,7 @@ absl::StatusOr<Document> Put(Client& client, const PutOptions& options, std::ist
         absl::StrCat("the array must be [rows, layers, K], got ", rows.tensor.shape.size(), " axes"));
   }
   RR_ASSIGN_OR_RETURN(const auto run, OpenRunFor(client, options, rows));
-  return options.index.empty() ? PutOne(*run, options, rows) : PutTrace(*run, options, rows, input);
+  return PutRows(*run, options, rows);
 }
 
 // Returns `asked` sorted and without duplicates; all MoE layers if it is empty.
@@ -312,11 +279,6 @@ void AddPut(Application& application) {
   put->add_option("--tensor", options->tensor,
                   "name of the tensor in a safetensors file; by default the only tensor that can hold rows")
       ->type_name("NAME");
-  put->add_option(
-         "--index", options->index,
-         "JSON file of a recorded trace, whose seq_lens has the number of rows of each sequence; the sequences become "
-         "samples SAMPLE/0, SAMPLE/1, …")
-      ->type_name("FILE");
   put->add_option("--experts", options->num_experts,
                   "create the run if it does not exist, with this number of experts per layer")
       ->type_name("E")
