@@ -83,12 +83,10 @@ struct PutOptions {
   std::string run;
   std::string sample;
   Producer producer = Producer::kRollout;
-  std::string file;                  // .npy or safetensors, ids [rows, layers, K]; "-": standard input.
-  std::string tensor;                // Name of the tensor in a safetensors file; empty: the only one that can be rows.
-  int32_t num_experts = 0;           // E of the run, which is created if it does not exist. 0: the run must exist.
-  std::optional<int32_t> top_k;      // K of a new run; absent: that of the file.
-  std::vector<int32_t> moe_layers;   // MoE layers of a new run; empty: layers 0, 1, … as the file has.
-  std::optional<int64_t> row_start;  // Absent: after the committed rows.
+  std::string file;                 // .npy or safetensors, ids [rows, layers, K]; "-": standard input.
+  std::string tensor;               // Name of the tensor in a safetensors file; empty: the only one that can be rows.
+  int32_t num_experts = 0;          // E of the run, which is created if it does not exist. 0: the run must exist.
+  std::vector<int32_t> moe_layers;  // MoE layers of a new run; empty: layers 0, 1, … as the file has.
   std::optional<int64_t> group;
   bool seal = false;
 };
@@ -111,7 +109,7 @@ absl::StatusOr<std::optional<Geometry>> GeometryFor(const PutOptions& options, c
   return Geometry::Create({.num_layers = std::max(layers, last + 1),
                            .moe_layer_ids = std::move(moe_layers),
                            .num_experts = {options.num_experts},
-                           .top_k = {options.top_k.value_or(static_cast<int32_t>(shape[2]))}});
+                           .top_k = {static_cast<int32_t>(shape[2])}});
 }
 
 // Joins or creates the run. Checks the rows first, because the geometry of a run cannot be changed later.
@@ -120,13 +118,7 @@ absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions
   if (!geometry) return client.JoinRun(options.run);
   RR_ASSIGN_OR_RETURN(const auto decoded,
                       DecodeTensor(*geometry, rows.tensor, rows.payload, {.max_payload_bytes = INT64_MAX}));
-  auto run = client.OpenRun(options.run, *geometry);
-  if (absl::IsNotFound(run.status())) {
-    return MakeError(absl::StatusCode::kNotFound,
-                     absl::StrCat("run \"", options.run, "\" cannot be created: the token does not cover its name"),
-                     {.reason = Reason::kNoRun, .field = "run"});
-  }
-  return run;
+  return client.OpenRun(options.run, *geometry);
 }
 
 // Appends the rows of the file to the sample, after its present rows.
@@ -143,14 +135,11 @@ absl::StatusOr<Document> PutRows(Run& run, const PutOptions& options, const Rows
   } else if (!absl::IsNotFound(state.status())) {
     return state.status();
   }
-  append.row_start = options.row_start.value_or(append.row_start);
   RR_ASSIGN_OR_RETURN(const auto outcome, run.Put(append, rows.tensor, rows.payload));
   return Document{{"sample", options.sample},
                   {"rows", outcome.committed_rows},
                   {"revision", outcome.revision},
                   {"sealed", outcome.sealed},
-                  {"trimmed_rows", outcome.trimmed_rows},
-                  {"conflicting_rows", outcome.conflicting_rows},
                   {"unrecorded_rows", outcome.unrecorded_rows}};
 }
 
@@ -283,19 +272,12 @@ void AddPut(Application& application) {
                   "create the run if it does not exist, with this number of experts per layer")
       ->type_name("E")
       ->check(CLI::Range(1, kMaxExperts));
-  put->add_option("--top-k", options->top_k,
-                  "with --experts: experts per token; by default the length of the file's last axis")
-      ->type_name("K")
-      ->check(CLI::Range(1, kMaxTopK));
   put->add_option("--layers", options->moe_layers,
                   "with --experts: the decoder layers that have experts; by default 0, 1, … for the layers in the file")
       ->delimiter(',')
       ->type_name("ID,…")
       ->allow_extra_args(false)
       ->check(CLI::Range(0, kMaxLayers - 1));
-  put->add_option("--row-start", options->row_start, "number of the first row; by default the next row of the sample")
-      ->type_name("ROW")
-      ->check(CLI::Range(int64_t{0}, kMaxRows));
   put->add_option("--group", options->group, "group of the sample, such as the training step")->type_name("N");
   put->add_flag("--seal", options->seal, "seal the sample: no more rows will come");
   AddProducer(put, options->producer);

@@ -134,7 +134,7 @@ class CommandsTest(RrctlTest):
         put = self.json("put", "life", "a/0", "-", "--seal", stdin=rows_file(2, 2, 4))
         self.assertEqual((put["rows"], put["sealed"]), (5, True))
         self.drop_at_end("model")
-        geometry = ["--experts", "64", "--top-k", "4", "--layers", "1,3"]
+        geometry = ["--experts", "64", "--layers", "1,3"]
         self.json("put", "model", "s", "-", *geometry, stdin=rows_file(2, 2, 4))
         geometry = self.json("stat", "model")["geometry"]
         self.assertEqual(geometry, {"num_layers": 4, "moe_layers": [1, 3], "num_experts": 64, "top_k": 4})
