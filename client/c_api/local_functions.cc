@@ -1,5 +1,4 @@
-// C functions that need no server: geometries, handles, token ids, log lines, and payloads inside files and bodies of
-// engines.
+// C functions that need no server: geometries, handles, token ids, log lines, and payloads inside bodies of engines.
 #include <utility>
 #include <variant>
 #include <vector>
@@ -10,7 +9,6 @@
 #include "client/c_api/values.h"
 #include "client/call/log.h"
 #include "proto/json/routes.h"
-#include "proto/json/rows_file.h"
 #include "proto/wire/payload/tensor_view.h"
 #include "proto/wire/status_macros.h"
 #include "routing_replay/wire/checksum.h"
@@ -73,17 +71,9 @@ namespace {
 
 constexpr char kTensorPath[] = "append.tensor";
 
-absl::Span<const uint8_t> Bytes(const void* data, size_t size) { return {static_cast<const uint8_t*>(data), size}; }
-
-// The position of `part` in `whole`.
-rr_range PartOf(absl::Span<const uint8_t> whole, absl::Span<const uint8_t> part) {
-  const int64_t begin = part.data() - whole.data();
-  return {begin, begin + static_cast<int64_t>(part.size())};
-}
-
-rr_form* NewForm(DType dtype, absl::Span<const int64_t> shape, rr_range data = {}) {
+rr_form* NewForm(const TensorShape& shape) {
   Result<rr_form> form;
-  *form = {.dtype = form.Text(NameOf(dtype)), .shape = form.Copy(shape), .shape_count = shape.size(), .data = data};
+  *form = {.shape = form.Copy(absl::MakeConstSpan(shape.axes)), .shape_count = shape.axes.size()};
   return form.Release();
 }
 
@@ -105,33 +95,13 @@ void FillRoute(const RouteText& text, ResultMemory& memory, rr_route& out) {
 rr_error* rr_payload_shape(const rr_tensor* tensor, const rr_form** form) {
   return Guard([&]() -> CallEnd {
     RR_ASSIGN_OR_RETURN(const auto description, TensorFrom(*tensor, kTensorPath));
-    return Into(form, PayloadShape(description, PayloadOf(*tensor)),
-                [](const TensorShape& shape) { return NewForm(shape.dtype, shape.axes); });
-  });
-}
-
-rr_error* rr_open_rows_file(const void* file, size_t size, rr_text name, const rr_form** form) {
-  return Guard([&]() -> CallEnd {
-    const absl::Span<const uint8_t> bytes = Bytes(file, size);
-    return Into(form, OpenRowsFile(bytes, View(name)), [&](const auto& rows) {
-      return NewForm(rows.tensor.dtype, rows.tensor.shape, PartOf(bytes, rows.payload));
-    });
-  });
-}
-
-rr_error* rr_trace_sequences(rr_text index, rr_text stem, int64_t rows, const rr_ranges** ranges) {
-  return Guard([&]() -> CallEnd {
-    return Into(ranges, TraceSequences(View(index), View(stem), rows), [](const std::vector<RowRange>& sequences) {
-      Result<rr_ranges> result;
-      *result = result.Ranges(sequences);
-      return result.Release();
-    });
+    return Into(form, PayloadShape(description, PayloadOf(*tensor)), NewForm);
   });
 }
 
 rr_error* rr_find_routes(const void* body, size_t size, const rr_routes** routes) {
   return Guard([&]() -> CallEnd {
-    return Into(routes, FindRoutes(Bytes(body, size)),
+    return Into(routes, FindRoutes({static_cast<const uint8_t*>(body), size}),
                 [](const std::vector<RouteText>& found) { return NewList<rr_routes>(found, FillRoute); });
   });
 }

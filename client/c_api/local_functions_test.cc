@@ -9,7 +9,6 @@ namespace routing_replay::c_api {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 rr_text Text(absl::string_view text) { return {text.data(), text.size()}; }
 std::string String(rr_text text) { return {text.data, text.size}; }
@@ -32,31 +31,11 @@ TEST(FormsTest, APayloadTellsItsShape) {
   const rr_form* form = nullptr;
   ASSERT_EQ(Rejection(rr_payload_shape(&tensor, &form)), "");
   EXPECT_THAT(Shape(form), ElementsAre(2, 2, 3));
-  EXPECT_EQ(String(form->dtype), "U16");
   rr_free(form);
   tensor.shape_count = 0;
   EXPECT_EQ(Rejection(rr_payload_shape(&tensor, &form)), "SHAPE append.tensor.shape");
   tensor.dtype = Text("F32");
   EXPECT_EQ(Rejection(rr_payload_shape(&tensor, &form)), "FIELD append.tensor.dtype");
-}
-
-TEST(FormsTest, RowsOfFilesAreFound) {
-  std::string header = "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 1, 1), }";
-  header.resize(117, ' ');
-  const std::string file = absl::StrCat(absl::string_view("\x93NUMPY\x01\x00\x76\x00", 10), header, "\nab");
-  const rr_form* form = nullptr;
-  ASSERT_EQ(Rejection(rr_open_rows_file(file.data(), file.size(), {}, &form)), "");
-  EXPECT_EQ(file.substr(form->data.begin, form->data.end - form->data.begin), "ab");
-  rr_free(form);
-
-  const rr_ranges* ranges = nullptr;
-  ASSERT_EQ(Rejection(rr_trace_sequences(Text(R"({"seq_lens": [2, 3]})"), Text("file"), 5, &ranges)), "");
-  ASSERT_EQ(ranges->count, 2U);
-  EXPECT_EQ(ranges->data[1].begin, 2);
-  EXPECT_EQ(ranges->data[1].end, 5);
-  rr_free(ranges);
-  EXPECT_THAT(Rejection(rr_trace_sequences(Text(R"({"seq_lens": [2]})"), Text("file"), 5, &ranges)),
-              HasSubstr("ROW_COUNT"));
 }
 
 TEST(FormsTest, RoutesOfABodyAreFound) {

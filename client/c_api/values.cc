@@ -44,17 +44,7 @@ absl::Status Find(const Named<Enum> (&names)[count], rr_text name, absl::string_
   return Invalid(absl::StrCat(path, ".", field), absl::StrCat("must be one of ", all));
 }
 
-template <typename Enum, size_t count>
-absl::string_view NameIn(const Named<Enum> (&names)[count], Enum value) {
-  for (const Named<Enum>& known : names) {
-    if (known.value == value) return known.name;
-  }
-  return "";
-}
-
 }  // namespace
-
-absl::string_view NameOf(DType dtype) { return NameIn(kDTypes, dtype); }
 
 absl::StatusOr<Producer> ProducerFrom(int32_t producer) {
   RR_ASSIGN_OR_RETURN(const auto known, ProducerOrBoth(producer));

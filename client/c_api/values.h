@@ -36,8 +36,6 @@ std::vector<WeightSpan> WeightsFrom(const rr_weight_span* weights, size_t count)
 std::optional<std::pair<int64_t, int64_t>> GroupsFrom(const rr_range* groups);
 std::vector<std::string> StringsFrom(const rr_text* texts, size_t count);
 
-// Returns the text that rr_tensor has for this value, for example "U8"; "" if there is none.
-absl::string_view NameOf(DType dtype);
 // `path` names the tensor in errors.
 absl::StatusOr<TensorDescription> TensorFrom(const rr_tensor& tensor, absl::string_view path = "append.tensor");
 inline absl::Span<const uint8_t> PayloadOf(const rr_tensor& tensor) {

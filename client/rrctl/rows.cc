@@ -11,8 +11,9 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "proto/json/rows_file.h"
+#include "absl/types/span.h"
 #include "proto/wire/payload/tensor_payload.h"
+#include "proto/wire/payload/tensor_view.h"
 #include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -83,8 +84,7 @@ struct PutOptions {
   std::string run;
   std::string sample;
   Producer producer = Producer::kRollout;
-  std::string file;                 // .npy or safetensors, ids [rows, layers, K]; "-": standard input.
-  std::string tensor;               // Name of the tensor in a safetensors file; empty: the only one that can be rows.
+  std::string file;                 // .npy, ids [rows, layers, K]; "-": standard input.
   int32_t num_experts = 0;          // E of the run, which is created if it does not exist. 0: the run must exist.
   std::vector<int32_t> moe_layers;  // MoE layers of a new run; empty: layers 0, 1, … as the file has.
   std::optional<int64_t> group;
@@ -113,16 +113,17 @@ absl::StatusOr<std::optional<Geometry>> GeometryFor(const PutOptions& options, c
 }
 
 // Joins or creates the run. Checks the rows first, because the geometry of a run cannot be changed later.
-absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions& options, const RowsFile& rows) {
-  RR_ASSIGN_OR_RETURN(const auto geometry, GeometryFor(options, rows.tensor.shape));
+absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions& options,
+                                                const std::vector<int64_t>& shape, absl::Span<const uint8_t> file) {
+  RR_ASSIGN_OR_RETURN(const auto geometry, GeometryFor(options, shape));
   if (!geometry) return client.JoinRun(options.run);
   RR_ASSIGN_OR_RETURN(const auto decoded,
-                      DecodeTensor(*geometry, rows.tensor, rows.payload, {.max_payload_bytes = INT64_MAX}));
+                      DecodeTensor(*geometry, {.encoding = Encoding::kNpy}, file, {.max_payload_bytes = INT64_MAX}));
   return client.OpenRun(options.run, *geometry);
 }
 
 // Appends the rows of the file to the sample, after its present rows.
-absl::StatusOr<Document> PutRows(Run& run, const PutOptions& options, const RowsFile& rows) {
+absl::StatusOr<Document> PutRows(Run& run, const PutOptions& options, absl::Span<const uint8_t> file) {
   AppendOptions append{.sample = options.sample,
                        .producer = options.producer,
                        .group = options.group,
@@ -135,7 +136,7 @@ absl::StatusOr<Document> PutRows(Run& run, const PutOptions& options, const Rows
   } else if (!absl::IsNotFound(state.status())) {
     return state.status();
   }
-  RR_ASSIGN_OR_RETURN(const auto outcome, run.Put(append, rows.tensor, rows.payload));
+  RR_ASSIGN_OR_RETURN(const auto outcome, run.Put(append, {.encoding = Encoding::kNpy}, file));
   return Document{{"sample", options.sample},
                   {"rows", outcome.committed_rows},
                   {"revision", outcome.revision},
@@ -145,13 +146,13 @@ absl::StatusOr<Document> PutRows(Run& run, const PutOptions& options, const Rows
 
 absl::StatusOr<Document> Put(Client& client, const PutOptions& options, std::istream& input) {
   RR_ASSIGN_OR_RETURN(const auto file, ReadFile(options.file, input));
-  RR_ASSIGN_OR_RETURN(const auto rows, OpenRowsFile(file, options.tensor));
-  if (rows.tensor.shape.size() != 3) {
+  RR_ASSIGN_OR_RETURN(const auto shape, PayloadShape({.encoding = Encoding::kNpy}, file));
+  if (shape.axes.size() != 3) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the array must be [rows, layers, K], got ", rows.tensor.shape.size(), " axes"));
+        absl::StrCat("the array must be [rows, layers, K], got ", shape.axes.size(), " axes"));
   }
-  RR_ASSIGN_OR_RETURN(const auto run, OpenRunFor(client, options, rows));
-  return PutRows(*run, options, rows);
+  RR_ASSIGN_OR_RETURN(const auto run, OpenRunFor(client, options, shape.axes, file));
+  return PutRows(*run, options, file);
 }
 
 // Returns `asked` sorted and without duplicates; all MoE layers if it is empty.
@@ -264,10 +265,7 @@ void AddPut(Application& application) {
   });
   AddRun(put, options->run);
   put->add_option("SAMPLE", options->sample, "name of the sample, which is created if it does not exist")->required();
-  put->add_option("FILE", options->file, "ids [rows, layers, K], .npy or safetensors; - is standard input")->required();
-  put->add_option("--tensor", options->tensor,
-                  "name of the tensor in a safetensors file; by default the only tensor that can hold rows")
-      ->type_name("NAME");
+  put->add_option("FILE", options->file, "ids [rows, layers, K], .npy; - is standard input")->required();
   put->add_option("--experts", options->num_experts,
                   "create the run if it does not exist, with this number of experts per layer")
       ->type_name("E")

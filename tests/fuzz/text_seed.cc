@@ -23,18 +23,9 @@ std::string MakeBody(std::mt19937_64& random) {
   }
 }
 
-std::string MakeSafeTensors(std::mt19937_64& random) {
-  const size_t rows = random() % 5;
-  const std::string header = R"({"routed_experts": {"dtype": "U8", "shape": [)" + std::to_string(rows) +
-                             R"(, 2, 4], "data_offsets": [0, )" + std::to_string(rows * 8) + "]}}";
-  std::string file(8, '\0');
-  file[0] = static_cast<char>(header.size());
-  return file + header + std::string(rows * 8, '\1');
-}
-
 }  // namespace
 
 std::vector<uint8_t> MakeSeed(std::mt19937_64& random) {
-  const std::string text = random() % 3 == 0 ? MakeSafeTensors(random) : MakeBody(random);
+  const std::string text = MakeBody(random);
   return {text.begin(), text.end()};
 }

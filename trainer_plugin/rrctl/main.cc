@@ -16,7 +16,6 @@
 #include "absl/strings/string_view.h"
 #include "client/rrctl/application.h"
 #include "client/rrctl/rows.h"
-#include "proto/json/rows_file.h"
 #include "proto/wire/payload/narrow.h"
 #include "proto/wire/payload/tensor_view.h"
 #include "proto/wire/status_macros.h"
@@ -68,16 +67,15 @@ void AddPlan(Application& application) {
 
 struct DiagnoseOptions {
   std::string run;
-  // A .npy or safetensors file with what the routers replayed: [local rows, the rank's MoE layers, K].
+  // A .npy file with what the routers replayed: [local rows, the rank's MoE layers, K].
   std::string ids;
   Producer producer = Producer::kRollout;  // The producer whose rows the trainer replayed.
 };
 
 absl::StatusOr<RouteIds> IdsOfFile(const std::string& path) {
   RR_ASSIGN_OR_RETURN(const auto bytes, client::ReadFile(path, std::cin));
-  RR_ASSIGN_OR_RETURN(const auto rows, OpenRowsFile(bytes));
   RR_ASSIGN_OR_RETURN(const auto view,
-                      OpenTensor(rows.tensor, rows.payload, static_cast<int64_t>(rows.payload.size())));
+                      OpenTensor({.encoding = Encoding::kNpy}, bytes, static_cast<int64_t>(bytes.size())));
   RouteIds ids{view.rows, static_cast<int32_t>(view.layers), static_cast<int32_t>(view.top_k), {}};
   ids.ids.reserve(view.rows * view.row_elements());
   for (int64_t i = 0; i < view.rows * view.row_elements(); ++i) {
@@ -148,7 +146,7 @@ void AddDiagnose(Application& application) {
   diagnose->add_option("RUN", options->run, "name of the run that was replayed")->required();
   diagnose
       ->add_option("--ids", options->ids,
-                   "file with what the routers replayed: [local rows, MoE layers of the rank, K], .npy or safetensors")
+                   "file with what the routers replayed: [local rows, MoE layers of the rank, K], .npy")
       ->type_name("FILE")
       ->required();
   client::AddProducer(diagnose, options->producer);

@@ -527,24 +527,14 @@ RR_API rr_error* rr_client_import(rr_client* client, const rr_import_options* op
 
 /* --- What engines emit ------------------------------------------------------------------------------------------- */
 
-/* Dtype and shape of ids that are not decoded yet. A result. */
+/* The shape of ids that are not decoded yet. A result. */
 typedef struct rr_form {
-  rr_text dtype; /* As in rr_tensor. */
   const int64_t* shape;
   size_t shape_count;
-  rr_range data; /* For a file: the byte range that holds the ids. */
 } rr_form;
 
-/* Dtype and shape that the tensor or its .npy header states. */
+/* The shape that the tensor or its .npy header states. */
 RR_API rr_error* rr_payload_shape(const rr_tensor* tensor, const rr_form** form);
-/* Finds the rows in a .npy or safetensors file. `name` is the name of the tensor; "" picks the only tensor that can
- * hold rows. The message of NOT_FOUND lists the tensors in the file. */
-RR_API rr_error* rr_open_rows_file(const void* file, size_t size, rr_text name, const rr_form** form);
-/* Returns the row range of each sequence in a recorded trace. `index` is JSON that has seq_lens, either under the stem
- * of the trace file's name or at the top level. The reason of the error is ROW_COUNT if the sum of seq_lens is not
- * `rows`, the number of rows in the file. */
-RR_API rr_error* rr_trace_sequences(rr_text index, rr_text stem, int64_t rows, const rr_ranges** ranges);
-
 typedef struct rr_step { /* One step of a path into a JSON value: an object key or an array index. */
   rr_text key;
   int64_t index; /* -1: the step is `key`. */

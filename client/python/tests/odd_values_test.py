@@ -13,7 +13,7 @@ from engines_test import ALL, GEOMETRY, OUTPUT, PROMPT, G, P, b64, npy
 from support import ServerTest
 
 import routing_replay as rr
-from routing_replay import files, http
+from routing_replay import http
 from routing_replay.engines import envelope, sglang, vllm
 
 
@@ -172,14 +172,6 @@ class AppendedValueTest(RejectionTest, ServerTest):
             with self.assertRaisesRegex(rr.InvalidArgumentError, r"routing_replay\.engines \(sglang\.rows"):
                 self.append(text)
         self.rejected(lambda: self.append(good, tokens=np.array(5)), "append.token_ids", "SHAPE")
-
-    def test_files(self) -> None:
-        for source in (123, None, 1.5, memoryview(b"abcdef")[::2], ["x"]):
-            self.rejected(lambda source=source: files.rows(source), "source")
-        file = npy(ALL[:-1].astype(np.uint8))
-        self.rejected(lambda: files.rows(file, tensor=5), "tensor")  # type: ignore[arg-type]
-        self.rejected(lambda: files.trace(file, 123), "index")  # type: ignore[arg-type]
-        self.rejected(lambda: files.trace(file, b"{}", name=5), "name")  # type: ignore[arg-type]
 
     def test_wrong_types_that_one_may_well_pass(self) -> None:
         client = rr.Client(self.server.endpoint)

@@ -480,7 +480,7 @@ def rows(owner: _native.Handle, out: Sequence[np.ndarray] | None = None) -> list
     return made
 
 
-def form(found: Any) -> tuple[Payload, slice]:
-    """Converts an rr_form to the dtype and shape of the ids and their byte range in a file."""
-    payload = Payload(b"", dtype=str(found.dtype), shape=found.shape[: found.shape_count])
-    return payload, slice(found.data.begin, found.data.end)
+def form(found: Any) -> list[int]:
+    """Converts an rr_form to the shape of the ids."""
+    shape: list[int] = found.shape[: found.shape_count]
+    return shape

@@ -221,7 +221,7 @@ ImportOptions = structure("ImportOptions", "t:directory,run Range*:groups Progre
 Imported = structure("Imported", "t:run i:samples,appended,bytes")
 Ids = structure("Ids", "p:data z:count")
 Bytes = structure("Bytes", "p:data z:size")
-Form = structure("Form", "t:dtype i*:shape z:shape_count Range:data")
+Form = structure("Form", "i*:shape z:shape_count")
 Route = structure("Route", "Step*:path z:path_count Range:data")
 Routes = sequence("Routes", "Route")
 
@@ -262,8 +262,6 @@ _FALLIBLE = {
     "rr_sample_handle": "ptp",
     "rr_token_ids": "pttp",
     "rr_payload_shape": "pp",
-    "rr_open_rows_file": "pztp",
-    "rr_trace_sequences": "ttip",
     "rr_find_routes": "pzp",
 }
 _OTHERS: dict[str, tuple[Any, str]] = {

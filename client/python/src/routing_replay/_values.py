@@ -124,12 +124,12 @@ def native_tokens(tokens: Any, field: str, sample: Any = None) -> tuple[_native.
     return _native.Tokens(array.ctypes.data, array.nbytes, _dtype_name(array.dtype), axes), array
 
 
-def view(value: Any, field: str, reason: str = "FIELD", sample: Any = None, or_else: str = "") -> memoryview:
-    """A view of a buffer's bytes. or_else: what else the field may be, for the error"""
+def view(value: Any, field: str, reason: str = "FIELD", sample: Any = None) -> memoryview:
+    """A view of a buffer's bytes."""
     try:
         return memoryview(value).cast("B")
     except (TypeError, ValueError) as error:
-        raise invalid(field, f"must be {or_else}contiguous bytes: {error}", sample, reason) from None
+        raise invalid(field, f"must be contiguous bytes: {error}", sample, reason) from None
 
 
 def little_endian(array: np.ndarray) -> np.ndarray:

@@ -379,7 +379,7 @@ def row_count(rows: Any) -> int:
     shape = rows.shape
     if shape is None:  # Of a Payload whose bytes imply the shape.
         tensor, _data = tensor_of(rows, None, "")
-        shape = give(lib.rr_payload_shape, _native.Form, form, tensor)[0].shape
+        shape = give(lib.rr_payload_shape, _native.Form, form, tensor)
     axes = tuple(shape)
     if len(axes) != 3 and axes != (0,):
         raise invalid("append.tensor.shape", f"must be [rows, layers, K], got {list(axes)}", "SHAPE")
