@@ -11,13 +11,10 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 #include <memory>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -70,9 +67,6 @@ absl::StatusOr<std::string> ReadEntries(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return errno == ENOENT ? absl::StatusOr<std::string>("") : absl::ErrnoToStatus(errno, path);
   std::string text(std::istreambuf_iterator<char>(file), {});
-  if (absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "[")) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": a JSON list; add the entry to it without --append"));
-  }
   if (!text.empty() && text.back() != '\n') text += '\n';
   return text;
 }
@@ -153,30 +147,16 @@ absl::StatusOr<Document> MakeToken(const TokenOptions& options) {
   return made;
 }
 
-std::string PrefixHint(const TokenOptions& options) {
-  for (const std::string& prefix : options.run_prefixes) {
-    if (prefix.empty() || !absl::ascii_isalnum(static_cast<unsigned char>(prefix.back()))) continue;
-    return absl::StrCat("--run ", prefix, " covers every run whose name starts with it, also ", prefix, "2 and ",
-                        prefix, "-other; end it with a separator (", prefix, "-) to exclude ", prefix, "2");
-  }
-  return "";
-}
-
 void AddToken(Application& application) {
   const auto options = std::make_shared<TokenOptions>();
   CLI::App* token = application.Add("token",
                                     "make a token, and its entry for the server's --token-file\n"
                                     "The server keeps only the hash: give the token to its user, and keep no copy.",
-                                    [options](Session& session) {
-                                      const auto made = MakeToken(*options);
-                                      const std::string hint = made.ok() ? PrefixHint(*options) : "";
-                                      if (!hint.empty()) std::cerr << "rrctl: note: " << hint << "\n";
-                                      return session.Show(made);
-                                    });
+                                    [options](Session& session) { return session.Show(MakeToken(*options)); });
   token->add_option("NAME", options->name, "name of the token's owner, for log lines")->required();
   token
       ->add_option("--run", options->run_prefixes,
-                   "prefix of the run names that the token covers; \"\" covers every run")
+                   "prefix of the run names that the token covers: with grpo, also grpo2; \"\" covers every run")
       ->required()
       ->type_name("PREFIX");
   token->add_option("--scope", options->scopes, "put, read or admin; may be given several times")

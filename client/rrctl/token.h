@@ -29,10 +29,6 @@ struct TokenOptions {
 // keep its owner, and others that name a file. An error leaves all files unchanged.
 absl::StatusOr<Document> MakeToken(const TokenOptions& options);
 
-// Returns a note for people about which other runs a prefix covers if it does not end in a separator; "" if all
-// prefixes do.
-std::string PrefixHint(const TokenOptions& options);
-
 }  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_TOKEN_H_

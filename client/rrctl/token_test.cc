@@ -187,13 +187,6 @@ TEST(TokenTest, APrefixIsOneThatARunCanHave) {
   EXPECT_OK(MakeToken(options));
 }
 
-TEST(TokenTest, APrefixWithoutASeparatorIsPointedOut) {
-  EXPECT_EQ(PrefixHint({.run_prefixes = {"", "grpo-", "team/a/", "x."}}), "");
-  const std::string hint = PrefixHint({.run_prefixes = {"a-", "grpo"}});
-  EXPECT_NE(hint.find("--run grpo covers"), std::string::npos);
-  EXPECT_NE(hint.find("grpo2"), std::string::npos);
-}
-
 TEST(TokenTest, AFileIsForItsOwnerAndNotReplaced) {
   const testing::ScratchDirectory directory;
   const TokenOptions options{
