@@ -81,7 +81,7 @@ bool IsOfTheCommandLine(absl::string_view field) {
 }
 
 void Complain(const absl::Status& status, ExitCode code) {
-  std::cerr << Style::For(STDERR_FILENO).Error("rrctl:") << " " << FailureText(status) << HintFor(status, code) << "\n";
+  std::cerr << "rrctl: " << FailureText(status) << HintFor(status, code) << "\n";
 }
 
 }  // namespace
@@ -124,8 +124,7 @@ std::string HintFor(const absl::Status& status, ExitCode code) {
   return "";
 }
 
-Session::Session(ClientOptions options, Format format)
-    : options_(std::move(options)), output_(std::cout, format, Style::For(STDOUT_FILENO)) {}
+Session::Session(ClientOptions options, Format format) : options_(std::move(options)), output_(std::cout, format) {}
 
 absl::Status Session::Show(const absl::StatusOr<Document>& answer, Layout layout) {
   if (!answer.ok()) return answer.status();
@@ -142,7 +141,7 @@ absl::Status Session::Ask(const Question& question, Layout layout) { return Show
 
 Application::Application()
     : app_("Inspect and manage a routing-replay server.", "rrctl"),
-      format_(IsTerminal(STDOUT_FILENO) ? Format::kTable : Format::kJson) {
+      format_(isatty(STDOUT_FILENO) == 1 ? Format::kTable : Format::kJson) {
   AddProgramFlags();
   AddSecurityFlags();
   AddStatus(*this);

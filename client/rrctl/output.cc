@@ -1,10 +1,7 @@
 #include "client/rrctl/output.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <map>
 
 #include "absl/strings/ascii.h"
@@ -69,7 +66,7 @@ void Flatten(const Document& object, int depth, std::vector<Line>& lines) {
 }
 
 // Prints one line per key. Nested objects follow below their key.
-void PrintRecord(const Document& object, std::ostream& out, const Style& style) {
+void PrintRecord(const Document& object, std::ostream& out) {
   std::vector<Line> lines;
   Flatten(object, 0, lines);
   std::map<int, size_t> widths;  // Widths of the keys that have a value, by depth.
@@ -80,7 +77,7 @@ void PrintRecord(const Document& object, std::ostream& out, const Style& style) 
   }
   for (const Line& line : lines) {
     const size_t width = line.value == nullptr ? 0 : widths[line.depth];
-    out << std::string(2 * line.depth, ' ') << style.Heading(Padded(Title(line.key), width));
+    out << std::string(2 * line.depth, ' ') << Padded(Title(line.key), width);
     if (line.value != nullptr) out << "  " << Cell(line.key, *line.value);
     out << "\n";
   }
@@ -93,19 +90,6 @@ std::string InnerCell(absl::string_view key, const Document& value) {
 }
 
 }  // namespace
-
-bool IsTerminal(int file_descriptor) { return isatty(file_descriptor) == 1; }
-
-Style Style::For(int file_descriptor) {
-  const char* no_colour = std::getenv("NO_COLOR");
-  const char* term = std::getenv("TERM");
-  const bool wanted = no_colour == nullptr || no_colour[0] == '\0';
-  return Style(wanted && term != nullptr && absl::string_view(term) != "dumb" && IsTerminal(file_descriptor));
-}
-
-std::string Style::Wrap(absl::string_view begin, absl::string_view text) const {
-  return colour_ ? absl::StrCat(begin, text, "\033[0m") : std::string(text);
-}
 
 std::string Printable(absl::string_view text) {
   std::string out;
@@ -166,16 +150,16 @@ void TableWriter::Add(const Document& rows) {
       widths_[i] = std::max(widths_[i], DisplayWidth(cells.back()));
     }
   }
-  if (first) WriteLine(titles, /*heading=*/true);
-  for (const auto& cells : lines) WriteLine(cells, /*heading=*/false);
+  if (first) WriteLine(titles);
+  for (const auto& cells : lines) WriteLine(cells);
 }
 
-void TableWriter::WriteLine(const std::vector<std::string>& cells, bool heading) {
+void TableWriter::WriteLine(const std::vector<std::string>& cells) {
   std::string line;
   for (size_t i = 0; i < cells.size(); ++i) {
     line += i + 1 < cells.size() ? Padded(cells[i], widths_[i] + 2) : cells[i];
   }
-  out_ << (heading ? style_.Heading(line) : line) << "\n";
+  out_ << line << "\n";
 }
 
 std::string ToJsonLine(const Document& document) {
@@ -186,14 +170,14 @@ void Output::Print(const Document& document, Layout layout) {
   if (format_ == Format::kJson) {
     out_ << ToJsonLine(document) << "\n";
   } else if (layout == Layout::kColumns) {
-    TableWriter(out_, style_).Add(document);
+    TableWriter(out_).Add(document);
   } else if (document.is_array()) {
     for (size_t i = 0; i < document.size(); ++i) {
       if (i > 0) out_ << "\n";
-      PrintRecord(document[i], out_, style_);
+      PrintRecord(document[i], out_);
     }
   } else {
-    PrintRecord(document, out_, style_);
+    PrintRecord(document, out_);
   }
 }
 

@@ -28,27 +28,8 @@ enum class Layout {
   kRecords,  // An object or an array of objects, one line per key.
 };
 
-bool IsTerminal(int file_descriptor);
-
 // Replaces every control character, newlines too, by "\xNN", because text from a server must not control the terminal.
 std::string Printable(absl::string_view text);
-
-// Emphasises text with ANSI sequences if `colour` is set, and otherwise leaves it as it is. The text must not contain
-// control characters.
-class Style {
- public:
-  explicit Style(bool colour) : colour_(colour) {}
-  // Returns a style with colours if the descriptor is a terminal, unless TERM is "dumb" or NO_COLOR is set to any text
-  // (no-color.org).
-  static Style For(int file_descriptor);
-
-  std::string Heading(absl::string_view text) const { return Wrap("\033[1m", text); }
-  std::string Error(absl::string_view text) const { return Wrap("\033[1;31m", text); }
-
- private:
-  std::string Wrap(absl::string_view begin, absl::string_view text) const;
-  bool colour_;
-};
 
 // The value, or null.
 template <typename T>
@@ -66,15 +47,14 @@ std::string ToJsonLine(const Document& document);
 // lacks a key has an empty cell. Rows may come in portions: a column never becomes narrower.
 class TableWriter {
  public:
-  TableWriter(std::ostream& out, Style style) : out_(out), style_(style) {}
+  explicit TableWriter(std::ostream& out) : out_(out) {}
   // `rows` is an array of objects.
   void Add(const Document& rows);
 
  private:
-  void WriteLine(const std::vector<std::string>& cells, bool heading);
+  void WriteLine(const std::vector<std::string>& cells);
 
   std::ostream& out_;
-  const Style style_;
   std::vector<std::string> keys_;
   std::vector<size_t> widths_;
 };
@@ -82,10 +62,9 @@ class TableWriter {
 // Not thread-safe.
 class Output {
  public:
-  Output(std::ostream& out, Format format, Style style) : out_(out), format_(format), style_(style) {}
+  Output(std::ostream& out, Format format) : out_(out), format_(format) {}
 
   Format format() const { return format_; }
-  const Style& style() const { return style_; }
 
   void Print(const Document& document, Layout layout);
   // For people, prints a record and below it its array `key` as columns; if `counted`, the record also shows the size
@@ -101,12 +80,11 @@ class Output {
  private:
   std::ostream& out_;
   const Format format_;
-  const Style style_;
 };
 
 class Output::Stream {
  public:
-  explicit Stream(Output& output) : output_(output), table_(output.out_, output.style_) {}
+  explicit Stream(Output& output) : output_(output), table_(output.out_) {}
   // `rows` is an array of objects. DATA_LOSS as in Flush.
   absl::Status Add(const Document& rows);
   // Closes a JSON array. If a command fails, do not call this: the array stays open, so that a reader sees that data is

@@ -13,7 +13,7 @@ const Document kRows = {{{"row", 0}, {"experts", {1, 2}}}, {{"row", 1}, {"expert
 
 std::string Printed(Format format, const Document& document, Layout layout) {
   std::ostringstream out;
-  Output output(out, format, Style(false));
+  Output output(out, format);
   output.Print(document, layout);
   return out.str();
 }
@@ -33,7 +33,7 @@ TEST(OutputTest, RecordsOfAnArrayStandApart) {
 TEST(OutputTest, StreamInPortionsIsOneArray) {
   for (const size_t portion : {1, 2}) {
     std::ostringstream out;
-    Output output(out, Format::kJson, Style(false));
+    Output output(out, Format::kJson);
     Output::Stream stream(output);
     for (size_t i = 0; i < kRows.size(); i += portion) {
       ASSERT_OK(stream.Add(Document(kRows.begin() + i, kRows.begin() + i + portion)));
@@ -45,7 +45,7 @@ TEST(OutputTest, StreamInPortionsIsOneArray) {
 
 TEST(OutputTest, StreamOfNothingIsAnEmptyArray) {
   std::ostringstream out;
-  Output output(out, Format::kJson, Style(false));
+  Output output(out, Format::kJson);
   ASSERT_OK(Output::Stream(output).End());
   EXPECT_EQ(out.str(), "[]\n");
 }
@@ -53,28 +53,20 @@ TEST(OutputTest, StreamOfNothingIsAnEmptyArray) {
 TEST(OutputTest, AReaderThatIsGoneIsAnError) {
   std::ostringstream out;
   out.setstate(std::ios::badbit);
-  Output output(out, Format::kJson, Style(false));
+  Output output(out, Format::kJson);
   EXPECT_EQ(output.Flush().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(Output::Stream(output).Add(kRows).code(), absl::StatusCode::kDataLoss);
 }
 
-const Style kPlain(false);
-
 TEST(TableTest, ColumnsLineUp) {
   std::ostringstream out;
-  TableWriter(out, kPlain).Add({{{"sample", "a"}, {"rows", 12}}, {{"sample", "größer"}, {"rows", nullptr}}});
+  TableWriter(out).Add({{{"sample", "a"}, {"rows", 12}}, {{"sample", "größer"}, {"rows", nullptr}}});
   EXPECT_EQ(out.str(), "sample  rows\na       12\ngrößer  -\n");
-}
-
-TEST(TableTest, HeadingIsBoldWithColour) {
-  std::ostringstream out;
-  TableWriter(out, Style(true)).Add({{{"sample", "a"}}});
-  EXPECT_EQ(out.str(), "\033[1msample\033[0m\na\n");
 }
 
 TEST(TableTest, PortionsShareTheColumns) {
   std::ostringstream out;
-  TableWriter table(out, kPlain);
+  TableWriter table(out);
   table.Add({{{"row", 1}, {"layer", 0}}});
   table.Add(Document::array());
   table.Add({{{"row", 10000}, {"layer", 1}}, {{"layer", 2}, {"extra", 1}}});
@@ -84,7 +76,7 @@ TEST(TableTest, PortionsShareTheColumns) {
 
 TEST(TableTest, NothingPrintsNothing) {
   std::ostringstream out;
-  TableWriter(out, kPlain).Add(Document::array());
+  TableWriter(out).Add(Document::array());
   EXPECT_EQ(out.str(), "");
 }
 
@@ -119,16 +111,11 @@ TEST(OutputTest, ARecordAndItsTable) {
   const Document document = {{"rows", 3}, {"damaged", {{{"sample", "a"}, {"row", 1}}}}};
   for (const bool counted : {false, true}) {
     std::ostringstream out;
-    Output output(out, Format::kTable, Style(false));
+    Output output(out, Format::kTable);
     output.PrintWithTable(document, "damaged", counted);
     EXPECT_EQ(out.str(),
               counted ? "rows     3\ndamaged  1\n\nsample  row\na       1\n" : "rows  3\n\nsample  row\na       1\n");
   }
-}
-
-TEST(TerminalTest, StyleIsNothingWithoutColour) {
-  EXPECT_EQ(Style(false).Heading("rows"), "rows");
-  EXPECT_EQ(Style(true).Heading("rows"), "\033[1mrows\033[0m");
 }
 
 TEST(TerminalTest, ControlCharactersAreShown) {

@@ -45,7 +45,7 @@ absl::Status Explain(Session& session, absl::string_view description) {
   output.Write("\n");
   output.Print((*explained)["rank"], Layout::kRecords);
   for (const Document& warning : (*explained)["warnings"]) {
-    output.Write(absl::StrCat("\n", output.style().Error("warning:"), " ", warning.get<std::string>(), "\n"));
+    output.Write(absl::StrCat("\nwarning: ", warning.get<std::string>(), "\n"));
   }
   return output.Flush();
 }
