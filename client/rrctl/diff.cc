@@ -94,7 +94,6 @@ Document Summarize(const Side& a, const Side& b, const RouteComparison& compared
           {"rows_only_in_a", compared.only_a()},
           {"rows_only_in_b", compared.only_b()},
           {"differing_rows", compared.differing_rows()},
-          {"differing_layers", layers.size()},
           {"order_only", all.order},
           {"other_experts", all.set},
           {"first", compared.first() ? DescribeFirst(geometry, *compared.first()) : Document()},
@@ -185,7 +184,7 @@ void AddDiff(Application& application) {
       [options](Session& session) {
         session.ExitCodeIsTheAnswer();
         RR_ASSIGN_OR_RETURN(const auto found, session.Answer([&](Client& client) { return Diff(client, *options); }));
-        session.output().PrintWithTable(found, "layers", /*counted=*/false);
+        session.output().PrintWithTable(found, "layers");
         if (!found["equal"].get<bool>()) session.AnswerNo();
         return session.output().Flush();
       });

@@ -71,7 +71,7 @@ struct DiffOptions {
 // Returns the comparison as an object:
 //   "equal"; "a", "b": {"run", "sample", "producer", "rows", "recorded_rows", "tokens", "engine"}
 //   "same_tokens": whether the token checks of both samples agree; null if there are none to compare
-//   "compared_rows", "rows_only_in_a", "rows_only_in_b", "differing_rows", "differing_layers"
+//   "compared_rows", "rows_only_in_a", "rows_only_in_b", "differing_rows"
 //   "order_only", "other_experts": how many choices have the same experts in another order, or other experts
 //   "first": the first difference, {"row", "layer", "what", "a", "b"}; null if nothing differs
 //   "layers": for each layer that differs, {"layer", "choices", "order_only", "other_experts"}.

@@ -181,14 +181,10 @@ void Output::Print(const Document& document, Layout layout) {
   }
 }
 
-void Output::PrintWithTable(const Document& document, const std::string& key, bool counted) {
+void Output::PrintWithTable(const Document& document, const std::string& key) {
   if (format_ == Format::kJson) return Print(document, Layout::kRecords);
   Document summary = document;
-  if (counted) {
-    summary[key] = document[key].size();
-  } else {
-    summary.erase(key);
-  }
+  summary[key] = document[key].size();
   Print(summary, Layout::kRecords);
   if (!document[key].empty()) out_ << "\n";
   Print(document[key], Layout::kColumns);

@@ -67,9 +67,9 @@ class Output {
   Format format() const { return format_; }
 
   void Print(const Document& document, Layout layout);
-  // For people, prints a record and below it its array `key` as columns; if `counted`, the record also shows the size
-  // of the array. For programs, prints the whole document.
-  void PrintWithTable(const Document& document, const std::string& key, bool counted);
+  // For people, prints a record with the size of its array `key`, and below it the array as columns. For programs,
+  // prints the whole document.
+  void PrintWithTable(const Document& document, const std::string& key);
   // Prints an array that arrives in portions, one line per element, and keeps only one portion in memory.
   class Stream;
   // Prints text unchanged.

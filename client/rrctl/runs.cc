@@ -332,7 +332,7 @@ void AddTransfers(Application& application) {
                                             read->directory.empty()
                                                 ? session.Answer([&](Client& client) { return Verify(client, *read); })
                                                 : VerifyDirectory(*read));
-                        session.output().PrintWithTable(verified, "damaged", /*counted=*/true);
+                        session.output().PrintWithTable(verified, "damaged");
                         if (!verified["damaged"].empty()) session.AnswerNo();
                         return session.output().Flush();
                       });

@@ -201,7 +201,6 @@ TEST_F(RrctlDiffTest, TheFirstDifferenceIsNamedAndOrderIsApart) {
   EXPECT_EQ(diff["rows_only_in_a"], 10);
   EXPECT_EQ(diff["rows_only_in_b"], 0);
   EXPECT_EQ(diff["differing_rows"], 2);
-  EXPECT_EQ(diff["differing_layers"], 1);
   EXPECT_EQ(diff["order_only"], 1);
   EXPECT_EQ(diff["other_experts"], 1);
   EXPECT_EQ(diff["first"], Document({{"row", 7},
