@@ -62,15 +62,5 @@ def work(plays: list[Play], worker: int, barrier: Barrier) -> dict[str, int]:
         "recorded_rows": sum(len(rows) for rows in ids),
         "engine_bytes": sum(len(one.data) if isinstance(one, Payload) else one.nbytes for one in engine.values()),
         "server_in_bytes": sent,
-        "json_list_bytes": sum(json_bytes(rows) for rows in ids),
-        "base64_int32_bytes": sum(-(-4 * rows.size // 3) * 4 for rows in ids),
-        "int32_bytes": sum(4 * rows.size for rows in ids),
+        "recorded_ids": sum(rows.size for rows in ids),
     }
-
-
-def json_bytes(ids: NDArray[np.uint16]) -> int:
-    """Returns the length of the ids as JSON, "[[[1,2],[3,4]],…]", without building the text: it has the digits of all
-    ids, and two brackets and n - 1 commas for each list of n elements."""
-    rows, layers, top_k = ids.shape
-    digits = ids.size + sum(int((ids >= power).sum()) for power in (10, 100, 1000))
-    return digits + rows * layers * (top_k + 1) + rows * (layers + 1) + rows + 1
