@@ -2,11 +2,10 @@
 # Installs what is needed, builds, and plays one hand-off on this machine: 4 rollout workers, one server, 8 trainer ranks.
 # Every expert id that a rank receives is compared with an independent calculation.
 #
-#   deploy/quickstart.sh [--trace DIR] [--build-only] [--json FILE] [--no-install]
+#   deploy/quickstart.sh [--trace DIR] [--build-only] [--no-install]
 #
 #   --trace DIR   plays the recorded routing traces of DIR (.npy files and index.json) instead of synthetic rows
 #   --build-only  stops after the build
-#   --json FILE   also writes the table as JSON
 #   --no-install  leaves the system's packages alone
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -18,7 +17,7 @@ build_only=
 arguments=()
 while [ $# -gt 0 ]; do
   case $1 in
-    --trace | --json)
+    --trace)
       [ $# -gt 1 ] || { echo "$1 needs a value" >&2; usage >&2; exit 2; }
       arguments+=("$1" "$2")
       shift

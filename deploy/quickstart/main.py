@@ -6,7 +6,6 @@ routing_replay_trainer; deploy/quickstart.sh builds these and runs this.
 
 import argparse
 import functools
-import json
 import multiprocessing
 import os
 import threading
@@ -14,11 +13,10 @@ import time
 from collections.abc import Callable
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any
 
 from rank import train
 from routing_replay import local_server
-from scenario import CP, PP, TP, WORKERS, recorded, synthetic
+from scenario import CP, PP, TP, WORKERS, Play, recorded, synthetic
 from worker import work
 
 RANKS = TP * CP * PP
@@ -72,17 +70,16 @@ def play(count: int, role: Callable[[int, Barrier], Counts], names: list[str]) -
     return found, times
 
 
-def table(figures: dict[str, Any]) -> str:
-    counts = "{samples:,} samples, {rows:,} rows, {recorded_rows:,} of them recorded\n".format(**figures)
-    lines = [*figures["runs"], counts]
+def table(plays: list[Play], counts: Counts, times: dict[str, float]) -> str:
+    lines = [f"{each.description}: {each.geometry}" for each in plays]
+    lines.append("{samples:,} samples, {rows:,} rows, {recorded_rows:,} of them recorded\n".format(**counts))
     lines.append(f"{'moved':<46} {'payload bytes':>15} {'per row':>12}")
     for key, text in MOVED.items():
-        count = figures["bytes"][key]
-        lines.append(f"  {text:<44} {count:>15,} {count / figures['recorded_rows']:>12.1f}")
+        lines.append(f"  {text:<44} {counts[key]:>15,} {counts[key] / counts['recorded_rows']:>12.1f}")
     lines.append(f"\n{'hop, all its processes together':<46} {'wall time':>15}")
-    lines += [f"  {text:<44} {figures['hop_ms'][key]:>12.1f} ms" for key, text in HOPS.items()]
+    lines += [f"  {text:<44} {times[key]:>12.1f} ms" for key, text in HOPS.items()]
     lines.append(f"\n{'rows on the ranks, once per pipeline stage':<46} {'rows':>15}")
-    lines += [f"  {text:<44} {figures['rank_rows'][key]:>15,}" for key, text in ROWS.items()]
+    lines += [f"  {text:<44} {counts[key]:>15,}" for key, text in ROWS.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -90,7 +87,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--server", type=Path, required=True, help="path of routing-replay-server")
     parser.add_argument("--trace", type=Path, help="directory of recorded traces, instead of synthetic rows")
-    parser.add_argument("--json", type=Path, help="also write the table to this file, as JSON")
     options = parser.parse_args()
     plays = recorded(options.trace) if options.trace else [synthetic()]
 
@@ -101,25 +97,12 @@ def main() -> None:
         workers, append_ms = play(WORKERS, functools.partial(work, plays), ["appended"])
         ranks, rank_ms = play(RANKS, functools.partial(train, plays), ["fetched", "checked"])
 
-    into = {key: sum(result[key] for result in workers) for key in workers[0]}
-    out = {key: sum(result[key] for result in ranks) for key in ranks[0]}
-    figures = {
-        "runs": [f"{each.description}: {each.geometry}" for each in plays],
-        **{key: into[key] for key in ("samples", "rows", "recorded_rows")},
-        "ranks": RANKS,
-        "bytes": {key: (into | out)[key] for key in MOVED},
-        "hop_ms": {**append_ms, **rank_ms},
-        "rank_rows": {key: out[key] for key in ROWS},
-        "compared_ids": out["compared_ids"],
-    }
-    print(table(figures))
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
-    if into["recorded_ids"] != out["compared_ids"]:
-        raise SystemExit(
-            f"quickstart: {out['compared_ids']:,} expert ids were compared, {into['recorded_ids']:,} recorded"
-        )
-    print(f"{out['compared_ids']:,} expert ids compared, all matched")
+    counts = {key: sum(result[key] for result in all_of) for all_of in (workers, ranks) for key in all_of[0]}
+    print(table(plays, counts, {**append_ms, **rank_ms}))
+    compared, recorded_ids = counts["compared_ids"], counts["recorded_ids"]
+    if compared != recorded_ids:
+        raise SystemExit(f"quickstart: {compared:,} expert ids were compared, {recorded_ids:,} recorded")
+    print(f"{compared:,} expert ids compared, all matched")
 
 
 if __name__ == "__main__":

@@ -221,14 +221,7 @@ class ImageTest(unittest.TestCase):
         start.write_text(f'#!/bin/sh\nchown -R 65532:65532 "$TMPDIR"\nexec {IN_IMAGE} {self.root} "$@"\n')
         start.chmod(0o755)
         done = subprocess.run(
-            [
-                sys.executable,
-                ROOT / "deploy/quickstart/main.py",
-                "--server",
-                start,
-                "--json",
-                directory / "figures.json",
-            ],
+            [sys.executable, QUICKSTART, "--server", start],
             env={
                 **os.environ,
                 "TMPDIR": str(directory),
@@ -241,7 +234,6 @@ class ImageTest(unittest.TestCase):
         )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         print(done.stdout)
-        self.assertTrue(json.loads((directory / "figures.json").read_text()))
 
 
 if __name__ == "__main__":
