@@ -2,9 +2,8 @@
 # Installs what is needed, builds, and plays one hand-off on this machine: 4 rollout workers, one server, 8 trainer ranks.
 # Every expert id that a rank receives is compared with an independent calculation.
 #
-#   deploy/quickstart.sh [--trace DIR] [--build-only] [--no-install]
+#   deploy/quickstart.sh [--build-only] [--no-install]
 #
-#   --trace DIR   plays the recorded routing traces of DIR (.npy files and index.json) instead of synthetic rows
 #   --build-only  stops after the build
 #   --no-install  leaves the system's packages alone
 set -euo pipefail
@@ -14,14 +13,8 @@ usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$root/deploy/quickstart.s
 
 install=yes
 build_only=
-arguments=()
 while [ $# -gt 0 ]; do
   case $1 in
-    --trace)
-      [ $# -gt 1 ] || { echo "$1 needs a value" >&2; usage >&2; exit 2; }
-      arguments+=("$1" "$2")
-      shift
-      ;;
     --build-only) build_only=yes ;;
     --no-install) install= ;;
     -h | --help) usage; exit 0 ;;
@@ -39,5 +32,4 @@ done
 [ -z "$build_only" ] || exit 0
 export PYTHONPATH=$root/client/python/src:$root/trainer_plugin/python/src
 export ROUTING_REPLAY_LIBRARY_DIR=$root/build/release/lib
-exec /usr/bin/python3 "$root/deploy/quickstart/main.py" --server "$root/build/release/bin/routing-replay-server" \
-  "${arguments[@]}"
+exec /usr/bin/python3 "$root/deploy/quickstart/main.py" --server "$root/build/release/bin/routing-replay-server"

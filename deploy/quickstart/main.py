@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rank import train
 from routing_replay import local_server
-from scenario import CP, PP, TP, WORKERS, Play, recorded, synthetic
+from scenario import CP, PP, TP, WORKERS, Play, synthetic
 from worker import work
 
 RANKS = TP * CP * PP
@@ -70,8 +70,8 @@ def play(count: int, role: Callable[[int, Barrier], Counts], names: list[str]) -
     return found, times
 
 
-def table(plays: list[Play], counts: Counts, times: dict[str, float]) -> str:
-    lines = [f"{each.description}: {each.geometry}" for each in plays]
+def table(scenario: Play, counts: Counts, times: dict[str, float]) -> str:
+    lines = [f"Qwen3-30B-A3B (synthetic rows): {scenario.geometry}"]
     lines.append("{samples:,} samples, {rows:,} rows, {recorded_rows:,} of them recorded\n".format(**counts))
     lines.append(f"{'moved':<46} {'payload bytes':>15} {'per row':>12}")
     for key, text in MOVED.items():
@@ -86,19 +86,18 @@ def table(plays: list[Play], counts: Counts, times: dict[str, float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--server", type=Path, required=True, help="path of routing-replay-server")
-    parser.add_argument("--trace", type=Path, help="directory of recorded traces, instead of synthetic rows")
     options = parser.parse_args()
-    plays = recorded(options.trace) if options.trace else [synthetic()]
+    scenario = synthetic()
 
     os.environ["ROUTING_REPLAY_SERVER"] = str(options.server)
     with local_server(timeout=PATIENCE) as server:
         at = f"1 server at {server.endpoint}"
         print(f"{at}, {WORKERS} rollout workers, {RANKS} trainer ranks ({LAYOUT})", flush=True)
-        workers, append_ms = play(WORKERS, functools.partial(work, plays), ["appended"])
-        ranks, rank_ms = play(RANKS, functools.partial(train, plays), ["fetched", "checked"])
+        workers, append_ms = play(WORKERS, functools.partial(work, scenario), ["appended"])
+        ranks, rank_ms = play(RANKS, functools.partial(train, scenario), ["fetched", "checked"])
 
     counts = {key: sum(result[key] for result in all_of) for all_of in (workers, ranks) for key in all_of[0]}
-    print(table(plays, counts, {**append_ms, **rank_ms}))
+    print(table(scenario, counts, {**append_ms, **rank_ms}))
     compared, recorded_ids = counts["compared_ids"], counts["recorded_ids"]
     if compared != recorded_ids:
         raise SystemExit(f"quickstart: {compared:,} expert ids were compared, {recorded_ids:,} recorded")

@@ -31,23 +31,22 @@ def padded(sample: Sample) -> int:
     return -(-len(sample.tokens) // MULTIPLE) * MULTIPLE
 
 
-def train(plays: list[Play], rank: int, barrier: Barrier) -> dict[str, int]:
+def train(play: Play, rank: int, barrier: Barrier) -> dict[str, int]:
     place = {"pp": rank // (TP * CP), "cp": rank // TP % CP, "tp": rank % TP}
     work = [
-        (play, samples, rrt.plan(play.geometry, micro_batch(samples), rank=place, split={"pipeline_size": PP}))
-        for play in plays
+        (samples, rrt.plan(play.geometry, micro_batch(samples), rank=place, split={"pipeline_size": PP}))
         for samples in play.micro_batches()
     ]
     with Client() as client:
-        sources = {play.run: rrt.ServiceSource(client.run(play.run)) for play in plays}
+        source = rrt.ServiceSource(client.run(play.run))
         barrier.wait()
         batches = []
-        for play, samples, plan in work:
+        for samples, plan in work:
             sequences = [rrt.FetchSequence(each.id, len(each.tokens), each.tokens) for each in samples]
-            batches.append(sources[play.run].fetch(plan, sequences=sequences))
+            batches.append(source.fetch(plan, sequences=sequences))
         barrier.wait()
     counts = dict.fromkeys(("replayed", "unrecorded", "pad", "router_checked", "compared_ids", "server_out_bytes"), 0)
-    for (play, samples, plan), batch in zip(work, batches, strict=True):
+    for (samples, plan), batch in zip(work, batches, strict=True):
         check(play, samples, place, plan, batch, counts)
     barrier.wait()
     return counts

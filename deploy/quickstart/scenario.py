@@ -1,11 +1,9 @@
-"""The scenario: runs, their samples, and the experts that their engines chose.
+"""The scenario: a run, its samples, and the experts that the engines chose.
 
 Every process inherits it from the first one, so a rank's expectation never passed through the server.
 """
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +47,6 @@ class Play:
     """One run: the samples of one model."""
 
     run: str
-    description: str
     geometry: Geometry
     samples: list[Sample]
 
@@ -91,18 +88,4 @@ def synthetic() -> Play:
         ids = (start + (2 * width + 1) * np.arange(top_k)) % experts
         samples.append(_sample(index, ids.astype(np.uint16)))
     geometry = Geometry(num_layers=layers, num_experts=experts, top_k=top_k)
-    return Play("quickstart", "Qwen3-30B-A3B (synthetic rows)", geometry, samples)
-
-
-def recorded(directory: Path) -> list[Play]:
-    """Every trace of the directory: NAME.npy [tokens, layers, K], and index.json, which says where sequences end."""
-    plays = []
-    for name, entry in json.loads((directory / "index.json").read_text()).items():
-        ids = np.load(directory / f"{name}.npy").astype(np.uint16)
-        ends = np.cumsum(entry["seq_lens"], dtype=int)
-        if ends[-1:].sum() != len(ids):
-            raise SystemExit(f"quickstart: {name}.npy has {len(ids)} rows, index.json says {ends[-1:].sum()}")
-        samples = [_sample(index, rows) for index, rows in enumerate(np.split(ids, ends[:-1]))]
-        geometry = Geometry(num_layers=ids.shape[1], num_experts=entry["experts"], top_k=entry["topk"])
-        plays.append(Play(f"quickstart-{name}", f"{name} (recorded rows)", geometry, samples))
-    return plays
+    return Play("quickstart", geometry, samples)

@@ -24,37 +24,33 @@ def engine_gives(form: str, ids: NDArray[np.uint16]) -> NDArray[np.int32] | Payl
     return Payload(base64.b64encode(file.getvalue()), encoding="BASE64_NPY")
 
 
-def work(plays: list[Play], worker: int, barrier: Barrier) -> dict[str, int]:
-    mine = {play.run: play.samples[worker::WORKERS] for play in plays}
+def work(play: Play, worker: int, barrier: Barrier) -> dict[str, int]:
+    samples = play.samples[worker::WORKERS]
     engine = {
-        (run, sample.id, turn): engine_gives(sample.form, sample.delivered(*turn))
-        for run, samples in mine.items()
+        (sample.id, turn): engine_gives(sample.form, sample.delivered(*turn))
         for sample in samples
         for turn in sample.turns
     }
-    sent = 0
     with Client() as client:
         barrier.wait()
-        for play in plays:
-            run = client.run(play.run, play.geometry)
-            appender = run.appender()  # Appends are queued and sent in the background.
-            for number in (0, 1):
-                for sample in [each for each in mine[play.run] if number < len(each.turns)]:
-                    begin, end = turn = sample.turns[number]
-                    appender.append(
-                        sample.id,
-                        engine[play.run, sample.id, turn],
-                        row_start=run.stat(sample.id).committed_rows if begin else 0,
-                        unrecorded=sample.lost_in(*turn),
-                        tokens=sample.tokens[:end],  # A trainer with other tokens for these rows gets an error.
-                        num_tokens=len(sample.tokens) if end == len(sample.ids) else None,  # Seals the sample.
-                        group=1,
-                        weight_version=17,
-                    )
-                appender.flush()  # Waits, and raises the errors of rejected appends.
-            sent += appender.metrics()["payload_bytes"]
+        run = client.run(play.run, play.geometry)
+        appender = run.appender()  # Appends are queued and sent in the background.
+        for number in (0, 1):
+            for sample in [each for each in samples if number < len(each.turns)]:
+                begin, end = turn = sample.turns[number]
+                appender.append(
+                    sample.id,
+                    engine[sample.id, turn],
+                    row_start=run.stat(sample.id).committed_rows if begin else 0,
+                    unrecorded=sample.lost_in(*turn),
+                    tokens=sample.tokens[:end],  # A trainer with other tokens for these rows gets an error.
+                    num_tokens=len(sample.tokens) if end == len(sample.ids) else None,  # Seals the sample.
+                    group=1,
+                    weight_version=17,
+                )
+            appender.flush()  # Waits, and raises the errors of rejected appends.
+        sent = appender.metrics()["payload_bytes"]
         barrier.wait()
-    samples = [sample for samples in mine.values() for sample in samples]
     ids = [sample.delivered(0, len(sample.ids)) for sample in samples]
     return {
         "samples": len(samples),
