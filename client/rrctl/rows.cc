@@ -23,22 +23,9 @@ namespace {
 // The number of ids that one read fetches. These take some MB when decoded, and some tens of MB as JSON.
 constexpr int64_t kPortionIds = int64_t{1} << 18;
 
-absl::StatusCode CodeOf(SampleStatus status) {
-  switch (status) {
-    case SampleStatus::kNotFound:
-      return absl::StatusCode::kNotFound;
-    case SampleStatus::kLost:
-      return absl::StatusCode::kDataLoss;
-    case SampleStatus::kOutOfRange:
-      return absl::StatusCode::kOutOfRange;
-    default:
-      return absl::StatusCode::kFailedPrecondition;
-  }
-}
-
 absl::Status CheckRecord(const SampleRecord& record, const std::string& sample, int64_t revision) {
   if (record.status != SampleStatus::kOk) {
-    return MakeError(CodeOf(record.status),
+    return MakeError(absl::StatusCode::kFailedPrecondition,
                      absl::StrCat(sample, ": ", SampleStatusName(record.status), ": ", record.message),
                      {.sample = sample, .committed_rows = record.committed_rows, .revision = record.revision});
   }

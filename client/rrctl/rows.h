@@ -21,7 +21,7 @@ int64_t PortionRows(const Geometry& geometry);
 
 // Reads the rows of one portion of a sample, of which some may be unrecorded. `layers`: ascending; empty: all MoE
 // layers. All rows are of the revision in `state`: ABORTED (kOldRevision) if the server has another one.
-// FAILED_PRECONDITION, NOT_FOUND, DATA_LOSS or OUT_OF_RANGE, naming the sample's status, if the sample cannot be read.
+// FAILED_PRECONDITION, naming the sample's status, if the sample cannot be read.
 absl::StatusOr<SampleRows> ReadPortion(Run& run, const SampleState& state, RowRange portion,
                                        const std::vector<int32_t>& layers = {});
 
