@@ -353,8 +353,7 @@ TEST_F(CApiTest, ARunGoesToADirectoryAndBack) {
   for (const char* name : {"a", "b", "c"}) PutRows(name, ids[name] = testing::ModelIds(random_, 100));
 
   Progress progress;
-  const rr_export_options out{
-      .directory = Text(directory), .read_timeout_ms = -1, .progress = OnProgress, .progress_context = &progress};
+  const rr_export_options out{.directory = Text(directory), .progress = OnProgress, .progress_context = &progress};
   rr_exported exported{};
   ASSERT_DONE(rr_run_export(c_run_, &out, &kBlocking, &exported));
   EXPECT_EQ(exported.samples, 3);

@@ -25,7 +25,6 @@ rr_error* rr_geometry_check(const rr_geometry* geometry, const rr_geometry_facts
     *result = {.max_top_k = made.max_top_k(),
                .id_bytes = made.max_id_bytes(),
                .raw_row_bytes = made.raw_row_bytes(),
-               .default_codec = result.Text(CodecName(made.default_codec())),
                .text = result.Text(made.DebugString()),
                .fingerprint = made.fingerprint()};
     *facts = result.Release();

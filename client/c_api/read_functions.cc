@@ -117,7 +117,6 @@ rr_error* rr_run_export(rr_run* run, const rr_export_options* options, const rr_
                         .producer = producer,
                         .previous = String(options->previous),
                         .on_progress = ProgressFrom(options->progress, options->progress_context)};
-    if (options->read_timeout_ms >= 0) asked.read_timeout = std::chrono::milliseconds(options->read_timeout_ms);
     const auto work = [run = run->shared->run, directory = String(options->directory), asked = std::move(asked),
                        exported] {
       return Into(exported, ExportRun(*run, directory, asked), [](const ExportOutcome& outcome) {

@@ -142,7 +142,7 @@ typedef struct rr_geometry {
 typedef struct rr_geometry_facts { /* A result. */
   int32_t max_top_k, id_bytes;     /* id_bytes of the widest layer. */
   int64_t raw_row_bytes;
-  rr_text default_codec, text;
+  rr_text text;
   uint64_t fingerprint;
 } rr_geometry_facts;
 
@@ -497,8 +497,7 @@ typedef struct rr_export_options {
   rr_text directory, previous; /* previous: an export of the same run; empty: none. */
   const rr_range* groups;      /* NULL: all. */
   int32_t producer;
-  int64_t read_timeout_ms; /* For reading one portion (some tens of MB); below 0: the default. */
-  rr_progress progress;    /* NULL: no progress is reported. */
+  rr_progress progress; /* NULL: no progress is reported. */
   void* progress_context;
 } rr_export_options;
 

@@ -131,7 +131,7 @@ Error = structure(
 Call = structure("Call", "i:timeout_ms p:queue q:tag")
 Ended = structure("Ended", "q:tag p:error")
 Geometry = structure("Geometry", "w:num_layers w*:moe_layers,num_experts,top_k z:count")
-GeometryFacts = structure("GeometryFacts", "w:max_top_k,id_bytes i:raw_row_bytes t:default_codec,text q:fingerprint")
+GeometryFacts = structure("GeometryFacts", "w:max_top_k,id_bytes i:raw_row_bytes t:text q:fingerprint")
 ClientOptions = structure(
     "ClientOptions", "t:endpoint w:use_http_proxy,tls i:call_timeout_ms t:cacert,cert,key,server_name,token_file"
 )
@@ -214,7 +214,7 @@ Rows = structure("Rows", "w*:layers z:layer_count w:top_k,id_bytes SampleRows*:s
 Progress = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int64, c_int64, c_int64)
 ExportOptions = structure(
     "ExportOptions",
-    "t:directory,previous Range*:groups w:producer i:read_timeout_ms Progress:progress p:progress_context",
+    "t:directory,previous Range*:groups w:producer Progress:progress p:progress_context",
 )
 Exported = structure("Exported", "i:samples,written,unsealed,bytes")
 ImportOptions = structure("ImportOptions", "t:directory,run Range*:groups Progress:progress p:progress_context")

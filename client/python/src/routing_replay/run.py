@@ -537,7 +537,6 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         *,
         producer: Producer = "rollout",
         previous: Path | None = None,
-        timeout: float = 120.0,
         on_progress: OnProgress | None = None,
     ) -> Operation[CheckpointOutcome]:
         """Writes the sealed samples to a new directory. Appends may continue meanwhile.
@@ -549,7 +548,6 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         previous: directory of an earlier checkpoint of the run. Unchanged samples become hard links to its files, and
             so do samples of these groups that the run has released since. Each of the two directories may be removed
             without harm to the other
-        timeout: seconds for one portion of some tens of MB
         on_progress: called in this thread; with asyncio, in the event loop
 
         AlreadyExistsError if the directory is not empty; FailedPreconditionError if `previous` holds another run;
@@ -562,7 +560,6 @@ class Run(RunCalls[Appender, Trajectory], Closing):
             _values.native_text("" if previous is None else os.fspath(previous), "previous"),
             _convert.groups(groups),
             _convert.producer(producer, "producer"),
-            _values.milliseconds(timeout),
             progress.function,
         )
         exported = _native.Exported()
