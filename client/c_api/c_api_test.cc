@@ -3,7 +3,6 @@
 
 #include <cstring>
 #include <fstream>
-#include <future>
 #include <thread>
 
 #include "client/c_api/calls.h"
@@ -228,25 +227,6 @@ TEST_F(CApiTest, RetriesAndWaitsAreCancelled) {
   const auto ends = queue.Wait(2);
   EXPECT_EQ(ends.at(1).code, absl::StatusCode::kCancelled);
   EXPECT_EQ(ends.at(2).code, absl::StatusCode::kCancelled);
-}
-
-TEST(ThreadsTest, ACancelledCallNeedsNoThread) {
-  c_api::Threads threads(/*most=*/1);
-  std::promise<void> go;
-  c_api::Threads::Work first = [&] {
-    go.get_future().wait();
-    return true;
-  };
-  ASSERT_TRUE(threads.Run(first, nullptr));
-  const auto call = std::make_shared<client::Cancellation>();
-  bool ended = false;
-  c_api::Threads::Work second = [&] { return ended = true; };
-  ASSERT_TRUE(threads.Run(second, call));
-  threads.RunCancelled(*call);
-  EXPECT_TRUE(ended);
-  go.set_value();
-  threads.Rest();
-  EXPECT_TRUE(threads.AwaitRest(Clock::Real().Now() + std::chrono::minutes(1)));
 }
 
 TEST_F(CApiTest, AQueueThatIsFreedCancelsWhatIsUnderWay) {

@@ -4,7 +4,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <deque>
 #include <iterator>
 #include <map>
@@ -26,6 +25,8 @@ using client::Cancellation;
 namespace {
 
 constexpr std::chrono::seconds kIdle(5);
+// At most this many calls run at a time; further ones wait for a thread. A cluster may allow a pod 4,096 threads.
+constexpr size_t kMost = 1024;
 
 void JoinAll(std::list<std::thread> threads) {
   for (std::thread& thread : threads) thread.join();
@@ -38,28 +39,15 @@ Threads& Threads::Shared() {
   return *threads;
 }
 
-bool Threads::Run(Work& work, std::shared_ptr<const client::Cancellation> call) {
+bool Threads::Run(Work& work) {
   {
     MutexLock lock(mutex_);
-    const bool more = !resting_ && waiting_.size() >= idle_ && running_.size() < most_;
+    const bool more = !resting_ && waiting_.size() >= idle_ && running_.size() < kMost;
     if (!(more && Start()) && running_.empty() && !resting_) return false;
-    waiting_.emplace(next_++, Waiting{std::move(work), std::move(call)});
+    waiting_.emplace(next_++, std::move(work));
   }
   work_.NotifyOne();  // Notify after the lock is released, because the woken thread would have to wait for it.
   return true;
-}
-
-void Threads::RunCancelled(const client::Cancellation& call) {
-  Work work;
-  {
-    MutexLock lock(mutex_);
-    const auto at = std::find_if(waiting_.begin(), waiting_.end(),
-                                 [&](const auto& waiting) { return waiting.second.call.get() == &call; });
-    if (at == waiting_.end()) return;
-    work = std::move(at->second.work);
-    waiting_.erase(at);
-  }
-  work();
 }
 
 bool Threads::Start() {
@@ -76,7 +64,7 @@ bool Threads::Start() {
 void Threads::Loop(Running::iterator self) {
   while (true) {
     uint64_t place = 0;
-    Waiting next;
+    Work next;
     {
       MutexLock lock(mutex_);
       const Clock::Time end = Clock::Real().Now() + kIdle;
@@ -88,7 +76,7 @@ void Threads::Loop(Running::iterator self) {
       place = first.key();
       next = std::move(first.mapped());
     }
-    if (next.work()) continue;
+    if (next()) continue;
     MutexLock lock(mutex_);
     waiting_.emplace(place, std::move(next));
   }
@@ -123,12 +111,12 @@ bool Threads::AwaitRest(Clock::Time deadline) {
 void Threads::GoOn() {
   MutexLock lock(mutex_);
   resting_ = false;
-  while (running_.size() < waiting_.size() && running_.size() < most_ && Start()) {
+  while (running_.size() < waiting_.size() && running_.size() < kMost && Start()) {
   }
 }
 
 void Threads::BeginAnew() {
-  std::map<uint64_t, Waiting> never;
+  std::map<uint64_t, Work> never;
   MutexLock lock(mutex_);
   resting_ = false;
   never = std::exchange(waiting_, {});
@@ -198,7 +186,7 @@ class Queue final : private client::ForkPart {
       if (at == under_way_.end()) return;
       cancellation = at->second;
     }
-    CancelCall(*cancellation);
+    cancellation->Cancel();
   }
 
   void Close() {
@@ -208,17 +196,13 @@ class Queue final : private client::ForkPart {
       closed_ = true;
       open = under_way_;
     }
-    for (const auto& [tag, cancellation] : open) CancelCall(*cancellation);
+    for (const auto& [tag, cancellation] : open) cancellation->Cancel();
     const Gate::Outside outside;
     MutexLock lock(mutex_);
     while (!under_way_.empty()) changed_.Wait(mutex_);
   }
 
  private:
-  static void CancelCall(Cancellation& call) {
-    call.Cancel();
-    Threads::Shared().RunCancelled(call);
-  }
   // Makes a new lock and condition: a thread of the parent may have been waiting on them when the process forked, for
   // example to free the queue. That thread does not exist in the child.
   void BeginAnew() override {
@@ -322,9 +306,8 @@ CallEnd routing_replay::c_api::Perform(const rr_call* call, std::function<CallEn
     queue->End(tag, error);
     return true;
   };
-  while (!Threads::Shared().Run(on_thread, cancellation) && !on_thread()) {
+  while (!Threads::Shared().Run(on_thread) && !on_thread()) {
   }
-  if (cancellation->cancelled()) Threads::Shared().RunCancelled(*cancellation);
   return absl::OkStatus();
 }
 

@@ -26,9 +26,6 @@ namespace routing_replay::c_api {
 // Makes threads when they are needed, and ends them when they were idle for some seconds. Thread-safe.
 class Threads {
  public:
-  // At most this many calls run at a time; further ones wait for a thread. A cluster may allow a pod 4,096 threads.
-  static constexpr size_t kMost = 1024;
-  explicit Threads(size_t most = kMost) : most_(most) {}
   // Returns true if the work is done. If a fork interrupted it, returns false, and the work runs again in the same
   // place of the order.
   using Work = std::function<bool()>;
@@ -38,9 +35,7 @@ class Threads {
 
   // Runs `work` on a thread soon; work starts in the order of the calls. Returns false, with `work` unchanged, if there
   // is no thread and none can be started.
-  bool Run(Work& work, std::shared_ptr<const client::Cancellation> call);
-  // If the work of this call, which is cancelled, still waits for a thread, runs it on the calling thread.
-  void RunCancelled(const client::Cancellation& call);
+  bool Run(Work& work);
 
   // For a fork: ends each thread when its current work has ended. Returns true if all have ended in time.
   void Rest();
@@ -51,20 +46,15 @@ class Threads {
 
  private:
   using Running = std::list<std::thread>;
-  struct Waiting {
-    Work work;
-    std::shared_ptr<const client::Cancellation> call;
-  };
 
   void Loop(Running::iterator self);
   // Starts a thread. Returns true if it started.
   bool Start() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const size_t most_;
   Mutex mutex_;
   CondVar work_;
   CondVar ended_;
-  std::map<uint64_t, Waiting> waiting_ ABSL_GUARDED_BY(mutex_);  // Waiting work by its place in the order.
+  std::map<uint64_t, Work> waiting_ ABSL_GUARDED_BY(mutex_);  // Waiting work by its place in the order.
   uint64_t next_ ABSL_GUARDED_BY(mutex_) = 0;
   Running running_ ABSL_GUARDED_BY(mutex_);
   // The thread that ended last; each ending thread joins the one that ended before it.

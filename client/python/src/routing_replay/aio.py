@@ -32,8 +32,8 @@ appender with on_outcome belongs to one.
 
 A client does not survive os.fork: in the child its calls raise FailedPreconditionError; make a new client there.
 
-At most 1,024 calls of a process run at a time. A further one begins, and observes its timeout, when one of them has
-ended; it can be cancelled at any time.
+At most 1,024 calls of a process run at a time. A further one begins, and observes its timeout and its cancellation,
+when one of them has ended.
 """
 
 from __future__ import annotations
