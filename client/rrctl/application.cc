@@ -7,7 +7,6 @@
 #include <iostream>
 #include <iterator>
 #include <limits>
-#include <sstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -59,18 +58,6 @@ Exit codes:
 
 constexpr char kCommandFooter[] =
     "\n--endpoint, --timeout, -w and the flags of TLS and tokens work with every command: see rrctl --help.";
-
-// The list of commands shows only the first line of each help text.
-class Formatter final : public CLI::Formatter {
- public:
-  Formatter() { column_width(30); }
-  std::string make_subcommand(const CLI::App* sub) const override {
-    const std::string whole = sub->get_description();
-    std::ostringstream line;
-    CLI::detail::format_help(line, sub->get_display_name(true), whole.substr(0, whole.find('\n')), column_width_);
-    return line.str();
-  }
-};
 
 // Returns true if an error with this field is about the command line: the field is a flag, a sample of `diff`, or is
 // named as in ClientOptions. Servers do not use these names.
@@ -159,7 +146,6 @@ Application::Application()
 void Application::AddProgramFlags() {
   app_.set_version_flag("--version", ROUTING_REPLAY_VERSION, "print the version and exit");
   app_.set_help_flag("-h,--help", "print this help and exit");
-  app_.formatter(std::make_shared<Formatter>());
   app_.require_subcommand(1);
   app_.fallthrough();
   app_.footer(kFooter);
@@ -200,8 +186,9 @@ void Application::AddSecurityFlags() {
 }
 
 CLI::App* Application::Add(const std::string& name, const std::string& help, Command command) {
-  CLI::App* sub = app_.add_subcommand(name, help);
-  sub->footer(kCommandFooter);
+  const size_t line = help.find('\n');
+  CLI::App* sub = app_.add_subcommand(name, help.substr(0, line));
+  sub->footer(absl::StrCat(line == help.npos ? "" : help.substr(line), kCommandFooter));
   sub->callback([this, command = std::move(command)] { command_ = command; });
   return sub;
 }

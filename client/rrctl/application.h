@@ -83,8 +83,8 @@ class Application {
   Application(const Application&) = delete;
   Application& operator=(const Application&) = delete;
 
-  // The first line of `help` appears in the list of commands. Add the command's options to the result; the variables
-  // that they fill must live as long as `command`.
+  // Only the first line of `help` appears in the list of commands. Add the command's options to the result; the
+  // variables that they fill must live as long as `command`.
   CLI::App* Add(const std::string& name, const std::string& help, Command command);
 
   // `words`: the command line without the program's name.
