@@ -233,8 +233,7 @@ void AddProducer(CLI::App* command, Producer& producer) {
 void AddGroups(CLI::App* command, Groups& groups) {
   command
       ->add_option_function<std::string>(
-          "--group,--groups",
-          [&groups](const std::string& text) { groups = OrUsageError(ParseGroups(text), "--groups"); },
+          "--group", [&groups](const std::string& text) { groups = OrUsageError(ParseGroups(text), "--group"); },
           "only samples of this group, or of these: 3:17 is group 3 to group 16")
       ->type_name("N|BEGIN:END");
 }

@@ -115,7 +115,7 @@ T OrUsageError(const absl::StatusOr<T>& value, const std::string& option) {
 void AddRun(CLI::App* command, std::string& run);
 // --trainer
 void AddProducer(CLI::App* command, Producer& producer);
-// --group, --groups
+// --group
 using Groups = std::optional<std::pair<int64_t, int64_t>>;
 void AddGroups(CLI::App* command, Groups& groups);
 // "7" is [7, 8) and "3:17" [3, 17). INVALID_ARGUMENT for anything else, and for what is not in [least, most); `one`

@@ -1,9 +1,6 @@
 #include "client/rrctl/rows.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <fstream>
 #include <iostream>
@@ -214,15 +211,6 @@ absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::string& path, std::istr
   return bytes;
 }
 
-bool WriteAll(int fd, absl::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = write(fd, text.data(), text.size());
-    if (written < 0 && errno != EINTR) return false;
-    text.remove_prefix(static_cast<size_t>(std::max<ssize_t>(written, 0)));
-  }
-  return true;
-}
-
 void AddGet(Application& application) {
   const auto options = std::make_shared<GetOptions>();
   CLI::App* get = application.Add("get", "expert ids of a sample, by row and layer", [options](Session& session) {
@@ -238,8 +226,7 @@ void AddGet(Application& application) {
       ->type_name("ID,…")
       ->allow_extra_args(false);
   get->add_option_function<std::string>(
-         "--row,--rows",
-         [options](const std::string& text) { options->rows = OrUsageError(ParseRows(text), "--rows"); },
+         "--rows", [options](const std::string& text) { options->rows = OrUsageError(ParseRows(text), "--rows"); },
          "only this row, or these: 3:17 is row 3 to row 16")
       ->type_name("ROW|BEGIN:END");
   AddProducer(get, options->producer);

@@ -52,9 +52,6 @@ absl::Status Get(Client& client, const GetOptions& options, const std::function<
 
 // All bytes of the file, or of `input` if the path is "-". NOT_FOUND; DATA_LOSS.
 absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::string& path, std::istream& input);
-// Writes the text. Returns false, with the reason in errno, if only a part could be written, for example because the
-// disk became full.
-bool WriteAll(int fd, absl::string_view text);
 
 }  // namespace routing_replay::client
 

@@ -18,7 +18,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "client/rrctl/rows.h"
 #include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/sample.h"
@@ -50,6 +49,17 @@ std::string EntryFor(const TokenOptions& options, const std::string& token) {
   if (options.max_runs > 0) entry["max_runs"] = options.max_runs;
   if (!options.expires.empty()) entry["expires"] = options.expires;
   return absl::StrCat("- ", ToJsonLine(entry));
+}
+
+// Writes the text. Returns false, with the reason in errno, if only a part could be written, for example because the
+// disk became full.
+bool WriteAll(int fd, absl::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = write(fd, text.data(), text.size());
+    if (written < 0 && errno != EINTR) return false;
+    text.remove_prefix(static_cast<size_t>(std::max<ssize_t>(written, 0)));
+  }
+  return true;
 }
 
 absl::Status WriteSecret(const std::string& path, const std::string& token) {

@@ -168,7 +168,7 @@ class CommandsTest(RrctlTest):
         self.put("from", "open", 4)
         with tempfile.TemporaryDirectory() as parent:
             earlier, directory = str(Path(parent, "earlier")), str(Path(parent, "checkpoint"))
-            done = self.json("export", "from", earlier, "--groups", "0:2")
+            done = self.json("export", "from", earlier, "--group", "0:2")
             self.assertEqual((done["samples"], done["written"], done["unsealed"]), (2, 2, 1))
             self.assertIn("rrctl: INVALID_ARGUMENT: /proc/x", self.run_rrctl("export", "from", "/proc/x", code=1))
             self.assertIn("rrctl: ALREADY_EXISTS", self.run_rrctl("export", "from", earlier, code=1))
