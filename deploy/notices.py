@@ -31,6 +31,18 @@ from typing import Any
 from urllib.parse import quote
 
 OURS = "Apache-2.0"
+# Debian's licence names and their SPDX names. Others are reported as NOASSERTION, together with Debian's name.
+SPDX = {
+    "apache-2.0": "Apache-2.0",
+    "bsd-2-clause": "BSD-2-Clause",
+    "bsd-3-clause": "BSD-3-Clause",
+    "bsd-3-clause~google": "BSD-3-Clause",
+    "expat": "MIT",
+    "mit": "MIT",
+    "gpl-2 or apache-2.0": "GPL-2.0-only OR Apache-2.0",
+    "bsd-3-clause or gpl-2": "BSD-3-Clause OR GPL-2.0-only",
+    "zlib": "Zlib",
+}
 # Licence files of software that is in no Debian package.
 FOREIGN_TERMS = {"cuda-toolkit": "The static CUDA runtime, under NVIDIA's CUDA Toolkit End User License Agreement."}
 COMPILED, CONTAINED, NEEDED = "compiled in", "contained", "needed"
@@ -164,6 +176,19 @@ def copyright_file(package: Package) -> Path | None:
     return path if package.debian and path.exists() else None
 
 
+def licence_of(package: Package) -> tuple[str, str]:
+    """An SPDX expression for the licence of most files, or NOASSERTION; and all licences that Debian names."""
+    path = copyright_file(package)
+    if path is None:
+        return "NOASSERTION", FOREIGN_TERMS.get(package.name, "")
+    text = path.read_text(errors="replace")
+    names = list(dict.fromkeys(re.findall(r"^License:[ \t]*(\S.*)$", text, re.MULTILINE)))
+    most = re.search(r"^Files:[ \t]*\*\s*$(?:\n(?!\n).*)*?\nLicense:[ \t]*(\S.*)$", text, re.MULTILINE)
+    declared = SPDX.get(most[1].strip().lower(), "NOASSERTION") if most else "NOASSERTION"
+    said = f"Debian's copyright file names: {', '.join(names)}" if names else "See Debian's copyright file."
+    return declared, said
+
+
 def bill(build: Path, files: list[Path], contains: Path | None) -> dict[Package, str]:
     """Each third-party package, and how the package contains or uses it; the closest relation if there are several."""
     copies = [copy.name for copy in contains.iterdir()] if contains and contains.exists() else []
@@ -190,7 +215,7 @@ def notices(name: str, parts: dict[Package, str]) -> str:
         if how == NEEDED:
             continue
         path = copyright_file(package)
-        text = path.read_text(errors="replace") if path else FOREIGN_TERMS.get(package.name, "")
+        text = path.read_text(errors="replace") if path else licence_of(package)[1]
         if not text:
             raise SoftwareError(f"{package.name} is part of {name}, and its licence file was not found")
         by_text.setdefault(text, []).append(package)
@@ -221,9 +246,12 @@ def _entry(identifier: str, name: str, version: str, declared: str) -> dict[str,
 
 
 def _entry_of(package: Package) -> dict[str, Any]:
+    declared, said = licence_of(package)
     identifier = "SPDXRef-" + re.sub(r"[^A-Za-z0-9.-]", "-", f"{package.name}-{package.version}")
-    entry = _entry(identifier, package.name, package.version, "NOASSERTION")  # Its terms are in the notices.
+    entry = _entry(identifier, package.name, package.version, declared)
     entry["supplier"] = "Organization: Debian" if package.debian else "NOASSERTION"
+    if said:
+        entry["licenseComments"] = said
     if package.debian:
         name, version, source = (quote(each) for each in (package.name, package.version, package.source))
         locator = f"pkg:deb/debian/{name}@{version}?upstream={source}"
