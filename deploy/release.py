@@ -3,7 +3,8 @@
 
     deploy/release.py --version V --key FINGERPRINT --image FILE >RELEASE_NOTES.md
 
-The changes in the notes are those of CHANGELOG.md.
+The changes in the notes are those of CHANGELOG.md; the READMEs say how a framework is started and what it was tested
+with. A section or a row that is missing there is an error, so that the notes are complete.
 """
 
 from __future__ import annotations
@@ -14,6 +15,30 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+TRAINERS, CLIENTS = "trainer_plugin/README.md", "client/README.md"
+# For each framework, by its name in the README's table: the file and the section that tell its users what to do.
+FRAMEWORKS = {
+    "verl": (TRAINERS, "verl"),
+    "slime": (TRAINERS, "slime"),
+    "miles": (TRAINERS, "miles"),
+    "Megatron-Core": (TRAINERS, "Megatron-LM"),
+    "NeMo-RL": (TRAINERS, "NeMo-RL"),
+    "SkyRL": (TRAINERS, "SkyRL"),
+    "ms-swift": (TRAINERS, "ms-swift"),
+    "transformers": (TRAINERS, "Hugging Face and FSDP"),
+    "vLLM": (CLIENTS, "From an engine"),
+    "SGLang": (CLIENTS, "From an engine"),
+}
+# The first step for frameworks whose sections do not begin with lines of code that could be quoted.
+FIRST = {
+    "Megatron-Core": "Build the model with `moe_enable_routing_replay=True`, and add `megatron.attach` of "
+    "`routing_replay_trainer` and three calls to your training step.",
+    "transformers": "Add `hf.attach` of `routing_replay_trainer` and three calls to your training loop.",
+    "vLLM": "Start vLLM with `--enable-return-routed-experts`, and append its answers as they are "
+    "(`routing_replay.engines.vllm`); or set `ROUTING_REPLAY_RUN`, and its server appends them.",
+    "SGLang": "Start SGLang with `--enable-return-routed-experts`, and append its answers as they are "
+    "(`routing_replay.engines.sglang`); or set `ROUTING_REPLAY_RUN`, and its server appends them.",
+}
 NOTES = """\
 # routing-replay {version} ({day})
 
@@ -37,13 +62,32 @@ With the public key of the project (fingerprint {key}), which must not come from
 Wheels need Python 3.10 or later on x86-64 Linux, Debian packages Debian 12. The `sbom.spdx.json` inside each file names
 all software in it.
 
-## Start
+## By framework
 
 Start a server, install the first wheel wherever the framework runs, and set `ROUTING_REPLAY_ENDPOINT=HOST:7400` for all
 of its processes. Begin with `ROUTING_REPLAY_MODE=shadow` (`mode="shadow"` of `attach`), which compares and changes
-nothing. `README.md` says what was tested and how, `trainer_plugin/README.md` how each framework is started,
-`client/README.md` how engines are, and `tests/README.md` what was not run.
-"""
+nothing.
+
+{frameworks}
+
+## Everything else
+
+| | tested | by recorded form | untested |
+|---|---|---|---|
+{rest}
+
+## Not run
+
+{not_run}"""
+
+
+def section(path: str, title: str) -> str:
+    """The text under a heading, with the contents of its code blocks removed."""
+    text = re.sub(r"(?ms)^```.*?^```$", "```", (ROOT / path).read_text())  # In code, `#` starts a comment.
+    found = re.search(rf"(?ms)^#+ {re.escape(title)}$(.+?)(?=^#|\Z)", text)
+    if found:
+        return found[1].strip("\n")
+    raise ValueError(f"{path} must have a section {title!r}")
 
 
 def changes(version: str) -> tuple[str, str]:
@@ -55,9 +99,41 @@ def changes(version: str) -> tuple[str, str]:
     return found[2], re.sub(r"^###", "##", found[3].strip(), flags=re.M)
 
 
+def tested() -> dict[str, list[str]]:
+    """The README's table of what was tested: for each name the cells tested, by recorded form, untested."""
+    table = section("README.md", "What it was tested with").partition("-->\n")[2].partition("<!--")[0]
+    rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table.splitlines()[2:]]
+    return {name: cells for name, *cells in rows}
+
+
+def to_do(name: str, path: str, title: str) -> str:
+    """What a user must write: the section's first lines of code, and the text before them."""
+    if name in FIRST:
+        return FIRST[name]
+    lines = re.match(r"(?s).*\n    [^\n]+", section(path, title).partition("```")[0].partition("\n|")[0])
+    if not lines:
+        raise ValueError(f"{path} must say how to start {title}")
+    return re.sub(r"\[([^\]]+)\]\((?!http)[^)]*\)", r"\1", lines[0])
+
+
 def release_notes(version: str, key: str, image: str) -> str:
     day, changed = changes(version)
-    return NOTES.format(version=version, key=key, image=image, day=day, changes=changed)
+    rows = tested()
+    frameworks = []
+    for name, (path, title) in FRAMEWORKS.items():
+        runs, recorded, untested = rows.pop(name)
+        said = f"Tested: {runs}.\n\nCompared with saved output of: {recorded}. Untested: {untested}."
+        frameworks.append(f"### {name}\n\n{to_do(name, path, title)}\n\n{said} More: `{path}`, {title}.")
+    return NOTES.format(
+        version=version,
+        key=key,
+        image=image,
+        day=day,
+        changes=changed,
+        frameworks="\n\n".join(frameworks),
+        rest="\n".join(f"| {' | '.join((name, *cells))} |" for name, cells in rows.items()),
+        not_run=section("tests/README.md", "What was not run"),
+    )
 
 
 def main() -> int:
@@ -67,7 +143,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         print(release_notes(options.version, options.key, options.image))
-    except ValueError as error:
+    except (KeyError, ValueError) as error:
         print(f"release.py: {error}", file=sys.stderr)
         return 1
     return 0

@@ -121,11 +121,20 @@ class ReleaseTest(unittest.TestCase):
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.work / "other")
         self.assertNotEqual(self.verify(self.work / "other.pub", sums).returncode, 0)
 
-    def test_notes_tell_users_what_to_do(self):
+    def test_notes_tell_users_what_to_do_and_what_was_not_run(self):
         notes = (self.release / "RELEASE_NOTES.md").read_text()
         self.assertTrue(notes.startswith(f"# routing-replay {VERSION} (2026-01-02)\n"))
+        names = "verl slime Megatron-Core NeMo-RL SkyRL ms-swift miles vLLM SGLang transformers"
+        for name in names.split():
+            (entry,) = re.findall(rf"(?ms)^### {name}\n(.*?)(?=^##)", notes)
+            self.assertIn("routing_replay", entry)
+            self.assertRegex(entry, r"Tested: \d|Tested: [0-9a-f]{7}")
+            self.assertIn("Untested: GPUs", entry)
         for name in re.findall(r"(?<!\S)(?:\./|<)?(routing[_-]replay\S+\.(?:whl|deb|tar))", notes):
             self.assertEqual(len(list(self.release.glob(name))), 1, name)
+        not_run = notes.partition("## Not run\n")[2]
+        for word in ("GPU", "NEON", "kTLS", "WAITAOF", "cluster"):
+            self.assertIn(word, not_run)
         fingerprint = run("ssh-keygen", "-lf", self.key).stdout.split()[1]
         self.assertIn(fingerprint, notes)
         for line in re.findall(r"^ *((?:printf|ssh-keygen) .*?)(?: &&.*)?$", self.said, re.M):
