@@ -1,20 +1,38 @@
 #!/usr/bin/env python3
-"""Writes the notes of a release.
+"""Writes the notes and the bill of materials (SPDX 2.3, JSON) of a release.
 
-    deploy/release.py --version V --key FINGERPRINT --image FILE >RELEASE_NOTES.md
+    deploy/release.py notes --version V --key FINGERPRINT --image FILE >RELEASE_NOTES.md
+    deploy/release.py bill --version V PACKAGE… >sbom.spdx.json
 
 The changes in the notes are those of CHANGELOG.md; the READMEs say how a framework is started and what it was tested
 with. A section or a row that is missing there is an error, so that the notes are complete.
+
+Each PACKAGE is a wheel, a Debian package or the container image. It contains its own bill, which notices.py wrote when
+the package was built. The bill of the release names the files, each with its checksum, and merges their bills; nothing
+else in the packages is looked at. A package of another version is rejected.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gzip
+import hashlib
+import io
+import json
 import re
+import subprocess
 import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import notices
 
 ROOT = Path(__file__).resolve().parents[1]
+BILL = "sbom.spdx.json"
 TRAINERS, CLIENTS = "trainer_plugin/README.md", "client/README.md"
 # For each framework, by its name in the README's table: the file and the section that tell its users what to do.
 FRAMEWORKS = {
@@ -59,8 +77,8 @@ With the public key of the project (fingerprint {key}), which must not come from
     sudo apt-get install ./routing-replay-server_{version}-1_amd64.deb ./routing-replay-client_{version}-1_amd64.deb
     docker load <{image}
 
-Wheels need Python 3.10 or later on x86-64 Linux, Debian packages Debian 12. The `sbom.spdx.json` inside each file names
-all software in it.
+Wheels need Python 3.10 or later on x86-64 Linux, Debian packages Debian 12. `sbom.spdx.json` names all software in each
+file.
 
 ## By framework
 
@@ -136,13 +154,70 @@ def release_notes(version: str, key: str, image: str) -> str:
     )
 
 
+def _tar(archive: bytes) -> Iterator[bytes]:
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        yield from (tar.extractfile(entry).read() for entry in tar if entry.name.endswith(f"/{BILL}"))
+
+
+def _bills(package: Path) -> Iterator[bytes]:
+    if package.suffix == ".whl":
+        with zipfile.ZipFile(package) as wheel:
+            yield from (wheel.read(name) for name in wheel.namelist() if name.endswith(f"/sboms/{BILL}"))
+    elif package.suffix == ".deb":
+        yield from _tar(subprocess.run(["dpkg-deb", "--fsys-tarfile", package], stdout=-1, check=True).stdout)
+    else:
+        with tarfile.open(package) as image:
+            (manifest,) = json.load(image.extractfile("manifest.json"))
+            for layer in manifest["Layers"]:
+                yield from _tar(gzip.decompress(image.extractfile(layer).read()))
+
+
+def bill_in(package: Path) -> dict[str, Any]:
+    """Returns the bill of materials inside a package, which must have exactly one."""
+    found = []
+    with contextlib.suppress(OSError, KeyError, tarfile.TarError, zipfile.BadZipFile, subprocess.CalledProcessError):
+        found = list(_bills(package))
+    if len(found) != 1:
+        raise ValueError(f"{package.name} must be a package with one {BILL}, got {len(found)}")
+    return json.loads(found[0])
+
+
+def merged_bill(version: str, files: list[Path]) -> dict[str, Any]:
+    packages: dict[str, dict[str, Any]] = {}
+    relationships = []
+    for file in files:
+        bill = bill_in(file)
+        # Here a package is identified by its file name, because a wheel and a Debian package may have the same name.
+        ours = "SPDXRef-" + re.sub(r"[^A-Za-z0-9.-]", "-", file.name)
+        for entry in bill["packages"]:
+            if entry["SPDXID"] != "SPDXRef-Package":
+                packages.setdefault(entry["SPDXID"], entry)
+                continue
+            if entry["versionInfo"] != version:
+                raise ValueError(f"{file.name} must be of version {version}, got {entry['versionInfo']}")
+            sum_of = {"algorithm": "SHA256", "checksumValue": hashlib.sha256(file.read_bytes()).hexdigest()}
+            packages[ours] = entry | {"SPDXID": ours, "packageFileName": file.name, "checksums": [sum_of]}
+        for relation in bill["relationships"]:
+            ends = {key: ours for key, value in relation.items() if value == "SPDXRef-Package"}
+            relationships.append(relation | ends)
+    ordered = [packages[name] for name in sorted(packages)]
+    return notices.spdx(f"routing-replay-{version}", ordered, relationships)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    notes, bill = (commands.add_parser(name) for name in ("notes", "bill"))
     for option in ("version", "key", "image"):
-        parser.add_argument(f"--{option}", required=True)
+        notes.add_argument(f"--{option}", required=True)
+    bill.add_argument("--version", required=True)
+    bill.add_argument("files", nargs="+", type=Path, metavar="PACKAGE")
     options = parser.parse_args()
     try:
-        print(release_notes(options.version, options.key, options.image))
+        if options.command == "notes":
+            print(release_notes(options.version, options.key, options.image))
+        else:
+            print(json.dumps(merged_bill(options.version, options.files), indent=1))
     except (KeyError, ValueError) as error:
         print(f"release.py: {error}", file=sys.stderr)
         return 1

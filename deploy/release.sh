@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a release from a clean tree: wheels, Debian packages, the image, notes, signed checksums.
+# Makes a release from a clean tree: wheels, Debian packages, the image, a bill of materials, notes, signed checksums.
 #
 #   deploy/release.sh --key FILE [--out DIR] [--packages DIR] [--no-install]
 #
@@ -43,7 +43,7 @@ fingerprint=$(ssh-keygen -lf "$key" | cut -d' ' -f2) || fail "$key must be a key
 version=$(sed -n 's/^project(routing_replay VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 : "${out:=dist/$version}"
 image=routing-replay-server-$version-image.tar
-notes() { deploy/release.py --version "$version" --key "$fingerprint" --image "$image"; }
+notes() { deploy/release.py notes --version "$version" --key "$fingerprint" --image "$image"; }
 
 [ -z "$(git status --porcelain)" ] || fail "the tree must be clean: git status names what is not committed"
 [ -z "$(ls -A "$out" 2>/dev/null)" ] || fail "$out must be new or empty"
@@ -68,9 +68,11 @@ for name in routing_replay{,_server}-"$version-py3-*.whl" routing-replay-{server
   [ -z "$packages" ] || cp "${found[0]}" "$out"
   files+=("$out/${found[0]##*/}")
 done
+bill=$(deploy/release.py bill --version "$version" "${files[@]}")
+echo "$bill" >"$out/sbom.spdx.json"
 notes >"$out/RELEASE_NOTES.md"
 cd "$out"
-sha256sum "${files[@]##*/}" RELEASE_NOTES.md >SHA256SUMS
+sha256sum "${files[@]##*/}" sbom.spdx.json RELEASE_NOTES.md >SHA256SUMS
 cd "$OLDPWD"
 ssh-keygen -q -Y sign -f "$key" -n file "$out/SHA256SUMS"
 ssh-keygen -Y check-novalidate -n file -s "$out/SHA256SUMS.sig" <"$out/SHA256SUMS" >/dev/null || fail "the signature is not good"

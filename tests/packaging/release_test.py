@@ -5,6 +5,7 @@ Usage: release_test.py BUILD
 Only the image is built, which takes seconds. The signing key is generated for the test.
 """
 
+import json
 import os
 import re
 import shutil
@@ -12,12 +13,14 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(sys.argv.pop(1)).resolve()
 VERSION = re.search(r"^project\(routing_replay VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text(), re.M)[1]
 SKIPPED = 77
+PARTS = ("STATIC_LINK", "CONTAINS")
 
 
 def run(*command, **options):
@@ -112,14 +115,55 @@ class ReleaseTest(unittest.TestCase):
         sums = (self.release / "SHA256SUMS").read_text()
         named = {line.split()[1] for line in sums.splitlines()}
         self.assertEqual(named, {file.name for file in self.release.iterdir()} - {"SHA256SUMS", "SHA256SUMS.sig"})
-        self.assertEqual(len(named), 7)
+        self.assertEqual(len(named), 8)
         public = self.key.with_suffix(".pub")
         done = self.verify(public, sums)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(done.stdout.count(": OK"), 7)
+        self.assertEqual(done.stdout.count(": OK"), 8)
         self.assertNotEqual(self.verify(public, sums.replace("0", "1", 1)).returncode, 0)
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.work / "other")
         self.assertNotEqual(self.verify(self.work / "other.pub", sums).returncode, 0)
+
+    def test_the_bill_names_each_file_and_all_that_is_in_it(self):
+        bill = json.loads((self.release / "sbom.spdx.json").read_text())
+        self.assertEqual((bill["spdxVersion"], bill["dataLicense"]), ("SPDX-2.3", "CC0-1.0"))
+        self.assertEqual(set(bill["creationInfo"]), {"created", "creators"})
+        packages = {package["SPDXID"]: package for package in bill["packages"]}
+        self.assertEqual(len(packages), len(bill["packages"]))
+        for each, package in packages.items():
+            self.assertRegex(each, r"^SPDXRef-[A-Za-z0-9.-]+$")
+            self.assertTrue(package["name"] and package["versionInfo"] and package["downloadLocation"])
+            known = package["licenseDeclared"] != "NOASSERTION" or package.get("licenseComments")
+            self.assertTrue(known, f"{each} has no licence")
+        ours = {package["packageFileName"]: each for each, package in packages.items() if "checksums" in package}
+        sums = dict(line.split()[::-1] for line in (self.release / "SHA256SUMS").read_text().splitlines())
+        self.assertEqual(set(ours), set(sums) - {"sbom.spdx.json", "RELEASE_NOTES.md"})
+        for name, each in ours.items():
+            self.assertEqual(packages[each]["checksums"], [{"algorithm": "SHA256", "checksumValue": sums[name]}])
+        parts = {name: set() for name in ours}
+        described = set()
+        for relation in bill["relationships"]:
+            self.assertIn(relation["relatedSpdxElement"], packages)
+            if relation["relationshipType"] == "DESCRIBES":
+                described.add(relation["relatedSpdxElement"])
+            elif relation["relationshipType"] in PARTS:
+                part = packages[relation["relatedSpdxElement"]]
+                parts[packages[relation["spdxElementId"]]["packageFileName"]].add(
+                    f"{part['name']} {part['versionInfo']}"
+                )
+        self.assertEqual(described, set(ours.values()))
+        for file in self.release.glob("*.whl"):
+            self.assertEqual(parts[file.name], self.noticed(file))
+
+    def noticed(self, wheel):
+        """Name and version of each package in a wheel's notices."""
+        with zipfile.ZipFile(wheel) as opened:
+            (name,) = (name for name in opened.namelist() if name.endswith("/THIRD_PARTY_NOTICES"))
+            text = opened.read(name).decode()
+        rule = "=" * 100
+        heads = re.findall(rf"^{rule}\n\S+ \((.*)\)\n{rule}$", text, re.M)
+        self.assertGreater(len(heads), 3)
+        return {part for head in heads for part in head.split(", ")}
 
     def test_notes_tell_users_what_to_do_and_what_was_not_run(self):
         notes = (self.release / "RELEASE_NOTES.md").read_text()
@@ -164,6 +208,24 @@ class ReleaseTest(unittest.TestCase):
             (file,) = packages.glob(pattern)
             file.rename(packages / file.name.replace(VERSION, "9.9.9"))
             self.rejected(rf"there must be one \S*{VERSION}\S*, got 0", packages)
+        # These files have this version in their names and another version inside.
+        version = VERSION.rpartition(".")[0] + ".999"
+        with zipfile.ZipFile(next(packages.glob("routing_replay_server*.whl")), "w") as wheel:
+            bill = {"packages": [{"SPDXID": "SPDXRef-Package", "versionInfo": version}], "relationships": []}
+            wheel.writestr(f"any-{version}.dist-info/sboms/sbom.spdx.json", json.dumps(bill))
+        file = next(packages.glob("*-image.tar"))
+        file.rename(packages / file.name.replace("9.9.9", VERSION))
+        self.rejected(f"must be of version {VERSION}, got {version}", packages)
+
+    def test_what_is_no_package_is_rejected(self):
+        packages = Path(tempfile.mkdtemp(dir=self.work))
+        shutil.copytree(self.packages, packages, dirs_exist_ok=True)
+        for pattern in ("routing_replay-*.whl", "routing-replay-dev_*.deb", "*-image.tar"):
+            (file,) = packages.glob(pattern)
+            whole = file.read_bytes()
+            file.write_bytes(whole[: len(whole) // 2])
+            self.rejected(f"{re.escape(file.name)} must be a package", packages)
+            file.write_bytes(whole)
 
 
 if __name__ == "__main__":
