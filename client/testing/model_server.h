@@ -84,7 +84,7 @@ class ModelServer {
     const AppendHeader& header = *request.append;
     std::vector<ModelRow> rows(header.rows.size());
     std::vector<uint8_t> payload(request.payload.size());
-    request.payload.CopyTo(0, absl::MakeSpan(payload));
+    ChainCursor(request.payload).CopyTo(absl::MakeSpan(payload));
     size_t next = 0;
     for (const RowRange range : Subtract(header.rows, header.unrecorded)) {
       for (int64_t row = range.begin; row < range.end; ++row) rows[row - header.rows.begin].id = payload.at(next++);

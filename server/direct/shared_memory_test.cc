@@ -289,7 +289,7 @@ TEST_F(SharedMemoryTest, WhatIsStoredIsWhatWasChecked) {
     ASSERT_OK_AND_ASSIGN(const auto response, ParseReadResponse(answer->chain()));
     const ByteChain chain = answer->chain();
     std::vector<uint8_t> bytes(chain.size());
-    chain.CopyTo(0, absl::MakeSpan(bytes));
+    ChainCursor(chain).CopyTo(absl::MakeSpan(bytes));
     // All rows, one byte each, at the end of the message.
     const auto rows = absl::MakeConstSpan(bytes).last(kRows);
     ASSERT_EQ(std::count(rows.begin(), rows.end(), 5), static_cast<std::ptrdiff_t>(kRows)) << id;

@@ -21,7 +21,7 @@ absl::Span<const uint8_t> AsBytes(const std::string& text) {
 
 std::string ToText(const ByteChain& chain) {
   std::string text(chain.size(), '\0');
-  chain.CopyTo(0, {reinterpret_cast<uint8_t*>(text.data()), text.size()});
+  ChainCursor(chain).CopyTo({reinterpret_cast<uint8_t*>(text.data()), text.size()});
   return text;
 }
 

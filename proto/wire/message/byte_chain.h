@@ -26,10 +26,6 @@ class ByteChain {
   size_t size() const { return size_; }
   absl::Span<const absl::Span<const uint8_t>> spans() const { return spans_; }
 
-  // Bytes [offset, offset + out.size()) copied to `out`. Requires that they exist.
-  void CopyTo(size_t offset, absl::Span<uint8_t> out) const;
-  // The chain of bytes [offset, offset + size). Requires that they exist.
-  ByteChain Sub(size_t offset, size_t size) const;
   // The bytes in one piece: those of the only span if there is one, else copied into `scratch`.
   absl::Span<const uint8_t> Flatten(Buffer& scratch) const;
 

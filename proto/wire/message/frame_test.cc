@@ -38,7 +38,7 @@ absl::Status Feed(FrameReader& reader, absl::string_view& bytes, size_t step) {
 
 std::string Text(const ByteChain& chain) {
   std::string text(chain.size(), '\0');
-  chain.CopyTo(0, {reinterpret_cast<uint8_t*>(text.data()), text.size()});
+  ChainCursor(chain).CopyTo({reinterpret_cast<uint8_t*>(text.data()), text.size()});
   return text;
 }
 

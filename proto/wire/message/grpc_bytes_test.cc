@@ -18,7 +18,7 @@ TEST(ByteBufferTest, PartsArriveInOrderAndOwnersAreReleased) {
     ASSERT_OK_AND_ASSIGN(const ReceivedBytes received, ReceivedBytes::From(buffer));
     ASSERT_EQ(received.chain().size(), 6 + 100000u);
     std::string head(8, '\0');
-    received.chain().CopyTo(0, {reinterpret_cast<uint8_t*>(head.data()), head.size()});
+    ChainCursor(received.chain()).CopyTo({reinterpret_cast<uint8_t*>(head.data()), head.size()});
     EXPECT_EQ(head, "header\7\7");
     EXPECT_FALSE(watch.expired());
   }

@@ -94,7 +94,7 @@ TEST_F(RingStreamTest, FramesGoThroughAndAreAnswered) {
     for (int i = 0; i < kMessages; ++i) {
       const ReceivedFrame frame = Receive(*server_, reader);
       std::string text(frame.chain().size(), '\0');
-      frame.chain().CopyTo(0, {reinterpret_cast<uint8_t*>(text.data()), text.size()});
+      ChainCursor(frame.chain()).CopyTo({reinterpret_cast<uint8_t*>(text.data()), text.size()});
       ASSERT_TRUE(text == message(i)) << i;
       writer.Put(FrameType::kMessage, std::move(text), {}, /*in_parts=*/false);
       Send(*server_, writer);

@@ -31,7 +31,7 @@ inline ByteChain RandomChain(Random& random, const std::string& bytes) {
 
 inline std::string ToBytes(const ByteChain& chain) {
   std::string out(chain.size(), '\0');
-  chain.CopyTo(0, {reinterpret_cast<uint8_t*>(out.data()), out.size()});
+  ChainCursor(chain).CopyTo({reinterpret_cast<uint8_t*>(out.data()), out.size()});
   return out;
 }
 
