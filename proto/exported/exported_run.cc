@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cerrno>
 #include <fstream>
-#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
@@ -218,24 +217,7 @@ constexpr size_t kSyncThreads = 16;
 std::error_code LastError() { return {errno, std::generic_category()}; }
 
 absl::Status Result(const std::error_code& error, const std::filesystem::path& path) {
-  return error ? absl::InternalError(absl::StrCat(path.string(), ": ", error.message())) : absl::OkStatus();
-}
-
-// The status for a directory that cannot be used: a wrong argument, or a system error.
-absl::Status DirectoryError(const std::error_code& error, const std::filesystem::path& directory) {
-  const auto is_one_of = [&error](std::initializer_list<std::errc> some) {
-    return std::any_of(some.begin(), some.end(), [&error](std::errc one) { return error == one; });
-  };
-  const std::string text = absl::StrCat(directory.string(), ": ", error.message());
-  using std::errc;
-  if (is_one_of({errc::permission_denied, errc::operation_not_permitted, errc::read_only_file_system})) {
-    return absl::PermissionDeniedError(text);
-  }
-  if (is_one_of({errc::no_such_file_or_directory, errc::not_a_directory, errc::file_exists, errc::filename_too_long,
-                 errc::too_many_symbolic_link_levels, errc::invalid_argument})) {
-    return absl::InvalidArgumentError(text);
-  }
-  return absl::InternalError(text);
+  return error ? absl::ErrnoToStatus(error.value(), path.string()) : absl::OkStatus();
 }
 
 // Creates a new file. An existing link with that name is not followed.
@@ -304,7 +286,7 @@ absl::Status RemovePart(const std::filesystem::path& part) {
   for (const std::filesystem::path& file : files) {
     if (!error) std::filesystem::remove(file, error);
   }
-  return error ? DirectoryError(error, part) : absl::OkStatus();
+  return Result(error, part);
 }
 
 }  // namespace
@@ -355,7 +337,7 @@ absl::StatusOr<std::unique_ptr<RunExporter>> RunExporter::Create(const std::file
   std::error_code error;
   std::filesystem::path path = std::filesystem::absolute(directory, error).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();  // "run/" means "run".
-  if (error) return DirectoryError(error, directory);
+  if (error) return Result(error, directory);
   const bool exists = std::filesystem::exists(path, error);
   if (!error && exists && !std::filesystem::is_directory(path, error)) {
     error = std::make_error_code(std::errc::not_a_directory);
@@ -363,7 +345,7 @@ absl::StatusOr<std::unique_ptr<RunExporter>> RunExporter::Create(const std::file
   if (!error && exists && !std::filesystem::is_empty(path, error)) {
     return absl::AlreadyExistsError(absl::StrCat(path.string(), ": must be a new directory, or an empty one"));
   }
-  if (error) return DirectoryError(error, path);
+  if (error) return Result(error, path);
   std::filesystem::path part = path;
   part += ".part";
   RR_RETURN_IF_ERROR(RemovePart(part));
@@ -374,7 +356,7 @@ absl::StatusOr<std::unique_ptr<RunExporter>> RunExporter::Create(const std::file
     parents.push_back(up.parent_path());
   }
   if (!error) std::filesystem::create_directories(part, error);
-  if (error) return DirectoryError(error, path);
+  if (error) return Result(error, path);
   for (const std::filesystem::path& parent : parents) {
     RR_RETURN_IF_ERROR(Sync(parent));
   }

@@ -58,7 +58,7 @@ struct ExportedRun {
 class RunExporter {
  public:
   // ALREADY_EXISTS if the directory exists and is not empty, or if DIRECTORY.part holds files that no export writes;
-  // INVALID_ARGUMENT and PERMISSION_DENIED for a path that cannot be a directory; INTERNAL with the system's message.
+  // an error of the file system has the code of absl::ErrnoToStatus and the system's message.
   static absl::StatusOr<std::unique_ptr<RunExporter>> Create(const std::filesystem::path& directory, std::string run,
                                                              Producer producer, Geometry geometry);
   // Removes an unfinished export.
@@ -68,7 +68,8 @@ class RunExporter {
 
   // `ids` are those of the recorded rows: [rows][MoE layers][K], little-endian, with the K and dtype of the geometry's
   // arrays; slots beyond a layer's own K are 0. INVALID_ARGUMENT (kLength, kField) if the size does not match the
-  // geometry and the rows, or if the sample was added before; INTERNAL as for Create. Ids are not checked.
+  // geometry and the rows, or if the sample was added before; errors of the file system as for Create. Ids are not
+  // checked.
   absl::Status Add(ExportedSample sample, absl::Span<const uint8_t> ids);
   // Takes over a sample from another export of this run with the same geometry: hard links its file, or copies it if
   // the file system has no hard links. `sample` is as in that index, except for its group. DATA_LOSS (kChecksum) naming

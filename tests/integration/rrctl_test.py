@@ -170,7 +170,7 @@ class CommandsTest(RrctlTest):
             earlier, directory = str(Path(parent, "earlier")), str(Path(parent, "checkpoint"))
             done = self.json("export", "from", earlier, "--group", "0:2")
             self.assertEqual((done["samples"], done["written"], done["unsealed"]), (2, 2, 1))
-            self.assertIn("rrctl: INVALID_ARGUMENT: /proc/x", self.run_rrctl("export", "from", "/proc/x", code=1))
+            self.assertIn("rrctl: NOT_FOUND: /proc/x", self.run_rrctl("export", "from", "/proc/x", code=1))
             self.assertIn("rrctl: ALREADY_EXISTS", self.run_rrctl("export", "from", earlier, code=1))
             done = self.json("export", "from", directory, "--previous", earlier)
             self.assertEqual((done["samples"], done["written"], done["written_bytes"]), (3, 1, 7 * 2 * 4))
