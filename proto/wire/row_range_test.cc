@@ -69,9 +69,6 @@ TEST(RowRangeTest, PairsOfRanges) {
           EXPECT_EQ(Intersect(left, right).empty(), common.empty());
           EXPECT_GE(Intersect(left, right).size(), 0);
           EXPECT_EQ(left.contains(right), static_cast<int64_t>(common.size()) == right.size());
-          if (!left.empty()) {
-            EXPECT_EQ(left.overlaps(right), !common.empty());
-          }
         }
       }
     }

@@ -22,7 +22,6 @@ struct RowRange {
   constexpr bool empty() const { return begin >= end; }
   constexpr bool contains(int64_t row) const { return begin <= row && row < end; }
   constexpr bool contains(RowRange other) const { return begin <= other.begin && other.end <= end; }
-  constexpr bool overlaps(RowRange other) const { return begin < other.end && other.begin < end; }
 
   friend constexpr bool operator==(RowRange a, RowRange b) { return a.begin == b.begin && a.end == b.end; }
 };
