@@ -97,7 +97,7 @@ absl::StatusOr<std::vector<Block>> TakeEncodedBlocks(const Geometry& geometry, i
     ++next_part;
     absl::Status good = CheckShape(geometry, block.view(), block_rows);
     if (good.ok()) good = CheckCrc(geometry, block.view());
-    if (good.ok()) good = CheckIds(geometry, block.view(), /*verify_duplicates=*/false);
+    if (good.ok()) good = CheckIds(geometry, block.view());
     if (!good.ok()) return good;
     blocks.push_back(std::move(block));
   }

@@ -22,11 +22,9 @@ absl::Status Rejected(ErrorDetail detail, absl::string_view what) {
 
 absl::Status Describe(const BlockView& block, const LayerRouting& layer, const IdFault& fault) {
   const int64_t row = block.rows.begin + fault.row;
-  const std::string where = absl::StrCat("row ", row, ", layer ", layer.layer_id, ": expert id ", fault.id);
-  ErrorDetail detail{.reason = Reason::kDuplicateId, .row = row, .layer = layer.layer_id};
-  if (fault.kind == IdFault::Kind::kDuplicate) return Rejected(detail, absl::StrCat(where, " occurs twice"));
-  detail.reason = Reason::kIdRange;
-  return Rejected(detail, absl::StrCat(where, " is not in [0, ", layer.num_experts, ")"));
+  return Rejected({.reason = Reason::kIdRange, .row = row, .layer = layer.layer_id},
+                  absl::StrCat("row ", row, ", layer ", layer.layer_id, ": expert id ", fault.id, " is not in [0, ",
+                               layer.num_experts, ")"));
 }
 
 // Checks the bits after the last id of a PACKED plane.
@@ -97,7 +95,7 @@ absl::Status CheckCrc(const Geometry& geometry, const BlockView& block) {
   return absl::OkStatus();
 }
 
-absl::Status CheckIds(const Geometry& geometry, const BlockView& block, bool duplicates) {
+absl::Status CheckIds(const Geometry& geometry, const BlockView& block) {
   Buffer scratch;  // Decoded ids of one PACKED plane.
   for (int32_t i = 0; i < geometry.num_moe_layers(); ++i) {
     const LayerRouting& layer = geometry.layer(i);
@@ -109,7 +107,7 @@ absl::Status CheckIds(const Geometry& geometry, const BlockView& block, bool dup
       DecodeCut(geometry, i, block.codec, 0, block.rows.size(), plane, scratch.span().first(size));
       ids = scratch.span().first(size);
     }
-    if (const auto fault = FindIdFault(layer, ids, block.rows.size(), duplicates)) {
+    if (const auto fault = FindIdFault(layer, ids, block.rows.size())) {
       return Describe(block, layer, *fault);
     }
     if (PaddingIsZero(plane, block.rows.size() * geometry.row_bits(i, block.codec))) continue;

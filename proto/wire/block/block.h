@@ -52,9 +52,9 @@ struct BlockRows {
 absl::Status CheckShape(const Geometry& geometry, const BlockView& block, int32_t block_rows);
 // Checks every plane's CRC. INVALID_ARGUMENT (kChecksum) names the first layer that does not match.
 absl::Status CheckCrc(const Geometry& geometry, const BlockView& block);
-// Checks that every id is below its layer's E and that PACKED padding bits are zero; with `duplicates`, also that no id
-// occurs twice in a row. INVALID_ARGUMENT (kIdRange, kDuplicateId, kEncoding) names row and layer.
-absl::Status CheckIds(const Geometry& geometry, const BlockView& block, bool duplicates);
+// Checks that every id is below its layer's E and that PACKED padding bits are zero. INVALID_ARGUMENT (kIdRange,
+// kEncoding) names row and layer.
+absl::Status CheckIds(const Geometry& geometry, const BlockView& block);
 
 // Fills plane_crc32c from the bytes.
 void ComputeCrc(const Geometry& geometry, Block& block);

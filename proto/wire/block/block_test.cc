@@ -97,7 +97,7 @@ void CheckEncodingCutsAndDecoding() {
       ASSERT_EQ(block.bytes.size(), static_cast<size_t>(geometry.block_bytes(100, codec)));
       EXPECT_OK(CheckShape(geometry, block.view(), 256));
       EXPECT_OK(CheckCrc(geometry, block.view()));
-      EXPECT_OK(CheckIds(geometry, block.view(), true));
+      EXPECT_OK(CheckIds(geometry, block.view()));
       ASSERT_EQ(FirstDifference(Bytes(InCodec(geometry, block, Codec::kRaw)), Bytes(raw)), "");
       const Block packed = InCodec(geometry, raw, codec);
       if (packed.codec == codec) {
@@ -194,24 +194,20 @@ TEST(BlockTest, ShapesAndIdsThatCannotBe) {
 
   RandomRoutes bad = routes;
   bad.layers[1][30 * 4 + 2] = 61;
-  absl::Status status = CheckIds(geometry, SlowBlock(geometry, bad, {0, 50}, Codec::kPacked).view(), false);
+  const absl::Status status = CheckIds(geometry, SlowBlock(geometry, bad, {0, 50}, Codec::kPacked).view());
   EXPECT_THAT(status, Fails(absl::StatusCode::kInvalidArgument, Reason::kIdRange));
   EXPECT_EQ(GetErrorDetail(status)->row, 30);
   EXPECT_EQ(GetErrorDetail(status)->layer, 1);
   bad = routes;
   bad.layers[0][20 * 4] = bad.layers[0][20 * 4 + 3];
   const Block twice = SlowBlock(geometry, bad, {0, 50}, Codec::kRaw);
-  EXPECT_OK(CheckIds(geometry, twice.view(), false));
-  status = CheckIds(geometry, twice.view(), true);
-  EXPECT_THAT(status, Fails(absl::StatusCode::kInvalidArgument, Reason::kDuplicateId));
-  EXPECT_EQ(GetErrorDetail(status)->row, 20);
   EXPECT_EQ(CountDifferingRows(geometry, {good.view(), {10, 40}}, {twice.view(), {10, 40}}), 1);
 
   // A row of 3 ids with 3 bits each takes 9 bits, so the upper 7 bits of its second byte are padding.
   const Geometry narrow = Geometry::Uniform(1, 8, 3);
   Block padded = SlowBlock(narrow, MakeRandomRoutes(narrow, 1, 1), {0, 1}, Codec::kPacked);
   padded.bytes.data()[1] |= 0x80;
-  EXPECT_THAT(CheckIds(narrow, padded.view(), false), Fails(absl::StatusCode::kInvalidArgument, Reason::kEncoding));
+  EXPECT_THAT(CheckIds(narrow, padded.view()), Fails(absl::StatusCode::kInvalidArgument, Reason::kEncoding));
 }
 
 TEST(BlockTest, ExampleOfFormatMd) {

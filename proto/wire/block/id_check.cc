@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include "absl/types/span.h"
 
@@ -164,17 +163,13 @@ namespace {
 
 HWY_EXPORT(IdsOfBytesLegal);
 
-// Searches row by row for the values to report in the error message.
+// Searches for the values to report in the error message.
 template <typename T>
-std::optional<IdFault> Locate(const LayerRouting& layer, absl::Span<const uint8_t> bytes, int64_t rows,
-                              bool duplicates) {
-  std::vector<T> ids(layer.top_k);
-  for (int64_t row = 0; row < rows; ++row) {
-    std::memcpy(ids.data(), bytes.data() + row * ids.size() * sizeof(T), ids.size() * sizeof(T));
-    for (auto id = ids.begin(); id != ids.end(); ++id) {
-      if (*id >= layer.num_experts) return IdFault{IdFault::Kind::kRange, row, *id};
-      if (duplicates && std::find(ids.begin(), id, *id) != id) return IdFault{IdFault::Kind::kDuplicate, row, *id};
-    }
+std::optional<IdFault> Locate(const LayerRouting& layer, absl::Span<const uint8_t> bytes, int64_t rows) {
+  for (int64_t i = 0; i < rows * layer.top_k; ++i) {
+    T id = 0;
+    std::memcpy(&id, bytes.data() + i * sizeof(T), sizeof(T));
+    if (id >= layer.num_experts) return IdFault{i / layer.top_k, id};
   }
   return std::nullopt;
 }
@@ -185,12 +180,10 @@ bool IdsLegal(absl::Span<const uint8_t> ids, int32_t id_bytes, int32_t top_k, in
   return ids.empty() || HWY_DYNAMIC_DISPATCH(IdsOfBytesLegal)(id_bytes, ids.data(), ids.size(), top_k, limit - 1);
 }
 
-std::optional<IdFault> FindIdFault(const LayerRouting& layer, absl::Span<const uint8_t> ids, int64_t rows,
-                                   bool duplicates) {
+std::optional<IdFault> FindIdFault(const LayerRouting& layer, absl::Span<const uint8_t> ids, int64_t rows) {
   const auto used = ids.first(rows * layer.top_k * layer.id_bytes());
-  if (IdsLegal(used, layer.id_bytes(), duplicates ? layer.top_k : 1, layer.num_experts)) return std::nullopt;
-  return layer.id_bytes() == 1 ? Locate<uint8_t>(layer, ids, rows, duplicates)
-                               : Locate<uint16_t>(layer, ids, rows, duplicates);
+  if (IdsLegal(used, layer.id_bytes(), /*top_k=*/1, layer.num_experts)) return std::nullopt;
+  return layer.id_bytes() == 1 ? Locate<uint8_t>(layer, ids, rows) : Locate<uint16_t>(layer, ids, rows);
 }
 
 }  // namespace wire

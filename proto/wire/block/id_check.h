@@ -12,8 +12,6 @@ namespace routing_replay {
 inline namespace wire {
 
 struct IdFault {
-  enum class Kind { kRange, kDuplicate };
-  Kind kind = Kind::kRange;
   int64_t row = 0;  // Within the ids given.
   int64_t id = 0;
 };
@@ -23,10 +21,8 @@ struct IdFault {
 // that it runs on: per vector of ids, a few instructions for the limit, and a number proportional to K for duplicates.
 bool IdsLegal(absl::Span<const uint8_t> ids, int32_t id_bytes, int32_t top_k, int64_t limit);
 
-// The first row of `ids` ([rows][K] of layer.id_bytes() each) that has an id outside [0, E) or, with `duplicates`, the
-// same id twice. Nothing if all rows are legal.
-std::optional<IdFault> FindIdFault(const LayerRouting& layer, absl::Span<const uint8_t> ids, int64_t rows,
-                                   bool duplicates);
+// The first id outside [0, E) of `ids`, which are [rows][K] of layer.id_bytes() each. Nothing if there is none.
+std::optional<IdFault> FindIdFault(const LayerRouting& layer, absl::Span<const uint8_t> ids, int64_t rows);
 
 }  // namespace wire
 }  // namespace routing_replay

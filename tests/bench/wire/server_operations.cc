@@ -13,7 +13,9 @@ Operation CheckPlanes(const WireSample& sample, const std::string& name, bool du
   const auto run = [&sample, duplicates, legal](uint8_t* out) {
     for (const BlockView& block : sample.raw().blocks) {
       for (int32_t l = 0; l < sample.geometry().num_moe_layers(); ++l) {
-        *out++ = FindIdFault(sample.layer(), block.plane(sample.geometry(), l), block.rows.size(), duplicates) ? 1 : 0;
+        const LayerRouting& layer = sample.layer();
+        const int32_t top_k = duplicates ? layer.top_k : 1;
+        *out++ = IdsLegal(block.plane(sample.geometry(), l), layer.id_bytes(), top_k, layer.num_experts) ? 0 : 1;
       }
     }
   };
