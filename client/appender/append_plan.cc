@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/buffer.h"
-#include "proto/wire/payload/narrow.h"
 #include "proto/wire/status_macros.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
@@ -219,14 +218,6 @@ class PieceMaker {
   AppendPlan plan_;
 };
 
-// Whether the elements are wider than the ids of every layer.
-bool IsWider(const TensorDescription& tensor, absl::Span<const uint8_t> payload, const Geometry& geometry) {
-  const auto shape = PayloadShape(tensor, payload);
-  const DType dtype = tensor.dtype != DType::kUnspecified || !shape.ok() ? tensor.dtype : shape->dtype;
-  const auto narrower = [&](const LayerRouting& layer) { return layer.id_bytes() < DTypeBytes(dtype); };
-  return std::all_of(geometry.layers().begin(), geometry.layers().end(), narrower);
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<int64_t>> WeightCuts(absl::Span<const WeightSpan> weights) {
@@ -277,9 +268,7 @@ absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDe
                                                .cuts = std::move(cuts),
                                                .codec = blocks.codec,
                                                .max_payload_bytes = blocks.max_payload_bytes}));
-  auto plan = PlanBlocks(options, std::move(rows), blocks.block_rows, blocks.piece_bytes());
-  if (plan.ok()) plan->narrowed = IsWider(tensor, payload, geometry);
-  return plan;
+  return PlanBlocks(options, std::move(rows), blocks.block_rows, blocks.piece_bytes());
 }
 
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, int32_t block_rows,

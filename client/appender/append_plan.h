@@ -48,7 +48,6 @@ struct AppendPlan {
   std::vector<AppendPiece> pieces;  // At least one.
   int64_t bytes = 0;                // Memory that it holds, counted for the queue's limit.
   // For the counters only.
-  bool narrowed = false;     // The tensor came in a wider dtype than E needs.
   int64_t surplus_rows = 0;  // Rows of the last token, which were left out.
   // Called with the outcome, before AppenderOptions::on_outcome, on a thread of the appender. Must not call the
   // appender. May be null.
@@ -111,7 +110,6 @@ inline constexpr std::pair<const char*, int64_t AppenderMetrics::*> kAppenderCou
     {"dropped_appends", &AppenderMetrics::dropped_appends},
     {"dropped_rows", &AppenderMetrics::dropped_rows},
     {"rejected_appends", &AppenderMetrics::rejected_appends},
-    {"narrowed_appends", &AppenderMetrics::narrowed_appends},
     {"unrecorded_appends", &AppenderMetrics::unrecorded_appends},
     {"surplus_rows", &AppenderMetrics::surplus_rows},
     {"stale_appends", &AppenderMetrics::stale_appends},

@@ -86,7 +86,6 @@ uint64_t AppendQueue::Add(AppendPlan plan, Clock::Time deadline) {
   pending.deadline = deadline;
   pending.end.outcome.sample = plan.pieces.front().header.sample;
   pending.end.note = std::move(plan.note);
-  metrics_.narrowed_appends += plan.narrowed ? 1 : 0;
   metrics_.surplus_rows += plan.surplus_rows;
   metrics_.unrecorded_appends += IsUnrecorded(plan) ? 1 : 0;
   for (AppendPiece& piece : plan.pieces) pending.pieces.push_back({std::move(piece)});

@@ -224,7 +224,6 @@ struct AppenderMetrics {
   int64_t dropped_appends = 0, dropped_rows = 0;
   int64_t rejected_appends = 0;                  // Appends that the ingest checks rejected before they were queued,
   std::map<Reason, int64_t> rejected_by_reason;  // and their number by reason.
-  int64_t narrowed_appends = 0;                  // Appends whose dtype was wider than E needs.
   int64_t unrecorded_appends = 0;                // Appends without a recorded row.
   int64_t surplus_rows = 0;                      // AppendOptions::surplus_rows.
   int64_t stale_appends = 0;                     // Failed because a later attempt had replaced their attempt.
