@@ -27,6 +27,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int kMaxNames = 16384;      // Limit of samples that one Stat or Release may name.
+constexpr int kPageSamples = 1000;    // Most samples in an answer of List.
 constexpr size_t kRunsAtATime = 256;  // Runs per request to the store.
 // Limit of an answer with a list. Stock clients accept messages of 4 MiB.
 constexpr size_t kAnswerBytes = 3 << 20;
@@ -326,15 +327,12 @@ absl::Status DoList(ServiceContext& context, const UnaryCaller& caller, const v1
     RR_ASSIGN_OR_RETURN(auto read, ReadGroups(request.groups()));
     groups = read;
   }
-  RR_ASSIGN_OR_RETURN(const auto limit,
-                      PageLimit(static_cast<int32_t>(std::min<uint32_t>(request.page_size(), INT32_MAX))));
   AnswerOfStates answer(context, caller.memory);
   std::string token = request.page_token();
   // The page ends when the answer is full.
   do {
-    const size_t left = limit - static_cast<size_t>(response.samples_size());
-    RR_ASSIGN_OR_RETURN(auto page,
-                        context.store.List(request.run(), producer, groups, static_cast<int32_t>(left), token));
+    const int32_t left = kPageSamples - response.samples_size();
+    RR_ASSIGN_OR_RETURN(auto page, context.store.List(request.run(), producer, groups, left, token));
     for (const SampleState& state : page.samples) {
       auto made = answer.Make(state);
       if (!made.ok() && response.samples().empty()) return made.status();
@@ -345,7 +343,7 @@ absl::Status DoList(ServiceContext& context, const UnaryCaller& caller, const v1
       *response.add_samples() = *std::move(made);
     }
     token = page.next_token;
-  } while (!token.empty() && static_cast<size_t>(response.samples_size()) < limit);
+  } while (!token.empty() && response.samples_size() < kPageSamples);
   response.set_next_page_token(token);
   return absl::OkStatus();
 }
@@ -383,7 +381,6 @@ v1::RunState ToProto(const RunState& state) {
 absl::Status DoListRuns(ServiceContext& context, const UnaryCaller& caller, const v1::ListRunsRequest& request,
                         v1::ListRunsResponse& response) {
   RR_ASSIGN_OR_RETURN(const auto permissions, AuthorizeAnywhere(context, caller.caller, Rpc::kListRuns));
-  const size_t most = request.page_size() == 0 ? SIZE_MAX : request.page_size();
   size_t bytes = 0;
   std::string token = request.page_token();
   do {
@@ -392,10 +389,10 @@ absl::Status DoListRuns(ServiceContext& context, const UnaryCaller& caller, cons
       if (!permissions.Sees(state.info.run)) continue;
       v1::RunState run = ToProto(state);
       bytes += run.ByteSizeLong();
-      const auto before = static_cast<size_t>(response.runs_size());
+      const bool first = response.runs().empty();
       const absl::Status paid = Pay(context, static_cast<int64_t>(kRunCopies * bytes), caller.memory);
-      if (before == 0 && !paid.ok()) return paid;
-      if (before > 0 && (before == most || bytes > kAnswerBytes || !paid.ok())) {
+      if (first && !paid.ok()) return paid;
+      if (!first && (bytes > kAnswerBytes || !paid.ok())) {
         response.set_next_page_token(response.runs(response.runs_size() - 1).run());
         return absl::OkStatus();
       }

@@ -58,22 +58,5 @@ TEST_F(RunListTest, EachPageFitsIntoAMessageThatStockClientsTake) {
   EXPECT_EQ(runs.back().run, names_.back());
 }
 
-TEST_F(RunListTest, APageHasAsManyRunsAsItIsAskedFor) {
-  Start(5);
-  v1::ListRunsRequest request;
-  EXPECT_EQ(Page(request).runs_size(), 5);
-  EXPECT_EQ(Page(request).next_page_token(), "");
-  request.set_page_size(5);
-  EXPECT_EQ(Page(request).next_page_token(), "");
-  request.set_page_size(3);
-  v1::ListRunsResponse page = Page(request);
-  EXPECT_EQ(page.runs_size(), 3);
-  request.set_page_token(page.next_page_token());
-  page = Page(request);
-  ASSERT_EQ(page.runs_size(), 2);
-  EXPECT_EQ(page.runs(0).run(), names_[3]);
-  EXPECT_EQ(page.next_page_token(), "");
-}
-
 }  // namespace
 }  // namespace routing_replay::testing
