@@ -28,7 +28,7 @@ ZSTD = ctypes.util.find_library("zstd")
 
 
 def read(path: Path) -> bytes:
-    """Returns the content of a file. A .zst file is decompressed with libzstd, which the server uses, too."""
+    """Returns the content of a file. A .zst file is decompressed with libzstd."""
     data = path.read_bytes()
     if path.suffix != ".zst":
         return data
