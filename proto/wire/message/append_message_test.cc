@@ -282,14 +282,14 @@ TEST(AppendMessageTest, ARejectedAppendIsStillKnownByName) {
   ParseDamaged(random, bytes, 2000, [](const ByteChain& chain) { ParseRejectedAppend(chain); });
 }
 
-TEST(AppendMessageTest, ReservedCodecIsNotImplemented) {
+TEST(AppendMessageTest, UnknownCodecIsRejected) {
   const absl::Status status = Rejection([](v1::AppendRequest& m) {
     v1::BlockHeader& b = *m.mutable_append()->mutable_blocks()->add_blocks();
     b.set_row_start(100);
     b.set_rows(50);
-    b.set_codec(v1::CODEC_ZSTD);
+    b.set_codec(static_cast<v1::Codec>(3));
   });
-  EXPECT_THAT(status, Fails(absl::StatusCode::kUnimplemented, Reason::kField));
+  EXPECT_THAT(status, Fails(kInvalid, Reason::kField));
 }
 
 TEST(AppendMessageTest, TextThatIsNotUtf8IsRejected) {

@@ -61,7 +61,6 @@ Producer MessageFields::ReadProducer(const char* name, v1::Producer value) {
 }
 
 Codec MessageFields::ReadCodec(const char* name, v1::Codec value) {
-  if (value == v1::CODEC_ZSTD) FailReserved(name, "codec ZSTD");
   return Known<Codec>(name, value, Codec::kPacked, std::nullopt);
 }
 
@@ -76,12 +75,6 @@ std::optional<Durability> MessageFields::ReadAnyDurability(const char* name, v1:
 
 void MessageFields::FailField(const char* name, absl::string_view message, Reason reason) {
   Fail(Invalid(reason, path_.Child(name).ToString(), message));
-}
-
-void MessageFields::FailReserved(const char* name, absl::string_view what) {
-  const std::string field = path_.Child(name).ToString();
-  Fail(MakeError(absl::StatusCode::kUnimplemented, absl::StrCat(field, ": ", what, " is reserved and not implemented"),
-                 {.reason = Reason::kField, .field = field}));
 }
 
 const std::string& MessageFields::Text(const char* name, const std::string& value, size_t max_bytes) {
@@ -134,14 +127,11 @@ v1::RoutingGeometry ToProto(const Geometry& geometry) {
     out.add_num_experts(layers[i].num_experts);
     out.add_top_k(layers[i].top_k);
   }
-  out.set_order_policy(v1::ORDER_POLICY_EXACT);
   return out;
 }
 
 absl::StatusOr<Geometry> FromProto(const v1::RoutingGeometry& geometry) {
   MessageFields f({.name = "geometry"});
-  if (geometry.order_policy() == v1::ORDER_POLICY_SET) f.FailReserved("order_policy", "order policy SET");
-  f.Known<v1::OrderPolicy>("order_policy", geometry.order_policy(), v1::ORDER_POLICY_EXACT, v1::ORDER_POLICY_EXACT);
   const auto numbers = [&f](const char* name, const auto& values, int64_t maximum) {
     std::vector<int32_t> out;
     for (const uint32_t value : values) out.push_back(static_cast<int32_t>(f.Count(name, value, maximum)));

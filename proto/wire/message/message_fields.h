@@ -92,8 +92,6 @@ class MessageFields {
   void Fail(const absl::Status& status) { status_.Update(status); }
   // INVALID_ARGUMENT "PATH.NAME: MESSAGE".
   void FailField(const char* name, absl::string_view message, Reason reason = Reason::kField);
-  // Fails with UNIMPLEMENTED, for a number that is reserved for a later version.
-  void FailReserved(const char* name, absl::string_view what);
 
  private:
   const FieldPath path_;

@@ -38,8 +38,6 @@ enum class Codec : uint8_t {
 };
 const char* CodecName(Codec codec);
 
-enum class OrderPolicy : uint8_t { kExact = 1 };
-
 // One MoE layer.
 struct LayerRouting {
   int32_t layer_id = 0;     // Global 0-based decoder layer id, dense layers counted.
