@@ -41,8 +41,6 @@ constexpr size_t kRunCopies = 6;
 // Limit of an OpenRun request. A request with the most layers has a few thousand bytes. A longer one is not accepted,
 // because parsing malicious nested messages could take thirty times their length in memory.
 constexpr int64_t kMaxOpenRunBytes = 64 << 10;
-constexpr size_t kNameBytes = 3;     // Field number and length before a name in an answer.
-constexpr size_t kHandleBytes = 10;  // Longest encoded handle in an answer.
 
 milliseconds ToMs(Clock::Duration duration) { return std::chrono::duration_cast<milliseconds>(duration); }
 
@@ -222,10 +220,8 @@ absl::Status DoOpenRun(ServiceContext& context, const UnaryCaller& caller, const
   }
   *response.mutable_geometry() = ToProto(*run.geometry);
   WriteOptions(run.options, *response.mutable_options());
-  response.set_created(run.created);
   response.set_max_message_bytes(context.config.max_message_bytes);
   response.set_max_payload_bytes(context.config.max_payload_bytes);
-  response.set_endpoint(context.advertised);
   return absl::OkStatus();
 }
 
@@ -260,16 +256,8 @@ class AnswerOfStates {
   AnswerOfStates(ServiceContext& context, ByteReservation& memory)
       : context_(context), memory_(memory), paid_(memory.bytes()) {}
 
-  // Reserves `bytes` bytes for a part of the answer that is not a state: the name or handle of a missing sample.
+  // Reserves memory for a state and converts it. The first state may be longer than the limit of an answer.
   // RESOURCE_EXHAUSTED: kLength if the answer becomes too long, kOverBudget if there is no memory for it.
-  absl::Status Take(size_t bytes) {
-    bytes_ += bytes;
-    if (bytes_ > kAnswerBytes) return TooLong("samples: the bytes of the answer are", bytes_, kAnswerBytes);
-    paid_ += static_cast<int64_t>(bytes);
-    return Pay(context_, paid_, memory_);
-  }
-  // Reserves memory for a state and converts it. The first state may be longer than the limit of an answer. Errors as
-  // Take.
   absl::StatusOr<v1::SampleState> Make(const SampleState& state) {
     paid_ += kStateCopies * StateBytes(state);
     RR_RETURN_IF_ERROR(Pay(context_, paid_, memory_));
@@ -298,21 +286,13 @@ absl::Status DoStat(ServiceContext& context, const UnaryCaller& caller, const v1
   if (auto run = context.store.GetRun(request.run()); !run.ok()) return run.status();
   RR_ASSIGN_OR_RETURN(const auto refs, ReadRefs(request.samples(), request.handles()));
   AnswerOfStates answer(context, caller.memory);
-  const auto take = [&](const SampleRef& ref, const absl::StatusOr<SampleState>& state) -> absl::Status {
+  const auto take = [&](const SampleRef&, const absl::StatusOr<SampleState>& state) -> absl::Status {
     if (state.ok()) {
       RR_ASSIGN_OR_RETURN(auto made, answer.Make(*state));
       *response.add_found() = std::move(made);
       return absl::OkStatus();
     }
-    if (state.status().code() != absl::StatusCode::kNotFound) return state.status();
-    absl::Status taken = answer.Take(ref.sample.empty() ? kHandleBytes : ref.sample.size() + kNameBytes);
-    if (!taken.ok()) return taken;
-    if (ref.sample.empty()) {
-      response.add_missing_handles(ref.handle);
-    } else {
-      response.add_missing(ref.sample);
-    }
-    return absl::OkStatus();
+    return absl::IsNotFound(state.status()) ? absl::OkStatus() : state.status();
   };
   return context.store.StatEach(request.run(), producer, refs, take);
 }
