@@ -1,11 +1,10 @@
-// Text for people: figures for terminals and pages, and suggestions for misspelled words.
+// Text for people: figures for terminals and pages.
 #ifndef PROTO_WIRE_HUMAN_H_
 #define PROTO_WIRE_HUMAN_H_
 
 #include <chrono>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/strings/string_view.h"
 
@@ -29,13 +28,6 @@ std::string HumanDuration(std::chrono::milliseconds duration);
 
 // RFC 3339 in UTC: "2025-01-31T09:30:00.125Z".
 std::string Timestamp(std::chrono::system_clock::time_point time);
-
-// Suggestions for an unknown word: those of `words` nearest to `word`, in their order. They differ from it in one
-// letter, or in at most a third of its letters; empty if all differ more.
-std::vector<std::string> Nearest(absl::string_view word, const std::vector<std::string>& words);
-
-// "there is no KIND 'word'; did you mean a or b?"
-std::string ThereIsNo(absl::string_view kind, absl::string_view word, const std::vector<std::string>& words);
 
 }  // namespace wire
 }  // namespace routing_replay

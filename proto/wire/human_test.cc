@@ -1,6 +1,5 @@
 #include "proto/wire/human.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "proto/wire/human.h"
@@ -9,8 +8,6 @@ namespace routing_replay {
 namespace {
 
 using std::chrono::milliseconds;
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 TEST(HumanTest, Bytes) {
   EXPECT_EQ(HumanBytes(0), "0 B");
@@ -57,23 +54,6 @@ TEST(HumanTest, Durations) {
 
 TEST(HumanTest, Timestamps) {
   EXPECT_EQ(Timestamp(std::chrono::system_clock::from_time_t(0) + milliseconds(125)), "1970-01-01T00:00:00.125Z");
-}
-
-TEST(NearestTest, SomeLettersMayDiffer) {
-  const std::vector<std::string> words = {"export", "import", "report", "rm", "ls"};
-  EXPECT_THAT(Nearest("exprot", words), ElementsAre("export"));
-  EXPECT_THAT(Nearest("xport", words), ElementsAre("export"));
-  EXPECT_THAT(Nearest("eport", words), ElementsAre("export", "report"));
-  EXPECT_THAT(Nearest("r", words), ElementsAre("rm"));
-  EXPECT_THAT(Nearest("verify", words), IsEmpty());
-  EXPECT_THAT(Nearest("", words), IsEmpty());
-  EXPECT_THAT(Nearest("ls", {}), IsEmpty());
-}
-
-TEST(NearestTest, IsSaidInOneSentence) {
-  EXPECT_EQ(ThereIsNo("command", "eport", {"export", "report"}),
-            "there is no command 'eport'; did you mean export or report?");
-  EXPECT_EQ(ThereIsNo("command", "x", {"export"}), "there is no command 'x'");
 }
 
 }  // namespace

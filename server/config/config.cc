@@ -20,7 +20,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
-#include "proto/wire/human.h"
 #include "proto/wire/security.h"
 #include "proto/wire/status_macros.h"
 #include "server/config/open_store.h"
@@ -191,7 +190,7 @@ class Parser {
       const absl::string_view text = *entry;
       const absl::string_view name = text.substr(0, text.find('='));
       if (!absl::StartsWith(name, "RR_") || std::find(known.begin(), known.end(), name) != known.end()) continue;
-      warnings.push_back(absl::StrCat("ignored variable: ", ThereIsNo("setting", name, known)));
+      warnings.push_back(absl::StrCat("ignored variable: there is no setting '", name, "'"));
     }
     std::sort(warnings.begin(), warnings.end());
     return warnings;
@@ -241,10 +240,9 @@ class Parser {
     prints_.push_back(std::move(print));
   }
   // The message for an unknown word on the command line.
-  std::string Unknown(const std::string& word) const {
-    std::vector<std::string> flags;
-    for (const std::string& key : keys_) flags.push_back("--" + key);
-    return ThereIsNo(absl::StartsWith(word, "-") ? "flag" : "argument", word.substr(0, word.find('=')), flags);
+  static std::string Unknown(const std::string& word) {
+    const absl::string_view kind = absl::StartsWith(word, "-") ? "flag" : "argument";
+    return absl::StrCat("there is no ", kind, " '", word.substr(0, word.find('=')), "'");
   }
   static std::string Variable(const std::string& key) {
     return absl::StrCat("RR_", absl::AsciiStrToUpper(absl::StrReplaceAll(key, {{"-", "_"}})));
@@ -278,7 +276,7 @@ class Parser {
     for (const auto& entry : file) {
       const auto key = entry.first.as<std::string>();
       if (std::find(keys_.begin(), keys_.end(), key) == keys_.end()) {
-        throw CLI::ValidationError(absl::StrCat(path, ": ", ThereIsNo("key", key, keys_)));
+        throw CLI::ValidationError(absl::StrCat(path, ": there is no key '", key, "'"));
       }
       CLI::Option* option = app_.get_option("--" + key);
       if (entry.second.IsSequence()) {

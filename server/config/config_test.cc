@@ -58,8 +58,7 @@ TEST(ConfigTest, VariablesThatAreNoSettingsAreToldAndIgnored) {
   ASSERT_OK(c);
   EXPECT_EQ(c->memory_budget, ServerConfig().memory_budget);
   using ::testing::Contains, ::testing::HasSubstr, ::testing::Not;
-  EXPECT_THAT(c->warnings, Contains("ignored variable: there is no setting 'RR_MEMORY_BUGDET'; did you mean "
-                                    "RR_MEMORY_BUDGET?"));
+  EXPECT_THAT(c->warnings, Contains("ignored variable: there is no setting 'RR_MEMORY_BUGDET'"));
   EXPECT_THAT(c->warnings, Contains(HasSubstr("'RR_PORT'")));
   EXPECT_THAT(c->warnings, Not(Contains(HasSubstr("RR_THREADS'"))));
 }
@@ -151,15 +150,13 @@ TEST(ConfigTest, OtherSpellingsOfQuantitiesAreToldTheRightOne) {
   }
 }
 
-TEST(ConfigTest, WrongNamesAreToldTheNearestRightOnes) {
-  EXPECT_EQ(Parse({"--memory-buget", "1GiB"}).status().message(),
-            "there is no flag '--memory-buget'; did you mean --memory-budget?");
-  EXPECT_EQ(Parse({"--memory-buget=1GiB"}).status().message(),
-            "there is no flag '--memory-buget'; did you mean --memory-budget?");
+TEST(ConfigTest, WrongNamesAreTold) {
+  EXPECT_EQ(Parse({"--memory-buget", "1GiB"}).status().message(), "there is no flag '--memory-buget'");
+  EXPECT_EQ(Parse({"--memory-buget=1GiB"}).status().message(), "there is no flag '--memory-buget'");
   EXPECT_EQ(Parse({"serve"}).status().message(), "there is no argument 'serve'");
   const std::string path = FileWith("memory_budget: 1GiB\n");
   EXPECT_EQ(Parse({"--config", path.c_str()}).status().message(),
-            absl::StrCat(path, ": there is no key 'memory_budget'; did you mean memory-budget?"));
+            absl::StrCat(path, ": there is no key 'memory_budget'"));
 }
 
 TEST(ConfigTest, ZeroIsWrittenAsPeopleWould) {
