@@ -12,6 +12,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "client/rrctl/diff.h"
@@ -20,7 +22,6 @@
 #include "client/rrctl/rows.h"
 #include "client/rrctl/runs.h"
 #include "client/rrctl/token.h"
-#include "proto/json/json.h"
 #include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -88,20 +89,16 @@ ExitCode ExitCodeFor(const absl::Status& status, ExitCode failed) {
 }
 
 std::string FailureText(const absl::Status& status) {
-  const nlohmann::json json = StatusToJson(status);
-  std::string text = json["code_name"];
-  std::string fields;
-  for (const auto& [key, value] : json.items()) {
-    if (key == "code" || key == "code_name" || key == "message") continue;
-    if (key == "reason") {
-      absl::StrAppend(&text, " (", value.get<std::string>(), ")");
-    } else {
-      absl::StrAppend(&fields, fields.empty() ? "" : " ", key, "=",
-                      value.is_string() ? value.get<std::string>() : value.dump());
-    }
-  }
+  const ErrorDetail detail = GetErrorDetail(status).value_or(ErrorDetail{});
+  std::string text = absl::StatusCodeToString(status.code());
+  if (detail.reason != Reason::kUnspecified) absl::StrAppend(&text, " (", ReasonName(detail.reason), ")");
   absl::StrAppend(&text, ": ", absl::string_view(status.message()));
-  if (!fields.empty()) absl::StrAppend(&text, " [", fields, "]");
+  std::vector<std::string> fields;
+  if (!detail.field.empty()) fields.push_back(absl::StrCat("field=", detail.field));
+  if (detail.layer) fields.push_back(absl::StrCat("layer=", *detail.layer));
+  if (detail.row) fields.push_back(absl::StrCat("row=", *detail.row));
+  if (!detail.sample.empty()) fields.push_back(absl::StrCat("sample=", detail.sample));
+  if (!fields.empty()) absl::StrAppend(&text, " [", absl::StrJoin(fields, " "), "]");
   return Printable(text);
 }
 

@@ -1,4 +1,4 @@
-// JSON objects whose fields must all be known, and the JSON form of geometries, statuses and ranges.
+// JSON objects whose fields must all be known, and the JSON form of geometries and ranges.
 #ifndef PROTO_JSON_JSON_H_
 #define PROTO_JSON_JSON_H_
 
@@ -85,14 +85,6 @@ std::string DumpJson(const nlohmann::json& json);
 absl::StatusOr<Geometry::Options> GeometryOptionsFromJson(const nlohmann::json& json, absl::string_view path);
 nlohmann::json GeometryToJson(const Geometry& geometry);
 
-// A status as JSON, for callers without absl::Status:
-//
-//   {"code": 3, "code_name": "INVALID_ARGUMENT", "message": "payload: …", "reason": "ID_RANGE", "field": "payload",
-//    "sample": "math-7/0", "row": 12, "layer": 3, "committed_rows": 0, "revision": 0, "first_differing_block": 0,
-//    "missing_rows": [[0, 4]], "retry_after_ms": 50}
-//
-// The fields after the message are those of ErrorDetail; fields that are not set are absent.
-nlohmann::json StatusToJson(const absl::Status& status);
 // [[begin, end], …]
 nlohmann::json RangesToJson(absl::Span<const RowRange> ranges);
 

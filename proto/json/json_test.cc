@@ -43,25 +43,5 @@ TEST(JsonObjectTest, Unsigned64) {
   EXPECT_EQ(value, ~uint64_t{0});
 }
 
-TEST(StatusJsonTest, CarriesTheDetail) {
-  ErrorDetail detail{.reason = Reason::kIdRange, .field = "payload", .sample = "a"};
-  detail.row = 0;
-  detail.layer = 3;
-  detail.missing_rows = {{1, 4}};
-  const json got = StatusToJson(MakeError(absl::StatusCode::kInvalidArgument, "bad", detail));
-  EXPECT_EQ(got, json({{"code", 3},
-                       {"code_name", "INVALID_ARGUMENT"},
-                       {"message", "bad"},
-                       {"reason", "ID_RANGE"},
-                       {"field", "payload"},
-                       {"sample", "a"},
-                       {"row", 0},
-                       {"layer", 3},
-                       {"missing_rows", {{1, 4}}}}));
-  EXPECT_EQ(StatusToJson(absl::UnavailableError("gone")),
-            json({{"code", 14}, {"code_name", "UNAVAILABLE"}, {"message", "gone"}}));
-  EXPECT_EQ(DumpJson(StatusToJson(absl::UnavailableError("\xff")))[0], '{');
-}
-
 }  // namespace
 }  // namespace routing_replay
