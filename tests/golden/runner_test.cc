@@ -175,15 +175,6 @@ TEST_F(RunnerTest, FailingFrameworksNeedNoKnownPolicy) {
   EXPECT_EQ(RunCaseAs("rows_another", golden_case).failed, 1);
 }
 
-TEST_F(RunnerTest, AFailureThatThePolicyDoesNotReportIsSaid) {
-  Json golden_case = FirstCase("frameworks/rows_verl_r3");
-  golden_case["expect"] = {{"framework_fails", true}};
-  EXPECT_TRUE(RunCaseAs("rows_another", golden_case).success()) << text_;
-  EXPECT_THAT(text_, HasSubstr("  1 case without a hazard: "));
-  EXPECT_TRUE(RunCaseAs("rows_another", CaseWith("frameworks/rows_verl_r3", "/expect/framework_fails")).success());
-  EXPECT_THAT(text_, ::testing::Not(HasSubstr("without")));
-}
-
 // The runner must check exactly the layout that an error case states: a single field, such as the partition, may decide
 // whether our code rejects it.
 TEST_F(RunnerTest, ErrorsAreAskedAboutTheStatedLayout) {

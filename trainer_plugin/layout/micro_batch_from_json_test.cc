@@ -38,7 +38,6 @@ TEST(MicroBatchFromJson, ShapeAsThePolicyPredicts) {
   EXPECT_EQ(rectangle.layout.padded_length, 16);
   EXPECT_EQ(rectangle.layout.partition, Partition::kZigzagPerSequence);
   EXPECT_EQ(rectangle.layout.target_rows, 64);
-  EXPECT_THAT(rectangle.warnings, ElementsAre(HasSubstr("batch-major")));
 }
 
 // A policy that cannot pad this micro-batch is no obstacle if the trainer gives a padded layout.

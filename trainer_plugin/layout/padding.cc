@@ -172,22 +172,6 @@ PaddingPrediction PredictRectangle(const UnpaddedBatch& batch, Partition partiti
   return prediction;
 }
 
-// Adds a hazard if the framework flattens the routes of several samples in a rectangle batch-major.
-void AddBatchMajorHazard(const char* policy, PaddingPrediction& prediction) {
-  if (prediction.layout.batch_size <= 1) return;
-  prediction.hazards.push_back(
-      absl::StrCat(policy, " flattens the routes of ", prediction.layout.batch_size,
-                   " samples batch-major (row b·S + s), but Megatron's router sees sequence-major rows (row s·B + b): "
-                   "its own replay is right only for a single sample"));
-}
-
-// Adds a hazard if the framework slices rows over tp although sequence parallelism is off.
-void AddSliceHazard(const char* policy, const UnpaddedBatch& batch, PaddingPrediction& prediction) {
-  if (batch.tp_size == 1 || batch.sequence_parallel) return;
-  prediction.hazards.push_back(absl::StrCat(policy, " slices routes over tp_size = ", batch.tp_size,
-                                            " although sequence_parallel is off: its own replay is misaligned"));
-}
-
 // Megatron-LM.
 
 // Returns `rows`, or the given sequence length, which must be at least `rows`.
@@ -245,24 +229,6 @@ int64_t StreamRows(int64_t rows, int64_t unit, int32_t cp_size, const VerlPaddin
   return options.min_local_rows ? std::max(rows, Times(*options.min_local_rows, cp_size)) : rows;
 }
 
-// verl copies the first chunk of a sample from tokens that are padded only to the unit without FP8. If a sample ends
-// inside the first chunk of a CP rank, the copy is narrower than its slot. torch then raises an error, except if a
-// single row is left, which it silently repeats.
-void AddNarrowChunks(int64_t unit, PaddingPrediction& prediction) {
-  const MicroBatchLayout& layout = prediction.layout;
-  for (size_t i = 0; i < layout.sequences.size() && layout.cp_size > 1; ++i) {
-    const int64_t padded = layout.cu_seqlens_padded[i + 1] - layout.cu_seqlens_padded[i];
-    const int64_t own = RoundUp(layout.sequences[i].tokens, unit);
-    const int64_t half = padded / ZigzagUnit(layout.cp_size);
-    if (own >= half * layout.cp_size) continue;
-    const bool one_left = own == half * (layout.cp_size - 1) + 1;
-    prediction.hazards.push_back(absl::StrCat(
-        "sample ", i, " is stretched to ", padded, " rows, but its own ", own,
-        " rows do not reach the end of the first chunk of every CP rank (", half, " rows each): verl's packing ",
-        one_left ? "repeats one row silently" : "raises", "; the layout itself is valid"));
-  }
-}
-
 std::string RuleOf(int64_t sample, int64_t stream, const VerlPadding& options) {
   std::string rule = absl::StrCat("each sample is padded to a multiple of ", sample);
   if (options.fp8 || options.length_bucket || options.min_local_rows) {
@@ -281,7 +247,6 @@ Prediction PredictStream(const UnpaddedBatch& batch, int64_t unit, const VerlPad
                     Tail::kLastSample, [&](int64_t rows) { return StreamRows(rows, unit, batch.cp_size, options); });
   if (!prediction.ok()) return prediction;
   prediction->rule = RuleOf(sample, prediction->layout.total_rows, options);
-  if (options.fp8 && !options.contiguous) AddNarrowChunks(unit, *prediction);
   return prediction;
 }
 
@@ -295,8 +260,6 @@ PaddingPrediction PredictRectangle(const UnpaddedBatch& batch, int64_t unit, con
   const int64_t longest = options.forced_max_length.value_or(LongestSample(batch));
   PaddingPrediction prediction = PredictRectangle(batch, Partition::kZigzagPerSequence, RoundUp(longest, multiple));
   prediction.rule = absl::StrCat("every sample is padded to ", longest, " rows, then to a multiple of ", multiple);
-  prediction.hazards.emplace_back(
-      "verl packs replayed routes even if the model's input is not packed: routing replay needs use_remove_padding");
   return prediction;
 }
 
@@ -305,9 +268,8 @@ Prediction Predict(const UnpaddedBatch& of_trainer, const VerlPadding& options) 
   UnpaddedBatch batch = of_trainer;
   batch.cp_size = options.local_cp_size.value_or(batch.cp_size);
   const int64_t unit = Times(batch.tp_size, options.contiguous ? batch.cp_size : ZigzagUnit(batch.cp_size));
-  auto prediction = options.packed ? PredictStream(batch, unit, options) : PredictRectangle(batch, unit, options);
-  if (prediction.ok()) AddSliceHazard("verl", batch, *prediction);
-  return prediction;
+  if (!options.packed) return PredictRectangle(batch, unit, options);
+  return PredictStream(batch, unit, options);
 }
 
 // slime.
@@ -347,7 +309,6 @@ Prediction Predict(const UnpaddedBatch& batch, const MilesPadding& options) {
                        RoundUp(MilesMaxLength(batch, options), sample));
   prediction.rule = absl::StrCat("the longest sample is padded to a multiple of ", RectangleMultiple(batch, options),
                                  ", then of ", sample);
-  AddBatchMajorHazard("miles", prediction);
   return prediction;
 }
 
@@ -365,8 +326,6 @@ Prediction Predict(const UnpaddedBatch& batch, const SkyRlPadding& options) {
   if (!prediction.ok()) return prediction;
   prediction->rule =
       absl::StrCat(options.packed ? "each" : "the longest", " sample is padded to a multiple of ", multiple);
-  if (!options.packed) AddBatchMajorHazard("skyrl", *prediction);
-  AddSliceHazard("skyrl", batch, *prediction);
   return prediction;
 }
 
@@ -466,36 +425,13 @@ PaddingPrediction PredictRectangle(const UnpaddedBatch& batch, int64_t multiple)
   PaddingPrediction prediction =
       PredictRectangle(batch, Partition::kZigzagPerSequence, RoundUp(RoundUp(LongestSample(batch), multiple), unit));
   prediction.rule = absl::StrCat("the longest sample is padded to a multiple of ", multiple, ", then of ", unit);
-  AddBatchMajorHazard("ms_swift", prediction);
   return prediction;
-}
-
-// Returns true if every batch that is padded to `multiple` can be divided, not only this one. Samples are multiples of
-// 2C rows already.
-bool AlwaysFits(const UnpaddedBatch& batch, const MsSwiftPadding& options, int64_t multiple) {
-  const int64_t unit = ZigzagUnit(batch.cp_size);
-  const bool nested = multiple % unit == 0 || unit % multiple == 0;
-  if (!nested && options.padding_free) return false;
-  const int64_t rows = nested ? std::max(multiple, unit) : unit;
-  return !batch.sequence_parallel || rows % Times(batch.tp_size, batch.cp_size) == 0;
 }
 
 Prediction Predict(const UnpaddedBatch& batch, const MsSwiftPadding& options) {
   const int64_t multiple = MsSwiftPaddingTo(batch, options).value_or(1);
-  auto prediction = options.padding_free ? PredictStream(batch, multiple) : PredictRectangle(batch, multiple);
-  if (!prediction.ok()) return prediction;
-  if (!AlwaysFits(batch, options, multiple)) {
-    prediction->hazards.push_back(absl::StrCat("get_padding_to gives ", multiple,
-                                               ": not every batch padded to this multiple can be divided over ",
-                                               "cp_size ", batch.cp_size, " and tp_size ", batch.tp_size));
-  }
-  if (HybridEpLength(options)) {
-    prediction->hazards.push_back(absl::StrCat("hybridep pads the whole model input to multiples of ", multiple,
-                                               " rows and ignores the multiples that CP, SP and FP8 need; attention, "
-                                               "experts and replay all process the padding"));
-  }
-  AddSliceHazard("ms_swift", batch, *prediction);
-  return prediction;
+  if (!options.padding_free) return PredictRectangle(batch, multiple);
+  return PredictStream(batch, multiple);
 }
 
 // prime-rl.
@@ -519,9 +455,6 @@ Prediction PredictPadding(const UnpaddedBatch& batch, const PaddingPolicy& polic
         Prediction prediction = Predict(batch, options);
         if (!prediction.ok()) return prediction;
         prediction->policy = PolicyName(options);
-        if (const absl::Status cut = BuildRowMap(prediction->layout, {}).status(); !cut.ok()) {
-          prediction->hazards.push_back(absl::StrCat("the layout cannot be cut: ", cut.message()));
-        }
         return prediction;
       },
       policy);

@@ -266,7 +266,6 @@ class MicroBatchReader {
     }
     if (!shape_passed_) TakeShape(prediction->layout);
     if (!partition_passed) layout_.partition = prediction->layout.partition;
-    out_.warnings.insert(out_.warnings.end(), prediction->hazards.begin(), prediction->hazards.end());
     if (const auto difference = FirstDifference(*prediction, layout_)) {
       out_.warnings.push_back(absl::StrCat("the trainer's layout is used; it differs from the policy: ", *difference));
     }

@@ -25,7 +25,7 @@ struct DescribedMicroBatch {
   std::vector<std::string> samples;   // One per entry of layout.sequences; "" if no sample is named.
   std::vector<SequencePiece> pieces;  // All sequences as pieces, if any of them consists of pieces; else empty.
   bool last_row_filler = false;
-  // Hazards of the named policy, and the first difference between its prediction and what was passed.
+  // The first difference between the named policy's prediction and what was passed, or why it predicts nothing.
   std::vector<std::string> warnings;
 };
 

@@ -28,9 +28,8 @@ bool HasPolicy(const Json& input);
 trainer::UnpaddedBatch BatchBefore(const Json& input);
 
 // Compares the layout that our policy predicts from options and lengths with the recorded one. A case passes if it has
-// no options; it passes "without their policy" if framework or options are unknown, and "without a hazard" if the
-// framework fails and our policy reports no hazard.
-Outcome RunPolicy(const Json& input, const trainer::MicroBatchLayout& layout, bool framework_fails);
+// no options; it passes "without their policy" if framework or options are unknown.
+Outcome RunPolicy(const Json& input, const trainer::MicroBatchLayout& layout);
 
 }  // namespace routing_replay::golden
 

@@ -49,7 +49,7 @@ Outcome RunMerge(const Json& golden_case) {
   const Json& neutral = input.at("neutral");
   if (std::string contradiction = NeutralContradiction(input); !contradiction.empty()) return Failed(contradiction);
   const MicroBatchLayout layout = NeutralLayout(neutral, neutral.value("row_order", "packed"));
-  const Outcome policy = RunPolicy(input, layout, false);
+  const Outcome policy = RunPolicy(input, layout);
   if (policy.verdict != Outcome::Verdict::kPassed) return policy;
   const auto merged = MergedNumbers(layout);
   if (!merged.ok()) return Failed(absl::StrCat("rejected: ", merged.status().message()));

@@ -108,7 +108,7 @@ typedef struct rrt_agreement rrt_agreement;
  * layout: the layout that is used, whether given or predicted.
  * index_bytes: size of the index buffers of all layers, for all local rows; padded_bytes: the part for pads.
  * mtp_layers: number of MTP layers in the planned chunks. They carry no routes and are not in `layers`.
- * warnings: known faults of the framework with this padding policy, and where the given layout differs from it. */
+ * warnings: where the given layout differs from the padding policy. */
 RRT_API rr_error* rrt_plan_new(rr_text json, int32_t ep_size, rrt_plan** plan, const rr_bytes** described);
 /* The row map, one entry for each of the `count` local rows: the sequence and row that it shows, and its state:
  * 0 replayed, 1 unrecorded (a real token without a route), 2 pad, 3 token of a live sequence. Sequence and row of a pad

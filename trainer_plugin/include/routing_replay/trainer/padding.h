@@ -158,15 +158,13 @@ using PaddingPolicy = std::variant<MegatronPadding, VerlPadding, SlimePadding, M
 struct PaddingPrediction {
   std::string policy;  // "verl", …
   // The micro-batch as the framework passes it to the model. A BSHD layout is in Megatron's row order (sequence-major).
-  // If the framework flattens its own routes in another order, there is an entry in `hazards`.
   MicroBatchLayout layout;
-  std::string rule;                  // The padding rule that was applied, in words and numbers.
-  std::vector<std::string> hazards;  // Known faults of the framework itself that affect this micro-batch, in words.
+  std::string rule;  // The padding rule that was applied, in words and numbers.
 };
 
 // Computes the padded lengths, boundaries and total of `batch` under a policy. INVALID_ARGUMENT: kField for an option
 // or size that is out of range (field "padding.<name>"), kShape if the framework rejects the batch before it pads it. A
-// layout that cannot be divided over CP or SP is returned with a hazard, and BuildRowMap rejects it.
+// layout that cannot be divided over CP or SP is returned, and BuildRowMap rejects it.
 absl::StatusOr<PaddingPrediction> PredictPadding(const UnpaddedBatch& batch, const PaddingPolicy& policy);
 
 // Describes the first difference between a prediction and the layout that the trainer passed, with both numbers and the
