@@ -192,16 +192,9 @@ Prediction Predict(const UnpaddedBatch& batch, const MegatronPadding& options) {
   const auto total_of = [&](int64_t rows) { return SequenceRows(RoundUp(rows, unit), options); };
   if (!options.packed) {
     RR_ASSIGN_OR_RETURN(const auto length, total_of(LongestSample(batch)));
-    PaddingPrediction prediction = PredictRectangle(batch, partition, length);
-    prediction.rule = absl::StrCat("the longest sample is padded to a multiple of ", unit);
-    return prediction;
+    return PredictRectangle(batch, partition, length);
   }
-  auto prediction = PredictPacked(batch, partition, documents ? unit : 1, Tail::kLastSample, total_of);
-  if (!prediction.ok()) return prediction;
-  prediction->rule =
-      absl::StrCat(documents ? "each document" : "the stream", " is padded to a multiple of ", unit,
-                   ", and the last document until the stream has ", prediction->layout.total_rows, " rows");
-  return prediction;
+  return PredictPacked(batch, partition, documents ? unit : 1, Tail::kLastSample, total_of);
 }
 
 // verl.
@@ -229,25 +222,11 @@ int64_t StreamRows(int64_t rows, int64_t unit, int32_t cp_size, const VerlPaddin
   return options.min_local_rows ? std::max(rows, Times(*options.min_local_rows, cp_size)) : rows;
 }
 
-std::string RuleOf(int64_t sample, int64_t stream, const VerlPadding& options) {
-  std::string rule = absl::StrCat("each sample is padded to a multiple of ", sample);
-  if (options.fp8 || options.length_bucket || options.min_local_rows) {
-    absl::StrAppend(&rule, ", and the last sample until the stream has ", stream, " rows (", options.fp8 ? "FP8 " : "",
-                    options.length_bucket ? "length bucket " : "", options.min_local_rows ? "least local rows " : "",
-                    "rule)");
-  }
-  return rule;
-}
-
 // `unit`: the multiple to which a sample is padded without FP8.
 Prediction PredictStream(const UnpaddedBatch& batch, int64_t unit, const VerlPadding& options) {
   const int64_t sample = options.fp8 ? LeastCommonMultiple(kVerlFp8Sample, unit) : unit;
-  auto prediction =
-      PredictPacked(batch, options.contiguous ? Partition::kContiguous : Partition::kZigzagPerDocument, sample,
-                    Tail::kLastSample, [&](int64_t rows) { return StreamRows(rows, unit, batch.cp_size, options); });
-  if (!prediction.ok()) return prediction;
-  prediction->rule = RuleOf(sample, prediction->layout.total_rows, options);
-  return prediction;
+  return PredictPacked(batch, options.contiguous ? Partition::kContiguous : Partition::kZigzagPerDocument, sample,
+                       Tail::kLastSample, [&](int64_t rows) { return StreamRows(rows, unit, batch.cp_size, options); });
 }
 
 PaddingPrediction PredictRectangle(const UnpaddedBatch& batch, int64_t unit, const VerlPadding& options) {
@@ -258,9 +237,7 @@ PaddingPrediction PredictRectangle(const UnpaddedBatch& batch, int64_t unit, con
     multiple = LeastCommonMultiple(LeastCommonMultiple(kVerlFp8Sample, multiple), length);
   }
   const int64_t longest = options.forced_max_length.value_or(LongestSample(batch));
-  PaddingPrediction prediction = PredictRectangle(batch, Partition::kZigzagPerSequence, RoundUp(longest, multiple));
-  prediction.rule = absl::StrCat("every sample is padded to ", longest, " rows, then to a multiple of ", multiple);
-  return prediction;
+  return PredictRectangle(batch, Partition::kZigzagPerSequence, RoundUp(longest, multiple));
 }
 
 Prediction Predict(const UnpaddedBatch& of_trainer, const VerlPadding& options) {
@@ -278,14 +255,8 @@ Prediction Predict(const UnpaddedBatch& batch, const SlimePadding& options) {
   const bool contiguous = options.allgather_cp && batch.cp_size > 1;
   const int64_t sample = contiguous ? 1 : ZigzagUnit(batch.cp_size);
   const int64_t stream = Times(Times(batch.tp_size, options.pad_size_multiplier), batch.cp_size);
-  auto prediction = PredictPacked(batch, contiguous ? Partition::kContiguous : Partition::kZigzagPerDocument, sample,
-                                  Tail::kDocument, [&](int64_t rows) { return RoundUp(rows, stream); });
-  if (!prediction.ok()) return prediction;
-  prediction->rule =
-      absl::StrCat("each sample is padded to a multiple of ", sample,
-                   ", and the stream, by a padding document, to one of ", stream, " (cp_size ", batch.cp_size,
-                   " x tp_size ", batch.tp_size, " x data_pad_size_multiplier ", options.pad_size_multiplier, ")");
-  return prediction;
+  return PredictPacked(batch, contiguous ? Partition::kContiguous : Partition::kZigzagPerDocument, sample,
+                       Tail::kDocument, [&](int64_t rows) { return RoundUp(rows, stream); });
 }
 
 // miles.
@@ -304,12 +275,9 @@ Prediction Predict(const UnpaddedBatch& batch, const MilesPadding& options) {
         batch, SlimePadding{.pad_size_multiplier = options.pad_size_multiplier, .allgather_cp = options.allgather_cp});
   }
   const int64_t sample = options.allgather_cp ? 1 : ZigzagUnit(batch.cp_size);
-  PaddingPrediction prediction =
-      PredictRectangle(batch, options.allgather_cp ? Partition::kContiguousPerSequence : Partition::kZigzagPerSequence,
-                       RoundUp(MilesMaxLength(batch, options), sample));
-  prediction.rule = absl::StrCat("the longest sample is padded to a multiple of ", RectangleMultiple(batch, options),
-                                 ", then of ", sample);
-  return prediction;
+  return PredictRectangle(batch,
+                          options.allgather_cp ? Partition::kContiguousPerSequence : Partition::kZigzagPerSequence,
+                          RoundUp(MilesMaxLength(batch, options), sample));
 }
 
 // SkyRL.
@@ -320,13 +288,10 @@ Prediction Predict(const UnpaddedBatch& batch, const SkyRlPadding& options) {
   const bool for_cp = options.packed || options.release == SkyRlPadding::Release::kPullRequest1327;
   const int64_t multiple =
       for_cp ? SkyRlPackedAlignment(batch, options.fp8) : SkyRlUnpackedAlignment(batch, options.fp8);
-  auto prediction =
-      options.packed ? PredictPacked(batch, Partition::kZigzagPerDocument, multiple, Tail::kLastSample, std::identity())
-                     : PredictRectangle(batch, Partition::kZigzagPerSequence, RoundUp(LongestSample(batch), multiple));
-  if (!prediction.ok()) return prediction;
-  prediction->rule =
-      absl::StrCat(options.packed ? "each" : "the longest", " sample is padded to a multiple of ", multiple);
-  return prediction;
+  if (options.packed) {
+    return PredictPacked(batch, Partition::kZigzagPerDocument, multiple, Tail::kLastSample, std::identity());
+  }
+  return PredictRectangle(batch, Partition::kZigzagPerSequence, RoundUp(LongestSample(batch), multiple));
 }
 
 // NeMo-RL.
@@ -350,23 +315,13 @@ Prediction PredictPack(const UnpaddedBatch& batch, const NemoRlPadding& options)
     }
     return total;
   };
-  auto prediction =
-      PredictPacked(batch, Partition::kZigzagPerDocument, multiples.individual, Tail::kLastSample, total_of);
-  if (!prediction.ok()) return prediction;
-  prediction->rule = absl::StrCat(
-      "each sample is padded to a multiple of ", multiples.individual, ", and the last sample until the pack has ",
-      packed_to ? absl::StrCat(prediction->layout.total_rows, " rows, like every pack of the pipeline")
-                : absl::StrCat("a multiple of ", multiples.packed, " rows"));
-  return prediction;
+  return PredictPacked(batch, Partition::kZigzagPerDocument, multiples.individual, Tail::kLastSample, total_of);
 }
 
 Prediction Predict(const UnpaddedBatch& batch, const NemoRlPadding& options) {
   if (options.packed) return PredictPack(batch, options);
   const int64_t multiple = options.make_sequence_length_divisible_by;
-  PaddingPrediction prediction =
-      PredictRectangle(batch, Partition::kZigzagPerSequence, RoundUp(LongestSample(batch), multiple));
-  prediction.rule = absl::StrCat("the longest sample is padded to a multiple of ", multiple);
-  return prediction;
+  return PredictRectangle(batch, Partition::kZigzagPerSequence, RoundUp(LongestSample(batch), multiple));
 }
 
 // ms-swift.
@@ -412,20 +367,13 @@ Prediction PredictStream(const UnpaddedBatch& batch, int64_t multiple) {
         absl::StrCat("get_padding_to gives ", multiple, ", not a multiple of 2 x cp_size = ", unit,
                      ": cu_seqlens end at ", rows + (total - rows) / unit * unit, ", the stream has ", total, " rows"));
   }
-  PaddingPrediction prediction;
-  prediction.layout =
-      PackedLayout(batch, Partition::kZigzagPerDocument, padded, std::vector<int64_t>((total - rows) / unit, unit));
-  prediction.rule = absl::StrCat("each sample is padded to a multiple of ", unit, ", and the stream, by documents of ",
-                                 unit, unit == 1 ? " row" : " rows", ", to a multiple of ", multiple);
-  return prediction;
+  return PaddingPrediction{.layout = PackedLayout(batch, Partition::kZigzagPerDocument, padded,
+                                                  std::vector<int64_t>((total - rows) / unit, unit))};
 }
 
 PaddingPrediction PredictRectangle(const UnpaddedBatch& batch, int64_t multiple) {
   const int64_t unit = ZigzagUnit(batch.cp_size);
-  PaddingPrediction prediction =
-      PredictRectangle(batch, Partition::kZigzagPerSequence, RoundUp(RoundUp(LongestSample(batch), multiple), unit));
-  prediction.rule = absl::StrCat("the longest sample is padded to a multiple of ", multiple, ", then of ", unit);
-  return prediction;
+  return PredictRectangle(batch, Partition::kZigzagPerSequence, RoundUp(RoundUp(LongestSample(batch), multiple), unit));
 }
 
 Prediction Predict(const UnpaddedBatch& batch, const MsSwiftPadding& options) {
@@ -437,12 +385,8 @@ Prediction Predict(const UnpaddedBatch& batch, const MsSwiftPadding& options) {
 // prime-rl.
 
 Prediction Predict(const UnpaddedBatch& batch, const PrimeRlPadding& options) {
-  auto prediction = PredictPacked(batch, Partition::kContiguous, 1, Tail::kLastSample,
-                                  [&](int64_t rows) { return RoundUp(rows, options.pad_to_multiple_of); });
-  if (!prediction.ok()) return prediction;
-  prediction->rule = absl::StrCat("the last sample is padded until the stream has a multiple of ",
-                                  options.pad_to_multiple_of, " rows");
-  return prediction;
+  return PredictPacked(batch, Partition::kContiguous, 1, Tail::kLastSample,
+                       [&](int64_t rows) { return RoundUp(rows, options.pad_to_multiple_of); });
 }
 
 }  // namespace
@@ -565,8 +509,7 @@ std::optional<std::string> FirstDifference(const PaddingPrediction& predicted, c
     const auto& [what, value, is_rows] = ours[i];
     if (value == theirs[i].value) continue;
     if (!is_rows) return absl::StrCat(what, " is ", theirs[i].value, ", ", predicted.policy, " gives ", value);
-    return absl::StrCat(what, " has ", theirs[i].value, " rows, ", predicted.policy, " gives ", value, ": ",
-                        predicted.rule);
+    return absl::StrCat(what, " has ", theirs[i].value, " rows, ", predicted.policy, " gives ", value);
   }
   return std::nullopt;
 }

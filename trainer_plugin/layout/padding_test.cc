@@ -266,7 +266,7 @@ TEST_F(DifferenceTest, NoneForWhatWasPredicted) { EXPECT_EQ(Words(), ""); }
 TEST_F(DifferenceTest, NamesTheSample) {
   passed_.cu_seqlens_padded = {0, 16, 20};
   passed_.total_rows = 20;
-  EXPECT_EQ(Words(), "sample 1 has 4 rows, verl gives 8: each sample is padded to a multiple of 8");
+  EXPECT_EQ(Words(), "sample 1 has 4 rows, verl gives 8");
 }
 
 TEST_F(DifferenceTest, NamesTheTail) {

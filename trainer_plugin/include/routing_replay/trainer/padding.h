@@ -159,7 +159,6 @@ struct PaddingPrediction {
   std::string policy;  // "verl", …
   // The micro-batch as the framework passes it to the model. A BSHD layout is in Megatron's row order (sequence-major).
   MicroBatchLayout layout;
-  std::string rule;  // The padding rule that was applied, in words and numbers.
 };
 
 // Computes the padded lengths, boundaries and total of `batch` under a policy. INVALID_ARGUMENT: kField for an option
@@ -167,8 +166,8 @@ struct PaddingPrediction {
 // layout that cannot be divided over CP or SP is returned, and BuildRowMap rejects it.
 absl::StatusOr<PaddingPrediction> PredictPadding(const UnpaddedBatch& batch, const PaddingPolicy& policy);
 
-// Describes the first difference between a prediction and the layout that the trainer passed, with both numbers and the
-// rule; nothing if they agree. Compares format, sizes, partition (with cp > 1), each sample's padded rows, the padding
+// Describes the first difference between a prediction and the layout that the trainer passed, with both numbers;
+// nothing if they agree. Compares format, sizes, partition (with cp > 1), each sample's padded rows, the padding
 // behind the last sample, and the total, in this order.
 std::optional<std::string> FirstDifference(const PaddingPrediction& predicted, const MicroBatchLayout& passed);
 
