@@ -173,7 +173,6 @@ void Fields(Field&& field, VerlPadding& of) {
   field("csa_window_size", of.min_local_rows, kRowBounds);
   field("pad_to_length_bucket", of.length_bucket, kRowBounds);
   field("forced_max_seqlen", of.forced_max_length, kRowBounds);
-  field("local_cp_size", of.local_cp_size, kRowBounds);
 }
 
 inline const char* PolicyName(const SlimePadding&) { return "slime"; }

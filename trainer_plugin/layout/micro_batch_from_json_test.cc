@@ -50,12 +50,9 @@ TEST(MicroBatchFromJson, AShapeThatWasPassedNeedsNoPrediction) {
   EXPECT_THAT(described.warnings, ElementsAre(HasSubstr("the policy fails: padding: get_padding_to gives 6")));
 }
 
-TEST(MicroBatchFromJson, APolicyOfAnotherFormatOrGroupIsRejected) {
+TEST(MicroBatchFromJson, APolicyOfAnotherFormatIsRejected) {
   EXPECT_THAT(Rejection(R"({"sequences": [{"tokens": 30}], "format": "BSHD", "padding": {"policy": "verl"}})"),
               HasSubstr("micro_batch.format: BSHD is given without its shape, verl makes THD"));
-  EXPECT_THAT(Rejection(R"({"sequences": [{"tokens": 30}], "local_cp_size": 4,
-                          "padding": {"policy": "verl", "local_cp_size": 2}})"),
-              HasSubstr("micro_batch.padding.local_cp_size: 2, the micro-batch has 4"));
   EXPECT_THAT(Rejection(R"({"sequences": [{"tokens": 30}], "local_cp_size": 0, "padding": {"policy": "verl"}})"),
               HasSubstr("cp_size"));
   EXPECT_THAT(Rejection(R"({"padding": {"policy": "verl"}})"), HasSubstr("sequences"));

@@ -203,9 +203,8 @@ constexpr int64_t kVerlFp8Rows = 128;   // An FP8 GEMM needs a multiple of this 
 constexpr int64_t kVerlFp8Sample = 16;  // With FP8, the rows of a sample are a multiple of this.
 
 absl::Status CheckTogether(const VerlPadding& options) {
-  if (!options.packed && (options.contiguous || options.length_bucket || options.local_cp_size)) {
-    return Invalid("padding",
-                   "contiguous cp_layout, pad_to_length_bucket and local_cp_size are only for packed samples");
+  if (!options.packed && (options.contiguous || options.length_bucket)) {
+    return Invalid("padding", "contiguous cp_layout and pad_to_length_bucket are only for packed samples");
   }
   if (options.min_local_rows && !options.contiguous) {
     return Invalid("padding.csa_window_size", "is only for the contiguous cp_layout");
@@ -240,10 +239,8 @@ PaddingPrediction PredictRectangle(const UnpaddedBatch& batch, int64_t unit, con
   return PredictRectangle(batch, Partition::kZigzagPerSequence, RoundUp(longest, multiple));
 }
 
-Prediction Predict(const UnpaddedBatch& of_trainer, const VerlPadding& options) {
+Prediction Predict(const UnpaddedBatch& batch, const VerlPadding& options) {
   RR_RETURN_IF_ERROR(CheckTogether(options));
-  UnpaddedBatch batch = of_trainer;
-  batch.cp_size = options.local_cp_size.value_or(batch.cp_size);
   const int64_t unit = Times(batch.tp_size, options.contiguous ? batch.cp_size : ZigzagUnit(batch.cp_size));
   if (!options.packed) return PredictRectangle(batch, unit, options);
   return PredictStream(batch, unit, options);

@@ -155,7 +155,7 @@ class MicroBatchReader {
     }
     object_.Require("sequences");
     Fields(FieldReader(object_), layout_);
-    object_.Read("local_cp_size", local_cp_size_);
+    object_.Read("local_cp_size", layout_.cp_size);
     object_.Read("last_row_filler", out_.last_row_filler);
   }
 
@@ -171,20 +171,10 @@ class MicroBatchReader {
     ShapeFields(FieldReader(object_), layout_);
   }
 
-  // If only the policy or only the micro-batch has local_cp_size, it applies to both.
   absl::Status ReadPolicy() {
-    if (policy_json_ != nullptr) {
-      RR_ASSIGN_OR_RETURN(auto policy, PaddingPolicyFromJson(*policy_json_));
-      policy_ = std::move(policy);
-      if (const auto* verl = std::get_if<VerlPadding>(&*policy_); verl != nullptr && verl->local_cp_size) {
-        if (local_cp_size_.value_or(*verl->local_cp_size) != *verl->local_cp_size) {
-          return Invalid("micro_batch.padding.local_cp_size",
-                         absl::StrCat(*verl->local_cp_size, ", the micro-batch has ", *local_cp_size_));
-        }
-        local_cp_size_ = verl->local_cp_size;
-      }
-    }
-    layout_.cp_size = local_cp_size_.value_or(layout_.cp_size);
+    if (policy_json_ == nullptr) return absl::OkStatus();
+    RR_ASSIGN_OR_RETURN(auto policy, PaddingPolicyFromJson(*policy_json_));
+    policy_ = std::move(policy);
     return absl::OkStatus();
   }
 
@@ -289,7 +279,6 @@ class MicroBatchReader {
   const Json* policy_json_ = nullptr;
   std::optional<PaddingPolicy> policy_;
   const Json* sequences_ = nullptr;
-  std::optional<int32_t> local_cp_size_;
   bool format_passed_ = false;
   bool shape_passed_ = true;
   bool has_pieces_ = false;

@@ -18,6 +18,7 @@ const std::set<std::string>& Sizes() {
   static const auto& names = *new std::set<std::string>{"framework",
                                                         "tp",
                                                         "cp",
+                                                        "local_cp_size",
                                                         "sequence_parallel",
                                                         "lengths",
                                                         "num_experts",

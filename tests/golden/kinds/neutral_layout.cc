@@ -163,8 +163,10 @@ UnpaddedBatch BatchBefore(const Json& input) {
   const Json neutral = input.value("neutral", Json::object());
   const bool flag = options.value("sequence_parallel", neutral.value("sequence_parallel", false));
   const Json& lengths = input.contains("lengths") ? input["lengths"] : neutral.at("lengths");
-  UnpaddedBatch batch = BatchOf(lengths.get<Lengths>(), options.value("cp", neutral.value("cp_size", int32_t{1})),
-                                options.value("tp", neutral.value("tp_size", int32_t{1})), flag);
+  // Dynamic CP gives a micro-batch a size of its own.
+  const int32_t cp_size = options.value("local_cp_size", options.value("cp", neutral.value("cp_size", int32_t{1})));
+  UnpaddedBatch batch =
+      BatchOf(lengths.get<Lengths>(), cp_size, options.value("tp", neutral.value("tp_size", int32_t{1})), flag);
   if (!neutral.contains("rows_available")) return batch;
   const auto available = neutral["rows_available"].get<Lengths>();
   for (size_t i = 0; i < batch.sequences.size(); ++i) batch.sequences[i].recorded_rows = available.at(i);

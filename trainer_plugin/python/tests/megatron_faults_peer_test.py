@@ -129,7 +129,7 @@ class FaultsTest(MegatronCase):
             rejected = self.assertRaisesRegex(trainer.InvalidArgumentError, "local_cp_size: 2, .*dynamic")
             for told, called in (
                 ({"packed_seq_params": own}, {}),
-                ({"padding": {"policy": "verl", "local_cp_size": 2}}, {}),
+                ({"padding": {"policy": "verl"}, "local_cp_size": 2}, {}),
                 ({"local_cp_size": 2, "packed_seq_params": packed}, {}),
                 ({}, {"packed_seq_params": own}),
             ):
@@ -138,7 +138,7 @@ class FaultsTest(MegatronCase):
                         replay.prefetch([{"sequences": sequences, "lengths": LENGTHS[0], **told}])
                 with rejected, replay.micro_batch(sequences, **told, index=0):
                     chunks[0](self.hidden(0), **called)
-            same = {"padding": {"policy": "verl", "local_cp_size": 1}}
+            same = {"padding": {"policy": "verl"}, "local_cp_size": 1}
             replay.prefetch([{"sequences": sequences, "lengths": LENGTHS[0], **same}], next_step=True)
         model = models.Model(models.make_config(), [1, 2, 3, 4])
         strict = self.attach(model, model.config, Rollout(model.config, 2).source)

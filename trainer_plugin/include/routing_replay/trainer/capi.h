@@ -73,7 +73,7 @@ typedef struct rrt_agreement rrt_agreement;
  * warning. Names and options with their defaults, explained in routing_replay/trainer/padding.h:
  *   megatron: packed true, use_per_sequence_balancing false, seq_length null
  *   verl: use_remove_padding true, cp_layout "zigzag" or "contiguous", fp8 false, csa_window_size null,
- *     pad_to_length_bucket null, forced_max_seqlen null, local_cp_size null
+ *     pad_to_length_bucket null, forced_max_seqlen null
  *   slime: data_pad_size_multiplier 128, allgather_cp false
  *   miles: qkv_format "thd" or "bshd", data_pad_size_multiplier 128, allgather_cp false, compress_ratios []
  *   skyrl: remove_microbatch_padding true, fp8 false, release "main" or "pr1327"

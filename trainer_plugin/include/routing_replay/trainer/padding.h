@@ -61,7 +61,6 @@ struct VerlPadding {
   std::optional<int64_t> min_local_rows;  // (csa_window_size) With `contiguous`: rows that each CP rank has at least.
   std::optional<int64_t> length_bucket;   // (pad_to_length_bucket) Packed only.
   std::optional<int64_t> forced_max_length;  // (forced_max_seqlen) Rectangle only.
-  std::optional<int32_t> local_cp_size;      // Dynamic CP: the CP size of this micro-batch.
 };
 
 // slime: slime/backends/megatron_utils (get_batch, cp_utils.py).

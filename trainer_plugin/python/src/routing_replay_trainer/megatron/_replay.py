@@ -177,9 +177,7 @@ class Replay(Attached):
         """called: the result of `Call.read`; None if the model has not been called"""
         told = () if self._steps is None else lengths_by(sequences, self._steps.told)
         given = of_megatron(tokens, packed_seq_params, lengths, layout, self._parallel, told=told, **called or {})
-        padding = given.layout.get("padding")
-        own = padding.get("local_cp_size") if isinstance(padding, Mapping) else None
-        size, cp_size = given.layout.get("local_cp_size", own), self._parallel["cp_size"]
+        size, cp_size = given.layout.get("local_cp_size"), self._parallel["cp_size"]
         if self._falls_back and size not in (None, cp_size):
             raise invalid(
                 "local_cp_size",
