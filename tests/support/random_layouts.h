@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
 #include <random>
-#include <vector>
 
 #include "routing_replay/trainer/rows.h"
 
@@ -16,7 +14,7 @@ class RandomLayouts {
  public:
   explicit RandomLayouts(uint32_t seed) : random_(seed) {}
 
-  // A valid layout with any partition but kExplicit.
+  // A valid layout with any partition.
   trainer::MicroBatchLayout Next() {
     trainer::MicroBatchLayout layout;
     layout.cp_size = static_cast<int32_t>(Pick(1, 4));
@@ -24,19 +22,6 @@ class RandomLayouts {
     layout.sequence_parallel = Pick(0, 1);
     Pick(0, 1) ? Packed(layout) : Rectangle(layout);
     return layout;
-  }
-
-  // Deals the positions of a valid layout to its CP ranks in random order, which makes it a kExplicit layout.
-  std::vector<std::vector<int64_t>> Deal(trainer::MicroBatchLayout& layout) {
-    layout.partition = trainer::Partition::kExplicit;
-    layout.sp_slice = trainer::SpSlice::kAfterFlatten;
-    layout.tokens_per_sample.reset();
-    std::vector<int64_t> positions(layout.total_rows + layout.batch_size * layout.padded_length);
-    std::iota(positions.begin(), positions.end(), 0);
-    std::shuffle(positions.begin(), positions.end(), random_);
-    std::vector<std::vector<int64_t>> dealt(layout.cp_size);
-    for (size_t i = 0; i < positions.size(); ++i) dealt[i % layout.cp_size].push_back(positions[i]);
-    return dealt;
   }
 
   int64_t Pick(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }

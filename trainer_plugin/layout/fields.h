@@ -41,8 +41,7 @@ inline const Choices<Partition>& ChoicesOf(Partition) {
   static const auto& choices = *new Choices<Partition>{{"zigzag_per_document", Partition::kZigzagPerDocument},
                                                        {"zigzag_per_sequence", Partition::kZigzagPerSequence},
                                                        {"contiguous", Partition::kContiguous},
-                                                       {"contiguous_per_sequence", Partition::kContiguousPerSequence},
-                                                       {"explicit", Partition::kExplicit}};
+                                                       {"contiguous_per_sequence", Partition::kContiguousPerSequence}};
   return choices;
 }
 inline const Choices<RowOrder>& ChoicesOf(RowOrder) {
@@ -99,7 +98,6 @@ void Fields(Field&& field, PlanRank& of) {
   field("chunk", of.chunk);
   field("cp", of.rows.cp_rank);
   field("tp", of.rows.tp_rank);
-  field("positions", of.rows.positions);
 }
 
 // "micro_batch": the fields that every layout has, then those of its format.

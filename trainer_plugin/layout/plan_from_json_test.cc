@@ -57,15 +57,13 @@ TEST(PlanFromJson, BytesOfTheBuffersAndOfTheirPads) {
   EXPECT_EQ(plan["padded_bytes"], 14 * 3 * 6);
 }
 
-TEST(PlanFromJson, NullIsAbsentAndListsAreAskedFor) {
+TEST(PlanFromJson, NullIsAbsent) {
   Json description = Moonlight();
-  description["rank"]["model"] = description["rank"]["positions"] = nullptr;
+  description["rank"]["model"] = nullptr;
   description["split"]["layout"] = description["split"]["hybrid_pattern"] = nullptr;
   EXPECT_EQ(PlanOf(description), PlanOf(Moonlight()));
   description["rank"] = description["split"] = nullptr;
   EXPECT_OK(PlanFromJson(description.dump()));
-  description["micro_batch"]["partition"] = "explicit";
-  EXPECT_EQ(GetErrorDetail(PlanFromJson(description.dump()).status())->field, "rank.positions");
 }
 
 TEST(PlanFromJson, DefaultsAndRectangle) {
@@ -129,7 +127,6 @@ TEST(PlanFromJson, NamesWhatIsWrong) {
   rejected("micro_batch.cp_size", [](Json& d) { d["micro_batch"]["cp_size"] = int64_t{1} << 40; });
   rejected("micro_batch.total_rows", [](Json& d) { d["micro_batch"]["total_rows"] = ~uint64_t{0}; });
   rejected("micro_batch.cu_seqlens_padded", [](Json& d) { d["micro_batch"]["cu_seqlens_padded"] = 16; });
-  rejected("rank.positions", [](Json& d) { d["rank"]["positions"] = {"a"}; });
   rejected("rank", [](Json& d) { d["rank"] = 3; });
   // These are rejected after the description was parsed.
   rejected("rank.pp", [](Json& d) { d["rank"]["pp"] = 2; });

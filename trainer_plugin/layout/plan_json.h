@@ -76,8 +76,7 @@ nlohmann::json WithoutNulls(nlohmann::json json);
 //  "warnings": []}
 //
 //   layers   one entry per chunk of each pipeline rank
-//   rows     what every rank holds of each sample, and then its padding. With an explicit partition only what this rank
-//            holds, because the positions of other ranks are unknown
+//   rows     what every rank holds of each sample, and then its padding
 //   sample   "#" and its index if the sample has no name
 //   tp       null: the entry is true for all tp ranks
 //   at       local rows "begin:end" or "begin:end:step"

@@ -19,14 +19,11 @@ struct Configuration {
   LayerSplit split;
   Geometry::Options model;
   MicroBatchLayout layout;
-  std::vector<std::vector<int64_t>> positions;  // Positions of each CP rank, if the partition is explicit.
 };
 
 Configuration Next(RandomModels& models, RandomLayouts& layouts) {
   Configuration next{.split = models.NextSplit(), .layout = layouts.Next()};
   next.model = models.NextGeometry(next.split.num_layers);
-  next.positions.resize(next.layout.cp_size);
-  if (layouts.Pick(0, 4) == 0) next.positions = layouts.Deal(next.layout);
   if (layouts.Pick(0, 4) == 0) {
     next.layout.target_rows =
         next.layout.total_rows + next.layout.batch_size * next.layout.padded_length + layouts.Pick(0, 3);
@@ -125,7 +122,7 @@ void ExpectEachRowAndLayerPlanned(const Configuration& of, bool by_chunk) {
   for (int32_t p = 0; p < table.pipeline_size(); ++p) {
     for (int32_t c = 0; c < of.layout.cp_size; ++c) {
       for (int32_t t = 0; t < of.layout.tp_size; ++t) {
-        PlanRank rank{.pp_rank = p, .rows = {.cp_rank = c, .tp_rank = t, .positions = of.positions[c]}};
+        PlanRank rank{.pp_rank = p, .rows = {.cp_rank = c, .tp_rank = t}};
         for (int32_t v = 0; v < (by_chunk ? table.virtual_stages() : 1); ++v) {
           if (by_chunk) rank.chunk = v;
           ASSERT_OK_AND_ASSIGN(const ReplayPlan plan, MakeReplayPlan(geometry, table, of.layout, rank));

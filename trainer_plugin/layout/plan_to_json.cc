@@ -125,28 +125,25 @@ std::vector<Held> HeldRows(const RowMap& map, size_t sequences) {
     if (rows[i].state == RowState::kPad) AddLocalRows(held.back().at, i, 1, 1);
   }
   for (Held& of : held) {
-    Normalize(of.replayed);  // Explicit positions may be in any order, and occur twice.
+    Normalize(of.replayed);  // Zigzag makes two runs of a sequence, which may touch.
     Normalize(of.unrecorded);
   }
   return held;
 }
 
-// Lists which rows each rank holds, sorted by sequence and then by rank. With an explicit partition it lists only this
-// rank, because the positions of the others are unknown.
+// Lists which rows each rank holds, sorted by sequence and then by rank.
 absl::StatusOr<OrderedJson> RowsToJson(const DescribedPlan& described) {
   const MicroBatchLayout& layout = described.layout;
-  const bool alone = layout.partition == Partition::kExplicit;
   const int32_t tp_ranks = layout.sequence_parallel ? layout.tp_size : 1;
-  if (!alone && int64_t{layout.cp_size} * tp_ranks > kMaxExplainedRanks) {
+  if (int64_t{layout.cp_size} * tp_ranks > kMaxExplainedRanks) {
     return Invalid("micro_batch.cp_size",
                    absl::StrCat(int64_t{layout.cp_size} * tp_ranks, " ranks of one micro-batch, at most ",
                                 kMaxExplainedRanks, " are explained"));
   }
   std::vector<OrderedJson> by_sequence(described.samples.size() + 1, OrderedJson::array());
-  for (int32_t cp = 0; cp < (alone ? 1 : layout.cp_size); ++cp) {
-    for (int32_t tp = 0; tp < (alone ? 1 : tp_ranks); ++tp) {
-      const RowRank rank = alone ? described.rank.rows : RowRank{cp, tp, {}};
-      RR_ASSIGN_OR_RETURN(const RowMap map, BuildRowMap(layout, rank));
+  for (int32_t cp = 0; cp < layout.cp_size; ++cp) {
+    for (int32_t tp = 0; tp < tp_ranks; ++tp) {
+      RR_ASSIGN_OR_RETURN(const RowMap map, BuildRowMap(layout, {.cp_rank = cp, .tp_rank = tp}));
       const std::vector<Held> held = HeldRows(map, described.samples.size());
       for (size_t i = 0; i < held.size(); ++i) {
         if (held[i].at.empty()) continue;
@@ -155,8 +152,8 @@ absl::StatusOr<OrderedJson> RowsToJson(const DescribedPlan& described) {
         OrderedJson at = OrderedJson::array();
         for (const LocalRows& rows : held[i].at) at.push_back(ToText(rows));
         by_sequence[i].push_back({{"sample", std::move(sample)},
-                                  {"cp", rank.cp_rank},
-                                  {"tp", layout.sequence_parallel ? OrderedJson(rank.tp_rank) : OrderedJson()},
+                                  {"cp", cp},
+                                  {"tp", layout.sequence_parallel ? OrderedJson(tp) : OrderedJson()},
                                   {"rows", RangesToJson(held[i].replayed)},
                                   {"without_route", RangesToJson(held[i].unrecorded)},
                                   {"at", std::move(at)}});

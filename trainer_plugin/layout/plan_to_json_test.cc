@@ -37,10 +37,9 @@ TEST(ExplainFromJson, Example) {
   EXPECT_EQ(explained["rank"]["bytes_to_read"], 336);
 }
 
-Json ExplainedRows(const char* micro_batch, const char* rank = "{}") {
+Json ExplainedRows(const char* micro_batch) {
   const Json description = {{"geometry", {{"num_layers", 2}, {"num_experts", 8}, {"top_k", 2}}},
-                            {"micro_batch", Json::parse(micro_batch)},
-                            {"rank", Json::parse(rank)}};
+                            {"micro_batch", Json::parse(micro_batch)}};
   const auto explained = ExplainFromJson(description.dump());
   EXPECT_OK(explained);
   return explained.ok() ? (*explained)["rows"] : Json();
@@ -65,15 +64,6 @@ TEST(ExplainFromJson, SequenceMajorRowsHaveAStride) {
             R"({"sample":"a","cp":0,"tp":null,"rows":[[0,2],[6,7]],"without_route":[[7,8]],"at":["0:7:2"]})");
   EXPECT_EQ(rows[2]["sample"], "#1");
   EXPECT_EQ(rows[2]["at"], Json({"1:8:2"}));
-}
-
-TEST(ExplainFromJson, PositionsAreThoseOfTheRankThatSaysThem) {
-  const Json rows = ExplainedRows(R"({"format": "THD", "sequences": [{"tokens": 8}], "cu_seqlens_padded": [0, 8],
-    "total_rows": 8, "partition": "explicit", "cp_size": 2})",
-                                  R"({"cp": 1, "positions": [6, 2, 3, 2]})");
-  ASSERT_EQ(rows.size(), 1u);
-  EXPECT_EQ(rows[0]["cp"], 1);
-  EXPECT_EQ(rows[0]["rows"].dump(), "[[2,4],[6,7]]");
 }
 
 TEST(ExplainFromJson, TooManyRanks) {

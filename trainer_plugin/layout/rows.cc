@@ -62,12 +62,7 @@ absl::Status CheckDivides(const MicroBatchLayout& layout, absl::string_view what
 }
 
 absl::Status CheckTokensPerSample(const MicroBatchLayout& layout) {
-  if (!layout.tokens_per_sample) return absl::OkStatus();
-  if (layout.partition == Partition::kExplicit) {
-    return Invalid("tokens_per_sample",
-                   "must not be given with a list of positions, which is in the router's order already");
-  }
-  if (*layout.tokens_per_sample >= 1) return absl::OkStatus();
+  if (layout.tokens_per_sample.value_or(1) >= 1) return absl::OkStatus();
   return Invalid("tokens_per_sample", absl::StrCat(*layout.tokens_per_sample, " is below 1"));
 }
 
@@ -113,7 +108,6 @@ absl::Status CheckThd(const MicroBatchLayout& layout) {
   }
   switch (layout.partition) {
     case Partition::kZigzagPerDocument:
-    case Partition::kExplicit:
       return absl::OkStatus();
     case Partition::kZigzagPerSequence:
     case Partition::kContiguous:
@@ -139,12 +133,6 @@ absl::Status CheckBshd(const MicroBatchLayout& layout) {
     RR_RETURN_IF_ERROR(CheckSequence(layout.sequences[b], b, layout.padded_length));
   }
   switch (layout.partition) {
-    case Partition::kExplicit:
-      if (layout.sequence_parallel && layout.row_order == RowOrder::kBatchMajor &&
-          layout.sp_slice == SpSlice::kBeforeFlatten) {
-        return Invalid("sp_slice", "must be after flattening: a list of positions does not show its sequences");
-      }
-      return absl::OkStatus();
     case Partition::kZigzagPerSequence:
     case Partition::kContiguousPerSequence:
       return CheckDivides(layout, "a sequence", layout.padded_length);
@@ -160,25 +148,7 @@ absl::Status CheckBshd(const MicroBatchLayout& layout) {
 absl::Status CheckRows(const MicroBatchLayout& layout, const RowRank& rank) {
   RR_RETURN_IF_ERROR(CheckRank("cp", rank.cp_rank, layout.cp_size));
   RR_RETURN_IF_ERROR(CheckRank("tp", rank.tp_rank, layout.tp_size));
-  if (layout.partition != Partition::kExplicit && !rank.positions.empty()) {
-    return Invalid("rank.positions", "must not be given: the partition is not explicit");
-  }
-  RR_RETURN_IF_ERROR(layout.format == TokenFormat::kThd ? CheckThd(layout) : CheckBshd(layout));
-  if (rank.positions.size() > static_cast<size_t>(kMaxStreamRows)) {
-    return Invalid("rank.positions", absl::StrCat(rank.positions.size(), " are more than ", kMaxStreamRows));
-  }
-  const int64_t stream =
-      layout.format == TokenFormat::kThd ? layout.total_rows : layout.batch_size * layout.padded_length;
-  if (layout.partition == Partition::kExplicit && rank.positions.empty() && stream > 0) {
-    return Invalid("rank.positions", absl::StrCat("an explicit partition of ", stream, " rows needs the rank's own"));
-  }
-  for (size_t i = 0; i < rank.positions.size(); ++i) {
-    if (rank.positions[i] < 0 || rank.positions[i] >= stream) {
-      return Invalid(Reason::kShape, absl::StrCat("rank.positions[", i, "]"),
-                     absl::StrCat(rank.positions[i], " is not in [0, ", stream, ")"));
-    }
-  }
-  return absl::OkStatus();
+  return layout.format == TokenFormat::kThd ? CheckThd(layout) : CheckBshd(layout);
 }
 
 // The rows.
@@ -225,9 +195,7 @@ class RowMapBuilder {
   }
 
   absl::StatusOr<RowMap> Build() {
-    if (layout_.partition == Partition::kExplicit) {
-      AddPositions();
-    } else if (layout_.format == TokenFormat::kBshd) {
+    if (layout_.format == TokenFormat::kBshd) {
       RR_RETURN_IF_ERROR(AddRectangle());
     } else if (layout_.partition == Partition::kZigzagPerDocument) {
       AddDocuments();
@@ -271,14 +239,6 @@ class RowMapBuilder {
         Add({.local_row = rows_, .count = range.size(), .sequence = static_cast<int32_t>(d), .row = range.begin});
         rows_ += range.size();
       }
-    }
-  }
-
-  void AddPositions() {
-    const std::vector<int64_t>& positions = rank_.positions;
-    for (size_t begin = 0, end = 0; begin < positions.size(); begin = end) {
-      for (end = begin + 1; end < positions.size() && positions[end] == positions[end - 1] + 1;) ++end;
-      AddStream({positions[begin], positions[end - 1] + 1});
     }
   }
 

@@ -58,30 +58,5 @@ TEST(RowMapProperty, AllRanksTogetherCoverEachRow) {
   }
 }
 
-// If a partition of the stream is given as a list of positions, the row map is that of the partition itself.
-TEST(RowMapProperty, ExplicitPositionsReproducePartitions) {
-  RandomLayouts layouts(33);
-  for (int trial = 0; trial < LayoutTrials() / 10; ++trial) {
-    MicroBatchLayout layout = layouts.Next();
-    layout.tokens_per_sample.reset();
-    // If the whole stream is taken as a single sequence, the number of a row is its position.
-    if (layout.format != TokenFormat::kThd || layout.partition == Partition::kZigzagPerDocument) continue;
-    const MicroBatchLayout all_tokens{.sequences = {{layout.total_rows, layout.total_rows}},
-                                      .cu_seqlens_padded = {0, layout.total_rows},
-                                      .total_rows = layout.total_rows,
-                                      .partition = layout.partition,
-                                      .cp_size = layout.cp_size};
-    MicroBatchLayout explicit_layout = layout;
-    explicit_layout.partition = Partition::kExplicit;
-    for (int32_t c = 0; c < layout.cp_size; ++c) {
-      RowRank rank{.cp_rank = c, .tp_rank = static_cast<int32_t>(layouts.Pick(0, layout.tp_size - 1))};
-      ASSERT_OK_AND_ASSIGN(const RowMap expected, BuildRowMap(layout, rank));
-      for (const LocalRow& row : reference::LocalRows(all_tokens, c, 0)) rank.positions.push_back(row.row);
-      ASSERT_OK_AND_ASSIGN(const RowMap map, BuildRowMap(explicit_layout, rank));
-      EXPECT_EQ(ExpandRowMap(map), ExpandRowMap(expected)) << "trial " << trial;
-    }
-  }
-}
-
 }  // namespace
 }  // namespace routing_replay::trainer

@@ -128,27 +128,6 @@ TEST(BuildRowMap, ContiguousStreamAndSequences) {
   EXPECT_THAT(Words(rectangle, {.cp_rank = 1}), ElementsAre("0:2", "0:3u", ".", "."));
 }
 
-TEST(BuildRowMap, ExplicitPositions) {
-  MicroBatchLayout layout{.sequences = {{3, 2}, {2, 2}},
-                          .cu_seqlens_padded = {0, 4, 8},
-                          .total_rows = 8,
-                          .partition = Partition::kExplicit,
-                          .cp_size = 2,
-                          .tp_size = 2,
-                          .sequence_parallel = true};
-  const std::vector<int64_t> positions = {5, 4, 3, 0, 1, 1};
-  EXPECT_THAT(Words(layout, {.tp_rank = 0, .positions = positions}), ElementsAre("1:1", "1:0", "."));
-  EXPECT_THAT(Words(layout, {.tp_rank = 1, .positions = positions}), ElementsAre("0:0", "0:1", "0:1"));
-  ASSERT_OK_AND_ASSIGN(const RowMap map, BuildRowMap(layout, {.tp_rank = 1, .positions = positions}));
-  EXPECT_THAT(ReplayedRows(map, 2), ElementsAre(ElementsAre(RowRange{0, 2}), ElementsAre()));
-  layout = {.format = TokenFormat::kBshd,
-            .sequences = {{2, 2}, {2, 1}},
-            .batch_size = 2,
-            .padded_length = 3,
-            .partition = Partition::kExplicit};
-  EXPECT_THAT(Words(layout, {.positions = {0, 3, 1, 4, 2, 5}}), ElementsAre("0:0", "1:0", "0:1", "1:1u", ".", "."));
-}
-
 TEST(BuildRowMap, TargetRowsPadAtTheEnd) {
   MicroBatchLayout layout = OneDocument(4, 4, 1);
   layout.target_rows = 6;
@@ -252,10 +231,6 @@ void AddStreamRejections(std::vector<Rejection>& list) {
     r.layout.tokens_per_sample = 3;
   });
   add("tokens_per_sample", Reason::kField, [](Rejection& r) { r.layout.tokens_per_sample = 0; });
-  add("router's order already", Reason::kField, [](Rejection& r) {
-    r.layout.tokens_per_sample = 4;
-    r.layout.partition = Partition::kExplicit;
-  });
   add("8 tokens from row 1 on in 8 padded rows", Reason::kShape,
       [](Rejection& r) { r.layout.sequences[0].first_row = 1; });
   add("negative", Reason::kField, [](Rejection& r) { r.layout.sequences[0].first_row = -1; });
@@ -263,11 +238,6 @@ void AddStreamRejections(std::vector<Rejection>& list) {
   add("rank.cp", Reason::kField, [](Rejection& r) { r.rank.cp_rank = 2; });
   add("rank.tp", Reason::kField, [](Rejection& r) { r.rank.tp_rank = -1; });
   add("total_rows", Reason::kField, [](Rejection& r) { r.layout.total_rows = int64_t{1} << 60; });
-  add("not explicit", Reason::kField, [](Rejection& r) { r.rank.positions = {0}; });
-  add("8 is not in [0, 8)", Reason::kShape, [](Rejection& r) {
-    r.layout.partition = Partition::kExplicit;
-    r.rank.positions = {0, 8};
-  });
   add("only for BSHD", Reason::kField, [](Rejection& r) { r.layout.partition = Partition::kContiguousPerSequence; });
 }
 
@@ -284,12 +254,6 @@ void AddRectangleRejections(std::vector<Rejection>& list) {
   };
   add("not a multiple of tp_size = 8", Reason::kShape, [](Rejection& r) {
     r.layout.tp_size = 8;
-    r.layout.sequence_parallel = true;
-  });
-  add("must be after flattening", Reason::kField, [](Rejection& r) {
-    r.layout.partition = Partition::kExplicit;
-    r.layout.row_order = RowOrder::kBatchMajor;
-    r.layout.sp_slice = SpSlice::kBeforeFlatten;
     r.layout.sequence_parallel = true;
   });
   add("are only for THD", Reason::kField, [](Rejection& r) { r.layout.partition = Partition::kContiguous; });

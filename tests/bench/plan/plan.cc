@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
-#include <random>
 #include <string>
 #include <utility>
 
@@ -18,13 +17,11 @@ namespace {
 
 using trainer::MicroBatchLayout;
 using trainer::Partition;
-using trainer::PlanRank;
 using trainer::ReplayPlan;
 using trainer::UnpaddedBatch;
 
 constexpr int64_t kTokens = int64_t{1} << 20, kQuickTokens = int64_t{1} << 14;
 constexpr int32_t kCp = 4, kTp = 2;
-constexpr int64_t kRunOfPositions = 64;
 
 struct Scenario {
   std::string name;
@@ -61,18 +58,6 @@ MicroBatchLayout Rectangle(int64_t tokens, int64_t length) {
   return layout;
 }
 
-// The positions of rank 0 under an explicit partition: runs of consecutive rows, in random order.
-std::vector<int64_t> Positions(int64_t tokens) {
-  std::vector<int64_t> starts;
-  for (int64_t row = 0; row < tokens; row += kRunOfPositions) starts.push_back(row);
-  std::shuffle(starts.begin(), starts.end(), std::mt19937(7));
-  std::vector<int64_t> positions;
-  for (size_t i = 0; i < starts.size() / kCp; ++i) {
-    for (int64_t k = 0; k < kRunOfPositions; ++k) positions.push_back(starts[i] + k);
-  }
-  return positions;
-}
-
 class Scenarios {
  public:
   explicit Scenarios(int64_t tokens) : tokens_(tokens) {
@@ -82,22 +67,18 @@ class Scenarios {
     MicroBatchLayout samples = Packed(tokens, 1024);
     samples.tokens_per_sample = 512;
     Add("tokens-per-sample", std::move(samples));
-    MicroBatchLayout given = Packed(tokens, 8192);
-    given.partition = Partition::kExplicit;
-    Add("positions", std::move(given), {.rows = {.positions = Positions(tokens)}});
     AddPredicted();
   }
 
   const std::vector<Scenario>& all() const { return all_; }
 
  private:
-  absl::StatusOr<ReplayPlan> Plan(const MicroBatchLayout& layout, const PlanRank& rank) const {
-    return MakeReplayPlan(geometry_, *table_, layout, rank);
+  absl::StatusOr<ReplayPlan> Plan(const MicroBatchLayout& layout) const {
+    return MakeReplayPlan(geometry_, *table_, layout, {});
   }
 
-  void Add(const std::string& name, MicroBatchLayout layout, PlanRank rank = {}) {
-    all_.push_back({name, [this, layout = std::move(layout), rank = std::move(rank)] { return Plan(layout, rank); },
-                    tokens_ / kCp / kTp});
+  void Add(const std::string& name, MicroBatchLayout layout) {
+    all_.push_back({name, [this, layout = std::move(layout)] { return Plan(layout); }, tokens_ / kCp / kTp});
   }
 
   void AddPredicted() {
@@ -106,7 +87,7 @@ class Scenarios {
     const auto plan = [this, batch]() -> absl::StatusOr<ReplayPlan> {
       const auto prediction = PredictPadding(batch, trainer::VerlPadding{});
       if (!prediction.ok()) return prediction.status();
-      return Plan(prediction->layout, {});
+      return Plan(prediction->layout);
     };
     all_.push_back({"verl-predicted", plan, tokens_ / kCp / kTp});
   }

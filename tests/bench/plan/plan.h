@@ -1,8 +1,8 @@
 // The time to make a replay plan: one rank's plan of a micro-batch of 2^20 tokens, on one core.
 //
-// Cases: packed documents of 8192 and of 64 tokens, a rectangle in sequence-major order, samples without flattening, a
-// contiguous stream whose padding a policy predicts first, and a stream given as a list of positions (runs of 64). The
-// floor is a memcpy of the row map in its long form, 12 bytes per local row.
+// Cases: packed documents of 8192 and of 64 tokens, a rectangle in sequence-major order, samples without flattening,
+// and a stream whose padding a policy predicts first. The floor is a memcpy of the row map in its long form, 12 bytes
+// per local row.
 #ifndef TESTS_BENCH_PLAN_PLAN_H_
 #define TESTS_BENCH_PLAN_PLAN_H_
 

@@ -41,7 +41,7 @@ char Letter(RowState state) { return state == RowState::kReplayed ? 'R' : state 
 std::string Word(const Json& row, char state) { return absl::StrCat(row.dump(), " ", std::string(1, state)); }
 
 trainer::RowRank RankOf(const Json& rank) {
-  return {.cp_rank = rank.at("cp_rank").get<int32_t>(), .tp_rank = rank.at("tp_rank").get<int32_t>(), .positions = {}};
+  return {.cp_rank = rank.at("cp_rank").get<int32_t>(), .tp_rank = rank.at("tp_rank").get<int32_t>()};
 }
 
 // Compares the rows of one rank with `expected`, and their states with `states`. If there are no `states`, because

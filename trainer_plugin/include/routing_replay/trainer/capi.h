@@ -55,12 +55,12 @@ typedef struct rrt_agreement rrt_agreement;
  *     piece that belongs to no sample and so has no recorded rows: it routes live, and its rows are in state 3;
  *   last_row_filler false: true gives filler ids, as for a pad, to the last token of a sequence, if only this token has
  *     no route and its sample does not fall back;
- *   partition "zigzag_per_document", "zigzag_per_sequence", "contiguous", "contiguous_per_sequence" or "explicit";
+ *   partition "zigzag_per_document", "zigzag_per_sequence", "contiguous" or "contiguous_per_sequence";
  *   cp_size 1, tp_size 1, sequence_parallel false, tokens_per_sample null, target_rows null;
  *   row_order "sequence_major" or "batch_major", sp_slice "after_flatten" or "before_flatten";
  *   local_cp_size, the size for this micro-batch (dynamic and hybrid context parallelism), overrides cp_size;
  *   padding: a policy, below.
- * rank: pp 0, chunk null (all chunks), cp 0, tp 0, positions [] (for an explicit partition).
+ * rank: pp 0, chunk null (all chunks), cp 0, tp 0.
  *   model null: the layers found in the rank's live model, for each chunk {"layer_numbers": [14, …],
  *     "mtp_layer_numbers": [1]}: the layer_number of each router in the decoder, and of each in the MTP block, whose
  *     numbers start at 1 again. With a split, both must agree, or the error names the first difference; without a

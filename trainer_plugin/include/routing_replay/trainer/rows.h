@@ -40,7 +40,6 @@ enum class Partition : uint8_t {
   kZigzagPerSequence = 1,      // Zigzag. BSHD: over each sequence of the batch. THD: over the whole stream.
   kContiguous = 2,             // THD: contiguous over the whole stream.
   kContiguousPerSequence = 3,  // BSHD: over each sequence of the batch.
-  kExplicit = 4,               // As RowRank::positions says.
 };
 
 // BSHD only: which position at the router the local row s of sequence b has. (Megatron's TopKRouter.routing does
@@ -54,7 +53,7 @@ enum class RowOrder : uint8_t {
 // scatter_to_sequence_parallel_region divides dimension 0). In sequence-major order both give the same rows.
 enum class SpSlice : uint8_t {
   kAfterFlatten = 0,   // All local rows of the micro-batch, as one list.
-  kBeforeFlatten = 1,  // The local rows of each sequence. Not with kExplicit.
+  kBeforeFlatten = 1,  // The local rows of each sequence.
 };
 
 struct SequenceShape {
@@ -99,9 +98,6 @@ struct MicroBatchLayout {
 struct RowRank {
   int32_t cp_rank = 0;
   int32_t tp_rank = 0;
-  // For kExplicit: the position of each row that this rank holds after CP and before SP, in the router's order. A
-  // position is an index in the padded stream (THD) or b·padded_length + s (BSHD).
-  std::vector<int64_t> positions;
 };
 
 // Says that rows row, …, row + count - 1 of a sequence are at local rows local_row, local_row + stride, ….
@@ -147,8 +143,7 @@ absl::Status CheckSize(absl::string_view field, int32_t size);
 //     silently repeat others);
 //   a document with tokens, a sequence or a stream that its partition does not divide (for zigzag by 2C when C > 1); a
 //     document of padding alone need only be a multiple of C;
-//   local rows that tp_size does not divide under SP, or that tokens_per_sample does not; target_rows below them;
-//   a position outside the stream; an explicit partition without positions (kField).
+//   local rows that tp_size does not divide under SP, or that tokens_per_sample does not; target_rows below them.
 absl::StatusOr<RowMap> BuildRowMap(const MicroBatchLayout& layout, const RowRank& rank);
 
 // Returns one entry per local row.
@@ -175,7 +170,7 @@ struct SequenceMerge {
   // Runs that together cover rows 0 … recorded_rows - 1 exactly once, in ascending order.
   std::vector<RecordRun> runs;
   // Further copies of these rows, ascending. There are copies on tensor-parallel ranks without sequence parallelism,
-  // which all see the whole CP slice, and in explicit partitions that repeat rows.
+  // which all see the whole CP slice.
   std::vector<RecordRun> copies;
 };
 
