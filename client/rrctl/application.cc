@@ -43,7 +43,7 @@ Examples:
   rrctl diff grpo-42:a/0 grpo-43:a/0          first row and layer with other experts; exit code 1
   rrctl report grpo-42 -o report.html         charts of its routes, in one file
   rrctl verify grpo-42                        every row, every checksum; of an export: ./DIR
-  rrctl plan --explain < micro_batch.json     which rank has which rows and layers; needs no server
+  rrctl plan < micro_batch.json               which layers and rows a rank has; needs no server
 
 Answers go to standard output: tables on a terminal, otherwise JSON with exact numbers.
 Failures go to standard error, with code, reason and fields.

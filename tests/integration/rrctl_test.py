@@ -299,14 +299,10 @@ class LayoutTest(RrctlTest):
         whole = {"geometry": geometry, "split": {"pipeline_size": 2}, "micro_batch": batch, "rank": {"pp": 1, "cp": 1}}
         return json.dumps(whole | more).encode()
 
-    def test_explain(self):
-        explained = json.loads(self.run_rrctl("plan", "--explain", stdin=self.description()))
-        self.assertEqual([layers["decoder_layers"] for layers in explained["layers"]], [[[0, 2]], [[2, 4]]])
-        held = [(row["sample"], row["cp"], row["tp"], row["rows"], row["at"]) for row in explained["rows"]]
-        self.assertIn(("a", 1, 0, [[4, 12]], ["0:8"]), held)
-        self.assertIn(("(padding)", 0, 0, [], ["5:8"]), held)
-        table = self.run_rrctl("-w", "table", "plan", "--explain", stdin=self.description())
-        self.assertRegex(table, r"a +1 +0 +4:12 +- +0:8\n")
+    def test_plan(self):
+        plan = json.loads(self.run_rrctl("plan", stdin=self.description()))
+        self.assertEqual([layer["layer"] for layer in plan["layers"]], [2, 3])
+        self.assertEqual(plan["slices"], [{"sequence": 0, "sample": "a", "rows": [[4, 12]]}])
 
     def test_diagnose_ids_of_a_run(self):
         self.drop_at_end("layouts")

@@ -68,22 +68,6 @@ absl::StatusOr<PaddingPolicy> PaddingPolicyFromJson(const nlohmann::json& json);
 // Removes null fields of objects: null counts as absent.
 nlohmann::json WithoutNulls(nlohmann::json json);
 
-// What `rrctl plan --explain` draws, from a description:
-// {"layers": [{"pp": 0, "chunk": 0, "decoder_layers": [[0, 13]], "moe_layers": [[1, 13]], "num_moe": 12, "mtp": 0}, …],
-//  "rows": [{"sample": "math-7/0", "cp": 0, "tp": 0, "rows": [[0, 4]], "without_route": [], "at": ["0:4"]}, …],
-//  "rank": {"pp": 1, "chunk": null, "cp": 0, "tp": 0, "local_rows": 4, "rows_to_read": 4, "bytes_to_read": 336,
-//           "index_bytes": 336, "padded_bytes": 0},
-//  "warnings": []}
-//
-//   layers   one entry per chunk of each pipeline rank
-//   rows     what every rank holds of each sample, and then its padding
-//   sample   "#" and its index if the sample has no name
-//   tp       null: the entry is true for all tp ranks
-//   at       local rows "begin:end" or "begin:end:step"
-//
-// Ranges are half-open. Fails as DescribedPlanFromJson does, and with INVALID_ARGUMENT for more than 4096 ranks.
-absl::StatusOr<nlohmann::ordered_json> ExplainFromJson(absl::string_view description);
-
 // Judges whether the record fits the ids of the rank's routers, which are their live choice or what they replayed
 // (JudgeAlignment); rrt_judge_alignment shows the JSON, in which matched and compared count experts. `recorded`: one
 // entry per sequence of the description.

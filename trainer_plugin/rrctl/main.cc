@@ -27,42 +27,19 @@ namespace {
 
 using client::Application;
 using client::Document;
-using client::Format;
 using client::Layout;
-using client::Output;
 using client::Session;
 
 std::string StandardInput() { return std::string(std::istreambuf_iterator<char>(std::cin), {}); }
 
-// Prints, for people, the layers and rows of each rank, and what the rank of the description reads.
-absl::Status Explain(Session& session, absl::string_view description) {
-  const auto explained = ExplainFromJson(description);
-  Output& output = session.output();
-  if (!explained.ok() || output.format() == Format::kJson) return session.Show(explained);
-  output.Print((*explained)["layers"], Layout::kColumns);
-  output.Write("\n");
-  output.Print((*explained)["rows"], Layout::kColumns);
-  output.Write("\n");
-  output.Print((*explained)["rank"], Layout::kRecords);
-  for (const Document& warning : (*explained)["warnings"]) {
-    output.Write(absl::StrCat("\nwarning: ", warning.get<std::string>(), "\n"));
-  }
-  return output.Flush();
-}
-
 void AddPlan(Application& application) {
-  const auto explain = std::make_shared<bool>(false);
-  application
-      .Add("plan",
-           "lay out a micro-batch: its description as JSON on standard input, the plan as JSON on standard output",
-           [explain](Session& session) {
-             const std::string description = StandardInput();
-             if (*explain) return Explain(session, description);
-             RR_ASSIGN_OR_RETURN(const auto plan, PlanFromJson(description));
-             session.output().Write(absl::StrCat(plan, "\n"));
-             return session.output().Flush();
-           })
-      ->add_flag("--explain", *explain, "print for people which rank has which rows of which sample, and which layers");
+  application.Add(
+      "plan", "lay out a micro-batch: its description as JSON on standard input, the plan as JSON on standard output",
+      [](Session& session) {
+        RR_ASSIGN_OR_RETURN(const auto plan, PlanFromJson(StandardInput()));
+        session.output().Write(absl::StrCat(plan, "\n"));
+        return session.output().Flush();
+      });
 }
 
 struct DiagnoseOptions {
