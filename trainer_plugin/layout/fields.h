@@ -88,7 +88,6 @@ void Fields(Field&& field, LayerSplit& of) {
 template <typename Field>
 void Fields(Field&& field, LiveChunk& of) {
   field("layer_numbers", of.layer_numbers);
-  field("mtp_layer_numbers", of.mtp_layer_numbers);
 }
 
 // "rank", except its field model.

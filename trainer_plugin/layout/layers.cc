@@ -443,12 +443,6 @@ std::optional<std::string> DifferenceOfIds(const std::vector<int32_t>& model, co
                       LayerAt(split, i), ", ", split.size(), " in all");
 }
 
-std::optional<std::string> DifferenceOfMtp(const LiveChunk& model, int32_t layers) {
-  const size_t routers = model.mtp_layer_numbers.size();
-  if (routers <= static_cast<size_t>(layers)) return std::nullopt;
-  return absl::StrCat("the model has ", routers, " MTP routers, the split has only ", layers, " MTP layers");
-}
-
 }  // namespace
 
 absl::StatusOr<PipelineLayout> ParsePipelineLayout(absl::string_view text) {
@@ -572,8 +566,7 @@ absl::StatusOr<std::optional<std::string>> LiveDifference(const Geometry& geomet
     return absl::StrCat(rank, ": the model has ", chunks.size(), " chunks, the split gives ", table.virtual_stages());
   }
   for (int32_t v = 0; v < table.virtual_stages(); ++v) {
-    auto difference = DifferenceOfIds(IdsOfChunk(*model, v), IdsOfChunk(*split, v));
-    if (!difference) difference = DifferenceOfMtp(chunks[v], table.mtp_layers(pp_rank, v));
+    const auto difference = DifferenceOfIds(IdsOfChunk(*model, v), IdsOfChunk(*split, v));
     if (difference) return absl::StrCat(rank, ", chunk ", v, ": ", *difference);
   }
   return std::nullopt;

@@ -183,7 +183,6 @@ std::vector<LiveChunk> ModelOf(const Geometry& geometry, const LayerTable& table
       auto& numbers = chunks[v].layer_numbers;
       numbers.insert(numbers.begin() + random.Pick(0, static_cast<int32_t>(numbers.size())), id + 1);
     }
-    for (int32_t i = 1; i <= table.mtp_layers(p, v); ++i) chunks[v].mtp_layer_numbers.push_back(i);
   }
   return chunks;
 }

@@ -26,14 +26,12 @@ class LiveLayersTest : public ::testing::Test {
 };
 
 TEST_F(LiveLayersTest, LayersByNumberWhateverTheOrder) {
-  ASSERT_OK_AND_ASSIGN(const auto layers, OwnedMoeLayers(geometry_, std::vector<LiveChunk>{{{4, 3}}, {{8, 7}, {1}}}));
+  ASSERT_OK_AND_ASSIGN(const auto layers, OwnedMoeLayers(geometry_, std::vector<LiveChunk>{{{4, 3}}, {{8, 7}}}));
   EXPECT_THAT(layers, ElementsAre(OwnedLayer{2, 1, 0}, OwnedLayer{3, 2, 0}, OwnedLayer{6, 5, 1}, OwnedLayer{7, 6, 1}));
 }
 
 TEST_F(LiveLayersTest, AgreesWithItsSplit) {
   EXPECT_EQ(Difference(0, {{{2}}, {{5, 6}}}), "");
-  EXPECT_EQ(Difference(1, {{{3, 4}}, {{8, 7}, {1}}}), "");
-  // A dense MTP layer has no router.
   EXPECT_EQ(Difference(1, {{{3, 4}}, {{8, 7}}}), "");
 }
 
@@ -46,8 +44,6 @@ TEST_F(LiveLayersTest, SaysTheFirstDifference) {
             "all");
   EXPECT_THAT(Difference(0, {{{2, 3}}, {{5, 6}}}), HasSubstr("the split gives none, 1 in all"));
   EXPECT_EQ(Difference(1, {{{3, 4, 7, 8}}}), "pipeline rank 1: the model has 1 chunks, the split gives 2");
-  EXPECT_EQ(Difference(0, {{{2}}, {{5, 6}, {1}}}),
-            "pipeline rank 0, chunk 1: the model has 1 MTP routers, the split has only 0 MTP layers");
 }
 
 TEST_F(LiveLayersTest, NativeLayersMayBeThereOrNot) {

@@ -299,7 +299,6 @@ struct DescribedLayers {
   Geometry geometry;
   std::optional<LayerSplit> split;  // Not set if only the live model says which layers the rank has.
   std::vector<OwnedLayer> layers;   // The layers to replay on this rank; ids ascend.
-  int32_t mtp_layers = 0;           // Number of MTP layers in the planned chunks, which are not replayed.
 };
 
 absl::Status InNamesOfDescription(const absl::Status& status) {
@@ -351,11 +350,7 @@ absl::StatusOr<DescribedLayers> LayersOfSplit(const Geometry& geometry, const La
                         LiveDifference(geometry, table, rank.pp_rank, *chunks, rank.native_layers));
     if (difference) return Invalid("rank.model", *difference);
   }
-  DescribedLayers described{geometry, split, std::move(layers)};
-  for (int32_t v = 0; v < table.virtual_stages(); ++v) {
-    if (!rank.chunk || *rank.chunk == v) described.mtp_layers += table.mtp_layers(rank.pp_rank, v);
-  }
-  return described;
+  return DescribedLayers{geometry, split, std::move(layers)};
 }
 
 // Returns the layers that the model has, if there is no split.
@@ -369,11 +364,6 @@ absl::StatusOr<DescribedLayers> LayersOfModel(const Geometry& geometry, const Pl
   DescribedLayers described{geometry};
   std::copy_if(layers.begin(), layers.end(), std::back_inserter(described.layers),
                [&](const OwnedLayer& layer) { return !rank.chunk || layer.chunk == *rank.chunk; });
-  for (int32_t v = 0; v < count; ++v) {
-    if (!rank.chunk || *rank.chunk == v) {
-      described.mtp_layers += static_cast<int32_t>(chunks[v].mtp_layer_numbers.size());
-    }
-  }
   return described;
 }
 
@@ -457,8 +447,8 @@ absl::StatusOr<DescribedPlan> PlanOf(const Json& json) {
     if (field.empty() || absl::StartsWith(field, "rank.")) return plan.status();
     return WithField(plan.status(), absl::StrCat("micro_batch.", field));
   }
-  return DescribedPlan{std::move(described), std::move(layers.geometry), std::move(layers.split),
-                       std::move(rank),      *std::move(plan),           layers.mtp_layers};
+  return DescribedPlan{std::move(described), std::move(layers.geometry), std::move(layers.split), std::move(rank),
+                       *std::move(plan)};
 }
 
 }  // namespace

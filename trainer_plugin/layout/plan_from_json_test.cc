@@ -175,12 +175,8 @@ Json WithLayout() {
 TEST(PlanFromJson, LayoutAsTextOrList) {
   Json description = WithLayout();
   EXPECT_THAT(LayersOf(PlanOf(description)), ::testing::ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 18, 19, 20, 21, 22));
-  EXPECT_EQ(PlanOf(description)["mtp_layers"], 0);
   description["rank"] = {{"pp", 1}, {"chunk", 1}};
   EXPECT_THAT(LayersOf(PlanOf(description)), ::testing::ElementsAre(23, 24, 25, 26));
-  EXPECT_EQ(PlanOf(description)["mtp_layers"], 1);
-  description["rank"]["chunk"] = 0;
-  EXPECT_EQ(PlanOf(description)["mtp_layers"], 0);
   Json first = {"embedding"}, last = Json::array();
   for (int i = 0; i < 13; ++i) first.push_back("decoder");
   for (int i = 0; i < 14; ++i) last.push_back("decoder");
@@ -195,7 +191,6 @@ TEST(PlanFromJson, HybridPattern) {
   description["geometry"] = {{"num_layers", 8}, {"moe_layers", {3, 5, 7}}, {"num_experts", 8}, {"top_k", 2}};
   description["split"] = {{"pipeline_size", 2}, {"hybrid_pattern", "M*ME|MEME/*E"}};
   EXPECT_THAT(LayersOf(PlanOf(description)), ::testing::ElementsAre(5, 7));
-  EXPECT_EQ(PlanOf(description)["mtp_layers"], 1);
   description["geometry"]["moe_layers"] = {3, 5, 6};
   EXPECT_THAT(std::string(PlanFromJson(description.dump()).status().message()),
               ::testing::StartsWith("split.hybrid_pattern: "));
@@ -248,9 +243,7 @@ TEST(PlanFromJson, TheLiveModelBearsTheSplitOutOrStandsAlone) {
   alone.erase("split");
   EXPECT_EQ(PlanOf(alone), by_split);
   alone["rank"]["chunk"] = 1;
-  alone["rank"]["model"][1]["mtp_layer_numbers"] = {1};
   EXPECT_THAT(LayersOf(PlanOf(alone)), ::testing::ElementsAre(18, 19, 20, 21, 22));
-  EXPECT_EQ(PlanOf(alone)["mtp_layers"], 1);
   alone["rank"]["chunk"] = 2;
   EXPECT_EQ(GetErrorDetail(PlanFromJson(alone.dump()).status())->field, "rank.chunk");
   // The second chunk of the model has the layers that follow those of the first, as if there were no virtual stages.

@@ -35,7 +35,6 @@ struct DescribedPlan : DescribedMicroBatch {
   std::optional<LayerSplit> split;  // Nothing if only the live model says which layers the rank has.
   PlanRank rank;
   ReplayPlan plan;
-  int32_t mtp_layers = 0;  // Number of MTP layers in the planned chunks; they are not part of the plan.
 
   // Number of sequences of the plan: of the layout's sequences, or of the pieces.
   size_t sequences() const { return pieces.empty() ? samples.size() : pieces.size(); }

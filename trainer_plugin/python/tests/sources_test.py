@@ -377,7 +377,6 @@ class SourcesTest(unittest.TestCase):
         rank: dict[str, Any] = {"pp": 1, "model": [{"layer_numbers": [3, 4, 5]}, {"layer_numbers": [8]}]}
         plan = trainer.plan(None, batch, megatron=megatron, rank=rank, native_layers=[3])
         self.assertEqual([(layer.layer, layer.chunk) for layer in plan.layers], [(2, 0), (4, 0), (7, 1)])
-        self.assertEqual(plan.described["mtp_layers"], 1)
         rank["model"][1]["layer_numbers"] = [7]
         with self.assertRaises(trainer.InvalidArgumentError) as caught:
             trainer.plan(None, batch, megatron=megatron, rank=rank)

@@ -61,10 +61,10 @@ typedef struct rrt_agreement rrt_agreement;
  *   local_cp_size, the size for this micro-batch (dynamic and hybrid context parallelism), overrides cp_size;
  *   padding: a policy, below.
  * rank: pp 0, chunk null (all chunks), cp 0, tp 0.
- *   model null: the layers found in the rank's live model, for each chunk {"layer_numbers": [14, …],
- *     "mtp_layer_numbers": [1]}: the layer_number of each router in the decoder, and of each in the MTP block, whose
- *     numbers start at 1 again. With a split, both must agree, or the error names the first difference; without a
- *     split, the model alone defines which layers the rank has.
+ *   model null: the layers found in the rank's live model, for each chunk {"layer_numbers": [14, …]}: the layer_number
+ *     of each router in the decoder (not of those in the MTP block, whose numbers start at 1 again). With a split, both
+ *     must agree, or the error names the first difference; without a split, the model alone defines which layers the
+ *     rank has.
  * ep_size: size of the expert-parallel group. Filler ids are spread evenly over its ranks, so ep_size must divide
  *   num_experts.
  *
@@ -94,7 +94,7 @@ typedef struct rrt_agreement rrt_agreement;
  *   {"padding": {"policy": "prime_rl", "pad_to_multiple_of": 64}, "cp_size": 2} */
 /* described: the plan as JSON, for rr_free:
  * {"layers": [{"layer": 13, "ordinal": 12, "chunk": 0, "offset": 0, "num_experts": 64, "top_k": 6, "id_bytes": 1}, …],
- *  "mtp_layers": 0, "buffer_bytes": 336, "geometry": {…}, "geometry_fingerprint": 17,
+ *  "buffer_bytes": 336, "geometry": {…}, "geometry_fingerprint": 17,
  *  "layout": {"format": "THD", "cu_seqlens_padded": [0, 16], "total_rows": 16, "partition": "zigzag_per_document",
  *             "cp_size": 2, "tp_size": 2, "sequence_parallel": true},
  *  "row_map": {"rows": 4, "replayed": 4, "unrecorded": 0, "pads": 0,
@@ -107,7 +107,6 @@ typedef struct rrt_agreement rrt_agreement;
  * row_map: local rows that are in no run are pads. slices: rows are half-open ranges.
  * layout: the layout that is used, whether given or predicted.
  * index_bytes: size of the index buffers of all layers, for all local rows; padded_bytes: the part for pads.
- * mtp_layers: number of MTP layers in the planned chunks. They carry no routes and are not in `layers`.
  * warnings: where the given layout differs from the padding policy. */
 RRT_API rr_error* rrt_plan_new(rr_text json, int32_t ep_size, rrt_plan** plan, const rr_bytes** described);
 /* The row map, one entry for each of the `count` local rows: the sequence and row that it shows, and its state:

@@ -171,8 +171,7 @@ absl::StatusOr<std::vector<OwnedLayer>> WithoutNativeLayers(const Geometry& geom
 
 // The routers found among the modules of one model chunk, in any order.
 struct LiveChunk {
-  std::vector<int32_t> layer_numbers;      // layer_number of each decoder router: global, from 1 on.
-  std::vector<int32_t> mtp_layer_numbers;  // layer_number of each MTP router: from 1 on again; only counted.
+  std::vector<int32_t> layer_numbers;  // layer_number of each decoder router: global, from 1 on. Without MTP routers.
 };
 
 // The MoE layers of a rank with these chunks (v = 0, 1, …); layer ids ascend. INVALID_ARGUMENT (kField, field
@@ -182,8 +181,7 @@ absl::StatusOr<std::vector<OwnedLayer>> OwnedMoeLayers(const Geometry& geometry,
 
 // Describes the first difference between the model of pipeline rank `pp_rank` and the split, with both values; nothing
 // if they agree. Routers of `native_layers` are optional in the model. Each chunk is compared by itself, so the same
-// layers in other chunks are a difference. Of MTP layers only the number of routers is compared; it may be lower,
-// because a dense MTP layer has no router. Errors as OwnedMoeLayers.
+// layers in other chunks are a difference. Errors as OwnedMoeLayers.
 absl::StatusOr<std::optional<std::string>> LiveDifference(const Geometry& geometry, const LayerTable& table,
                                                           int32_t pp_rank, absl::Span<const LiveChunk> chunks,
                                                           absl::Span<const int32_t> native_layers = {});

@@ -90,8 +90,7 @@ class Replay(Attached):
         for model, routers in zip(models, found, strict=True):
             _check_free(model, routers)
             native += _modules.check(model, routers, inject)
-            by_mtp = {mtp: [router.layer + 1 for router in routers if router.is_mtp == mtp] for mtp in (False, True)}
-            numbers.append({"layer_numbers": by_mtp[False], "mtp_layer_numbers": by_mtp[True]})
+            numbers.append({"layer_numbers": [router.layer + 1 for router in routers if not router.is_mtp]})
         self._model, self._native_layers = numbers, native
         self._layers = MegatronLayers.of(_modules.config_json(config, models[0]))
         self._geometry = self._layers.geometry
