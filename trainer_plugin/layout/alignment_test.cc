@@ -112,15 +112,10 @@ class Rollout {
 };
 
 Alignment Judge(const Experts& experts, const MicroBatchLayout& layout, const std::vector<RouteIds>& recorded,
-                const RouteIds& live, const LayerSplit* split = &kSplit) {
+                const RouteIds& live) {
   const Geometry geometry = Model(experts);
-  const auto alignment = JudgeAlignment({.geometry = geometry,
-                                         .split = split,
-                                         .layers = kOwned,
-                                         .layout = layout,
-                                         .rank = kRank,
-                                         .recorded = recorded,
-                                         .live = live});
+  const auto alignment = JudgeAlignment(
+      {.geometry = geometry, .split = kSplit, .layout = layout, .rank = kRank, .recorded = recorded, .live = live});
   EXPECT_OK(alignment);
   return *alignment;
 }
@@ -174,20 +169,18 @@ TEST_P(AlignmentTest, ShiftsAreNamedUnderDrift) {
     Rollout rollout(GetParam(), Packed(), 7);
     const std::vector<RouteIds> recorded = rollout.Recorded();
     const RouteIds live = rollout.Live(Packed(), kRank, noise);
-    for (const LayerSplit* split : {&kSplit, static_cast<const LayerSplit*>(nullptr)}) {
-      const auto judge = [&](const std::vector<RouteIds>& given) {
-        const Alignment alignment = Judge(GetParam(), Packed(), given, live, split);
-        EXPECT_TRUE(alignment.misaligned);
-        EXPECT_GT(alignment.explained_kept, alignment.kept + kLeastKept);
-        return alignment.rows.mistakes.front() + " " + alignment.layers.mistakes.front();
-      };
-      // Each row holds the route of the token before it, or after it.
-      EXPECT_EQ(judge(Shifted(recorded, 1)), "one_row_late none");
-      EXPECT_EQ(judge(Shifted(recorded, -1)), "one_row_early none");
-      EXPECT_EQ(judge(LayersShifted(recorded, 1)), "none one_layer_before");
-      EXPECT_EQ(judge(LayersShifted(recorded, -1)), "none layer_as_moe_ordinal");
-      EXPECT_EQ(judge(LayersShifted(Shifted(recorded, 1), 1)), "one_row_late one_layer_before");
-    }
+    const auto judge = [&](const std::vector<RouteIds>& given) {
+      const Alignment alignment = Judge(GetParam(), Packed(), given, live);
+      EXPECT_TRUE(alignment.misaligned);
+      EXPECT_GT(alignment.explained_kept, alignment.kept + kLeastKept);
+      return alignment.rows.mistakes.front() + " " + alignment.layers.mistakes.front();
+    };
+    // Each row holds the route of the token before it, or after it.
+    EXPECT_EQ(judge(Shifted(recorded, 1)), "one_row_late none");
+    EXPECT_EQ(judge(Shifted(recorded, -1)), "one_row_early none");
+    EXPECT_EQ(judge(LayersShifted(recorded, 1)), "none one_layer_before");
+    EXPECT_EQ(judge(LayersShifted(recorded, -1)), "none layer_as_moe_ordinal");
+    EXPECT_EQ(judge(LayersShifted(Shifted(recorded, 1), 1)), "one_row_late one_layer_before");
   }
 }
 
@@ -273,13 +266,8 @@ TEST(AlignmentTest, AFewRowsSayNothing) {
   const RouteIds live = rollout.Live(layout, rank, 0);
   const std::vector<RouteIds> shifted = Shifted(rollout.Recorded(), 1);
   const Geometry geometry = Model(experts);
-  AlignmentInput input{.geometry = geometry,
-                       .split = &kSplit,
-                       .layers = kOwned,
-                       .layout = layout,
-                       .rank = rank,
-                       .recorded = shifted,
-                       .live = live};
+  AlignmentInput input{
+      .geometry = geometry, .split = kSplit, .layout = layout, .rank = rank, .recorded = shifted, .live = live};
   ASSERT_OK_AND_ASSIGN(Alignment alignment, JudgeAlignment(input));
   EXPECT_FALSE(alignment.misaligned);
   EXPECT_EQ(alignment.rows.mistakes.front(), "one_row_late");

@@ -186,11 +186,6 @@ Planned CountPlanned(const Comparison& comparison, const RowWay& rows, const Lay
   return planned;
 }
 
-absl::StatusOr<std::vector<LayerWay>> LayerWaysOf(const AlignmentInput& input) {
-  if (input.split != nullptr) return LayerWays(input.geometry, *input.split, input.rank);
-  return LayerWays(input.geometry, {input.layers.begin(), input.layers.end()});
-}
-
 template <typename Part>
 Explanation Explain(const AlignmentInput& input, const Way<Part>& way, const Fit& fit) {
   if (input.replayed) return {way.mistakes, way.what, fit.common, fit.slots};
@@ -226,7 +221,7 @@ absl::StatusOr<std::vector<RouteIds>> JoinPieces(const Geometry& geometry, const
 
 absl::StatusOr<Alignment> JudgeAlignment(const AlignmentInput& input) {
   RR_ASSIGN_OR_RETURN(const auto row_ways, RowWays(input.layout, input.rank.rows));
-  RR_ASSIGN_OR_RETURN(const auto layer_ways, LayerWaysOf(input));
+  RR_ASSIGN_OR_RETURN(const auto layer_ways, LayerWays(input.geometry, input.split, input.rank));
   RR_RETURN_IF_ERROR(CheckIds(input.geometry, input.layout, input.recorded, input.live,
                               static_cast<int64_t>(row_ways.front().seen.size()),
                               static_cast<int64_t>(layer_ways.front().seen.size())));

@@ -184,8 +184,7 @@ TEST(JudgeAlignmentTest, PairsOfMistakesAreFoundInTheIds) {
         }
       }
       ASSERT_OK_AND_ASSIGN(const Alignment found, JudgeAlignment({.geometry = geometry,
-                                                                  .split = &split,
-                                                                  .layers = {},
+                                                                  .split = split,
                                                                   .layout = layout,
                                                                   .rank = rank,
                                                                   .recorded = recorded,

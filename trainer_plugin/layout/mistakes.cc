@@ -376,10 +376,4 @@ absl::StatusOr<std::vector<LayerWay>> LayerWays(const Geometry& geometry, const 
   return catalogue.Take();
 }
 
-std::vector<LayerWay> LayerWays(const Geometry& geometry, const std::vector<OwnedLayer>& layers) {
-  LayerCatalogue catalogue(geometry, layers);
-  AddNumberings(geometry, layers, catalogue);
-  return catalogue.Take();
-}
-
 }  // namespace routing_replay::trainer

@@ -41,8 +41,6 @@ absl::StatusOr<std::vector<RowWay>> RowWays(const MicroBatchLayout& layout, cons
 // layers. Fails with the errors of LayerTable and OwnedMoeLayers.
 absl::StatusOr<std::vector<LayerWay>> LayerWays(const Geometry& geometry, const LayerSplit& split,
                                                 const PlanRank& rank);
-// The same for a rank whose split is unknown: includes only mistakes in numbering layers.
-std::vector<LayerWay> LayerWays(const Geometry& geometry, const std::vector<OwnedLayer>& layers);
 
 }  // namespace routing_replay::trainer
 

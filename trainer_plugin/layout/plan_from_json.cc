@@ -1,6 +1,4 @@
 // Reads the description of a plan from JSON. Errors name fields as the description does.
-#include <algorithm>
-#include <iterator>
 #include <set>
 #include <type_traits>
 #include <utility>
@@ -297,8 +295,8 @@ struct LayerFields {
 
 struct DescribedLayers {
   Geometry geometry;
-  std::optional<LayerSplit> split;  // Not set if only the live model says which layers the rank has.
-  std::vector<OwnedLayer> layers;   // The layers to replay on this rank; ids ascend.
+  LayerSplit split;
+  std::vector<OwnedLayer> layers;  // The layers to replay on this rank; ids ascend.
 };
 
 absl::Status InNamesOfDescription(const absl::Status& status) {
@@ -310,11 +308,12 @@ absl::StatusOr<Geometry> GeometryFromJson(const Json& json, absl::string_view pa
   return Geometry::Create(options);
 }
 
-// Returns the split of a description; nothing if it has none.
-absl::StatusOr<std::optional<LayerSplit>> SplitFromJson(const Json* json, const Geometry& geometry) {
-  if (json == nullptr) return std::nullopt;
+// Returns the split of a description; one stage if it has none.
+absl::StatusOr<LayerSplit> SplitFromJson(const Json* json, const Geometry& geometry) {
   LayerSplit split{.num_layers = geometry.num_layers()};
-  RR_RETURN_IF_ERROR(ReadFields(*json, "split", split));
+  if (json != nullptr) {
+    RR_RETURN_IF_ERROR(ReadFields(*json, "split", split));
+  }
   return split;
 }
 
@@ -351,20 +350,6 @@ absl::StatusOr<DescribedLayers> LayersOfSplit(const Geometry& geometry, const La
     if (difference) return Invalid("rank.model", *difference);
   }
   return DescribedLayers{geometry, split, std::move(layers)};
-}
-
-// Returns the layers that the model has, if there is no split.
-absl::StatusOr<DescribedLayers> LayersOfModel(const Geometry& geometry, const PlanRank& rank,
-                                              const std::vector<LiveChunk>& chunks) {
-  const int32_t count = static_cast<int32_t>(chunks.size());
-  if (rank.chunk && (*rank.chunk < 0 || *rank.chunk >= count)) {
-    return Invalid("rank.chunk", absl::StrCat(*rank.chunk, " is not in [0, ", count, ")"));
-  }
-  RR_ASSIGN_OR_RETURN(auto layers, OwnedMoeLayers(geometry, chunks));
-  DescribedLayers described{geometry};
-  std::copy_if(layers.begin(), layers.end(), std::back_inserter(described.layers),
-               [&](const OwnedLayer& layer) { return !rank.chunk || layer.chunk == *rank.chunk; });
-  return described;
 }
 
 // An engine that does not capture hash layers records a run without them. The other layers then have other ordinals in
@@ -404,9 +389,7 @@ absl::StatusOr<DescribedLayers> LayersFrom(const LayerFields& fields, const Plan
     RR_ASSIGN_OR_RETURN(auto read, ChunksFromJson(*fields.model));
     chunks = std::move(read);
   }
-  const LayerSplit one_stage{.num_layers = geometry->num_layers()};
-  auto described = chunks && !*split ? LayersOfModel(*geometry, rank, *chunks)
-                                     : LayersOfSplit(*geometry, split->value_or(one_stage), rank, chunks);
+  auto described = LayersOfSplit(*geometry, *split, rank, chunks);
   if (!described.ok()) return InNamesOfDescription(described.status());
   RR_ASSIGN_OR_RETURN(auto layers, WithoutNativeLayers(*geometry, std::move(described->layers), rank.native_layers));
   described->layers = std::move(layers);

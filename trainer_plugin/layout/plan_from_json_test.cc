@@ -233,19 +233,12 @@ TEST(PlanFromJson, ARunWithoutHashLayers) {
   rejected({{"num_layers", 6}, {"num_experts", 32}, {"top_k", 4}, {"moe_layers", {2, 3, 4, 5}}}, 1);
 }
 
-TEST(PlanFromJson, TheLiveModelBearsTheSplitOutOrStandsAlone) {
+TEST(PlanFromJson, TheLiveModelBearsTheSplitOut) {
   Json description = WithLayout();
   const Json by_split = PlanOf(description);
   description["rank"]["model"] = {{{"layer_numbers", {2, 3, 4, 5, 6, 7, 8, 9}}},
                                   {{"layer_numbers", {23, 22, 21, 20, 19}}}};
   EXPECT_EQ(PlanOf(description), by_split);
-  Json alone = description;
-  alone.erase("split");
-  EXPECT_EQ(PlanOf(alone), by_split);
-  alone["rank"]["chunk"] = 1;
-  EXPECT_THAT(LayersOf(PlanOf(alone)), ::testing::ElementsAre(18, 19, 20, 21, 22));
-  alone["rank"]["chunk"] = 2;
-  EXPECT_EQ(GetErrorDetail(PlanFromJson(alone.dump()).status())->field, "rank.chunk");
   // The second chunk of the model has the layers that follow those of the first, as if there were no virtual stages.
   description["rank"]["model"][1]["layer_numbers"] = {10, 11, 12, 13, 14};
   const auto differs = PlanFromJson(description.dump());

@@ -32,7 +32,7 @@ struct DescribedMicroBatch {
 // A plan together with those parts of its description that a fetch needs.
 struct DescribedPlan : DescribedMicroBatch {
   Geometry geometry;
-  std::optional<LayerSplit> split;  // Nothing if only the live model says which layers the rank has.
+  LayerSplit split;
   PlanRank rank;
   ReplayPlan plan;
 

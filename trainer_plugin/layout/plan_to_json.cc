@@ -99,8 +99,7 @@ absl::StatusOr<std::string> PlanFromJson(absl::string_view text) {
 absl::StatusOr<OrderedJson> JudgeIds(const DescribedPlan& described, const std::vector<RouteIds>& recorded,
                                      const RouteIds& live, bool replayed) {
   RR_ASSIGN_OR_RETURN(const auto judged, JudgeAlignment({.geometry = described.geometry,
-                                                         .split = described.split ? &*described.split : nullptr,
-                                                         .layers = described.plan.layers,
+                                                         .split = described.split,
                                                          .layout = described.layout,
                                                          .rank = described.rank,
                                                          .recorded = recorded,

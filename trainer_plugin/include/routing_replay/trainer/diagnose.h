@@ -88,9 +88,7 @@ struct Alignment {
 // within a row does not matter.
 struct AlignmentInput {
   const Geometry& geometry;
-  // Null if unknown; then mistakes that use layers of other ranks are not considered.
-  const LayerSplit* split = nullptr;
-  absl::Span<const OwnedLayer> layers;  // The plan's layers.
+  const LayerSplit& split;
   const MicroBatchLayout& layout;
   const PlanRank& rank;
   // One per sequence of the layout, [rows][all MoE layers][K], -1 where unknown; no rows for a sequence that is left

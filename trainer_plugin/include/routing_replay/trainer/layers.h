@@ -167,7 +167,7 @@ absl::StatusOr<std::vector<OwnedLayer>> WithoutNativeLayers(const Geometry& geom
 
 // Layers found in the live model of a rank. Every Megatron-Core layer knows its layer_number
 // (TransformerLayer.layer_number, TopKRouter.set_layer_number), which is global over pipeline ranks and chunks and
-// starts at 1. A given split is checked against these numbers; without a split, the numbers are used instead.
+// starts at 1. The split is checked against these numbers.
 
 // The routers found among the modules of one model chunk, in any order.
 struct LiveChunk {

@@ -121,7 +121,6 @@ class Records:
     def __init__(self, num_layers: int, layers: tuple[Layer, ...], ranks: Mapping[str, int], ep_size: int) -> None:
         self._geometry = geometry_of(num_layers, layers)
         self._rank = {name: ranks[name] for name in ("cp", "tp") if name in ranks}
-        self._rank["model"] = [{"layer_numbers": [layer.layer + 1 for layer in layers]}]
         self._ep_size = ep_size
         self._row_bytes = sum(layer.top_k * layer.dtype.itemsize for layer in layers)
         self.release()
