@@ -307,13 +307,9 @@ rr_error* rrt_step_cache_counters(const rrt_step_cache* cache, rrt_step_cache_co
     const StepCache::Counters counters = cache->cache->counters();
     *counts = {.hits = counters.hits,
                .misses = counters.misses,
-               .ahead = counters.ahead,
-               .stale = counters.stale,
                .evictions = counters.evictions,
-               .not_kept = counters.not_kept,
                .bytes = counters.bytes,
                .most_bytes = counters.most_bytes,
-               .slices = counters.slices,
                .bytes_read = counters.bytes_read};
     return absl::OkStatus();
   });

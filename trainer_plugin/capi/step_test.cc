@@ -132,8 +132,7 @@ TEST_F(TrainerCapiStepTest, AFetchThroughTheCache) {
   EXPECT_EQ(Take(rrt_step_cache_counters(cache_, &counts)), nullptr);
   EXPECT_EQ(counts.hits, 2);
   EXPECT_EQ(counts.misses, 2);
-  EXPECT_EQ(counts.ahead, 2);
-  EXPECT_EQ(counts.slices, 1);
+  EXPECT_GT(counts.bytes, 0);
   EXPECT_EQ(Take(rrt_step_cache_end_step(cache_)), nullptr);
 }
 

@@ -114,9 +114,7 @@ void StepCache::Stop() {
 
 StepCache::Counters StepCache::counters() const {
   MutexLock lock(mutex_);
-  Counters counters = counters_;
-  counters.slices = static_cast<int64_t>(kept_.size());
-  return counters;
+  return counters_;
 }
 
 StepCache::EntryPtr StepCache::Find(const std::string& key) const {
@@ -227,7 +225,6 @@ std::vector<int32_t> CachedFetch::Claim() {
     if (entry == nullptr || entry->state == State::kFailed) entry = cache_->Find(slice.key);
     while (entry != nullptr && entry->state == State::kReady && !AsAgreed(slice, *entry->rows)) {
       cache_->Drop(entry);
-      ++cache_->counters_.stale;
       entry = cache_->Find(slice.key);
     }
     if (entry == nullptr) {
@@ -262,7 +259,6 @@ bool CachedFetch::Open(Slice& slice) {
   } else {
     slice.settled = slice.expected_bytes > cache_->max_bytes_;  // The slice is larger than the whole cache.
     if (slice.settled || !cache_->MakeRoom(slice.expected_bytes)) return false;
-    ++cache_->counters_.ahead;
     cache_->reserved_bytes_ += slice.expected_bytes;
   }
   slice.own = std::make_shared<StepCache::Entry>();
@@ -311,7 +307,6 @@ void CachedFetch::Close(Slice& slice, std::shared_ptr<const StagedRows> rows) {
       cache.Keep(entry);
     } else {
       cache.Drop(entry);
-      ++cache.counters_.not_kept;
     }
   }
   slice.settled = rows != nullptr;

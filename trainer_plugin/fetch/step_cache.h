@@ -29,13 +29,9 @@ enum class FetchTime : uint8_t { kNow, kAheadInStep, kAheadOfStep };
 struct StepCacheCounters {
   int64_t hits = 0;        // Slices found in the cache, or already being read by another fetch.
   int64_t misses = 0;      // Slices that were not in the cache and had to be read.
-  int64_t ahead = 0;       // Slices that were prefetched.
-  int64_t stale = 0;       // Cached slices that were not used, because the ranks had agreed on another content id.
   int64_t evictions = 0;   // Slices removed to make room.
-  int64_t not_kept = 0;    // Slices that were not cached for lack of room.
   int64_t bytes = 0;       // Present value.
   int64_t most_bytes = 0;  // Largest value so far.
-  int64_t slices = 0;      // Present value.
   int64_t bytes_read = 0;  // Bytes of all slices read.
 };
 

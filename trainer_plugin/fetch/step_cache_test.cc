@@ -136,9 +136,7 @@ TEST_F(StepCacheTest, ASliceIsReadOnceInWhateverMicroBatch) {
   const StepCache::Counters counters = cache->counters();
   EXPECT_EQ(counters.misses, kSamples + 1);
   EXPECT_EQ(counters.hits, 3 * kSamples);
-  EXPECT_EQ(counters.slices, kSamples + 1);
   cache->EndStep();
-  EXPECT_EQ(cache->counters().slices, 0);
   EXPECT_EQ(cache->counters().bytes, 0);
   Check(cache, {0});
   EXPECT_EQ(reads_, kSamples + 2);
@@ -179,7 +177,6 @@ TEST_F(StepCacheTest, OnlyWhatWasAgreedIsUsed) {
   sequences[0].content_id = source_.Inspect({.sample = "s0"}).content_id;
   ASSERT_OK_AND_ASSIGN(const StagedRows second, Fetch(cache, plan, sequences));
   EXPECT_EQ(reads_, 3);
-  EXPECT_EQ(cache->counters().stale, 1);
   EXPECT_NE(RowsOf(second)[0], RowsOf(first)[0]);
 
   Add(0, 100);
@@ -210,7 +207,6 @@ TEST_F(StepCacheTest, WhatStandsBehindAStaleSliceIsCheckedToo) {
   EXPECT_THAT(waiter.Next(AtOnce()), Fails(absl::StatusCode::kDeadlineExceeded, Reason::kUnspecified));
   reader.Give(old);
   EXPECT_THAT(NextOf(waiter), ElementsAre(0));
-  EXPECT_EQ(cache->counters().stale, 1);
 }
 
 TEST_F(StepCacheTest, BytesAreBounded) {
@@ -260,7 +256,6 @@ TEST_F(StepCacheTest, WhatIsReadAheadWaitsForItsUse) {
   CachedFetch late(cache, second, other, options, "run", FetchTime::kAheadInStep);
   EXPECT_THAT(late.Next(AtOnce()), Fails(absl::StatusCode::kDeadlineExceeded, Reason::kUnspecified));  // No room.
   Check(cache, {3});  // It cannot evict entries that are waited for …
-  EXPECT_EQ(cache->counters().not_kept, 1);
   Check(cache, {0});
   EXPECT_EQ(cache->counters().hits, 1);
   EXPECT_THAT(NextOf(late), ElementsAre(0));  // … until they are used.
@@ -270,12 +265,13 @@ TEST_F(StepCacheTest, ReadAheadForTheNextStepStays) {
   const auto cache = std::make_shared<StepCache>(kPlenty);
   ASSERT_OK(Fetch(cache, PlanOf({0}), Sequences({0}), MissingPolicy::kLive, FetchTime::kAheadOfStep));
   ASSERT_OK(Fetch(cache, PlanOf({1}), Sequences({1}), MissingPolicy::kLive, FetchTime::kAheadInStep));
+  const int64_t both = cache->counters().bytes;
   cache->EndStep();
-  EXPECT_EQ(cache->counters().slices, 1);
+  EXPECT_LT(cache->counters().bytes, both);
   Check(cache, {0});
   EXPECT_EQ(cache->counters().hits, 1);
   cache->EndStep();
-  EXPECT_EQ(cache->counters().slices, 0);
+  EXPECT_EQ(cache->counters().bytes, 0);
 }
 
 TEST_F(StepCacheTest, TheSecondAskerWaitsAndIsLeftWithNothing) {

@@ -214,10 +214,8 @@ RRT_API rr_error* rrt_inspect(rr_run* run, const rrt_fetch_options* options, con
 typedef struct rrt_step_cache_counts {
   int64_t hits;   /* Slices found in the cache, or already being read by another fetch. */
   int64_t misses; /* Slices that were not in the cache and had to be read. */
-  int64_t ahead;  /* Slices that were read ahead of their use. */
-  int64_t stale;  /* Cached slices whose content id was not the one that the ranks agreed on. */
-  int64_t evictions, not_kept;
-  int64_t bytes, most_bytes, slices; /* Bytes held now, the highest value so far, and slices held now. */
+  int64_t evictions;
+  int64_t bytes, most_bytes; /* Bytes held now, and the highest value so far. */
   int64_t bytes_read;
 } rrt_step_cache_counts;
 RRT_API rr_error* rrt_step_cache_new(int64_t max_bytes, rrt_step_cache** cache);

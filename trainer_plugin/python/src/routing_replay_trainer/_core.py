@@ -79,9 +79,7 @@ StagedShape = _native.structure(
     "StagedShape", "i:bytes,staging_offset,states_offset,units,replayed_rows,unrecorded_rows,pad_rows"
 )
 CompareCounters = _native.structure("CompareCounters", "i:rows,different_rows,disjoint_rows,common_ids")
-StepCacheCounts = _native.structure(
-    "StepCacheCounts", "i:hits,misses,ahead,stale,evictions,not_kept,bytes,most_bytes,slices,bytes_read"
-)
+StepCacheCounts = _native.structure("StepCacheCounts", "i:hits,misses,evictions,bytes,most_bytes,bytes_read")
 # rrt_router_counters
 Counters = _native.structure("Counters", "i:replayed_rows,live_rows,pad_rows,clamped_ids,zero_probabilities")
 RouteIds = _native.structure("RouteIds", "z:sequences p:rows,recorded z:recorded_count p:seen z:seen_count")
