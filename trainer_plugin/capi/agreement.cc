@@ -160,8 +160,8 @@ rr_error* rrt_merge_records(const rrt_plan* const* plans, const void* const* ind
       records.push_back({plans[i]->layout, plans[i]->described.plan.row_map, Bytes(indices[i], sizes[i])});
     }
     const DescribedPlan& described = plans[0]->described;
-    RR_ASSIGN_OR_RETURN(const auto found, MergeRecords(described.geometry, described.layout, records,
-                                                       {.ordinals = {}, .samples = described.samples}));
+    RR_ASSIGN_OR_RETURN(const auto found,
+                        MergeRecords(described.geometry, described.layout, records, described.samples));
     Result<rrt_merged> result;
     const auto list = result.Array<rrt_merged_sequence>(found.size());
     for (size_t i = 0; i < list.size(); ++i) {

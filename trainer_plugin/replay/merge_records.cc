@@ -2,7 +2,7 @@
 
 #include <cstring>
 #include <map>
-#include <numeric>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/status_macros.h"
@@ -12,13 +12,9 @@
 namespace routing_replay::trainer {
 namespace {
 
-absl::Status Reject(Reason reason, absl::string_view field, absl::string_view what) {
-  return Invalid(reason, absl::StrCat("merge.", field), what);
-}
-
 absl::Status CheckRecord(const Geometry& geometry, size_t index, const RankRecord& record) {
   const auto reject = [index](Reason reason, absl::string_view what) {
-    return Reject(reason, "records", absl::StrCat("record ", index, " ", what));
+    return Invalid(reason, "merge.records", absl::StrCat("record ", index, " ", what));
   };
   if (!(record.layout.geometry() == geometry)) return reject(Reason::kGeometryMismatch, "has another geometry");
   if (record.row_map.rows != record.layout.rows()) {
@@ -54,8 +50,8 @@ LayerSource FindLayer(absl::Span<const RankRecord> records, int32_t ordinal) {
 class Merger {
  public:
   Merger(const Geometry& geometry, const MicroBatchLayout& layout, absl::Span<const RankRecord> records,
-         const MergeOptions& options)
-      : geometry_(geometry), layout_(layout), records_(records), options_(options) {
+         absl::Span<const std::string> samples)
+      : geometry_(geometry), layout_(layout), records_(records), samples_(samples) {
     for (const SequenceShape& shape : layout.sequences) merged_.push_back({.rows = shape.recorded_rows});
   }
 
@@ -88,7 +84,7 @@ class Merger {
     if (found != merges_.end()) return absl::MakeConstSpan(found->second);
     std::vector<RowMap> maps;
     for (int32_t record : records) maps.push_back(records_[record].row_map);
-    RR_ASSIGN_OR_RETURN(auto merge, MergeRows(layout_, maps, options_.samples));
+    RR_ASSIGN_OR_RETURN(auto merge, MergeRows(layout_, maps, samples_));
     return absl::MakeConstSpan(merges_.emplace(records, std::move(merge)).first->second);
   }
 
@@ -118,8 +114,8 @@ class Merger {
   absl::Status Conflict(const RecordRun& part, int32_t record, int64_t row, int32_t layer_id) const {
     ErrorDetail detail{.reason = Reason::kConflictingRows, .field = "merge.records", .row = row, .layer = layer_id};
     std::string name;
-    if (!options_.samples.empty()) {
-      detail.sample = options_.samples[part.run.sequence];
+    if (!samples_.empty()) {
+      detail.sample = samples_[part.run.sequence];
       name = absl::StrCat(" (", detail.sample, ")");
     }
     return MakeError(absl::StatusCode::kFailedPrecondition,
@@ -144,32 +140,22 @@ class Merger {
   const Geometry& geometry_;
   const MicroBatchLayout& layout_;
   const absl::Span<const RankRecord> records_;
-  const MergeOptions& options_;
+  const absl::Span<const std::string> samples_;
   // For each set of records that have a layer: how to merge these records.
   std::map<std::vector<int32_t>, std::vector<SequenceMerge>> merges_;
   std::vector<MergedSequence> merged_;
 };
 
-std::vector<int32_t> AllOrdinals(const Geometry& geometry) {
-  std::vector<int32_t> ordinals(geometry.num_moe_layers());
-  std::iota(ordinals.begin(), ordinals.end(), 0);
-  return ordinals;
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<MergedSequence>> MergeRecords(const Geometry& geometry, const MicroBatchLayout& layout,
                                                          absl::Span<const RankRecord> records,
-                                                         const MergeOptions& options) {
+                                                         absl::Span<const std::string> samples) {
   for (size_t i = 0; i < records.size(); ++i) {
     RR_RETURN_IF_ERROR(CheckRecord(geometry, i, records[i]));
   }
-  Merger merger(geometry, layout, records, options);
-  for (int32_t ordinal : options.ordinals ? *options.ordinals : AllOrdinals(geometry)) {
-    if (ordinal < 0 || ordinal >= geometry.num_moe_layers()) {
-      return Reject(Reason::kField, "ordinals",
-                    absl::StrCat(ordinal, " is not in [0, ", geometry.num_moe_layers(), ")"));
-    }
+  Merger merger(geometry, layout, records, samples);
+  for (int32_t ordinal = 0; ordinal < geometry.num_moe_layers(); ++ordinal) {
     RR_RETURN_IF_ERROR(merger.Add(ordinal));
   }
   return merger.Take();

@@ -87,14 +87,13 @@ class PipelineOfOneToken {
   absl::StatusOr<Json> Merge(absl::Span<const trainer::OwnedLayer> layers) const {
     std::vector<trainer::RankRecord> records;
     for (const Recorded& record : recorded_) records.push_back({record.layout, map_, record.indices});
-    std::vector<int32_t> ordinals;
-    for (const trainer::OwnedLayer& layer : layers) ordinals.push_back(layer.ordinal);
-    const auto merged = trainer::MergeRecords(geometry_, layout_, records, {.ordinals = ordinals});
+    const auto merged = trainer::MergeRecords(geometry_, layout_, records);
     if (!merged.ok()) return merged.status();
     Json ids = Json::array();
     const std::vector<uint8_t>& planes = merged->at(0).planes;
-    for (size_t i = 0; i < layers.size(); ++i)
-      ids.push_back(trainer::LoadId(planes.data(), kIdBytes, static_cast<int64_t>(i)));
+    for (const trainer::OwnedLayer& layer : layers) {
+      ids.push_back(trainer::LoadId(planes.data(), kIdBytes, layer.ordinal));
+    }
     return ids;
   }
 

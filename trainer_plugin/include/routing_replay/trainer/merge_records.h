@@ -9,7 +9,6 @@
 #define ROUTING_REPLAY_TRAINER_MERGE_RECORDS_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,27 +27,21 @@ struct RankRecord {
   absl::Span<const uint8_t> indices;  // The rank's index buffer, layout.bytes() bytes.
 };
 
-struct MergeOptions {
-  // MoE layers to merge, in this order; not set: all layers of the geometry.
-  std::optional<std::vector<int32_t>> ordinals;
-  std::vector<std::string> samples;  // Sample names of the sequences, used in errors; may be empty.
-};
-
-// Decoded ids of one sequence, [ordinal][row][K]: one plane per layer, laid out like the slabs of a BufferLayout. If
-// all layers are merged, these bytes are also a RAW block of `rows` rows.
+// Decoded ids of one sequence, [ordinal][row][K]: one plane per MoE layer of the geometry, laid out like the slabs of a
+// BufferLayout. These bytes are also a RAW block of `rows` rows.
 struct MergedSequence {
   int64_t rows = 0;  // SequenceShape::recorded_rows of the sequence.
   std::vector<uint8_t> planes;
 };
 
-// Returns one entry per sequence of the layout. If several ranks have the same row of the same layer (tensor ranks
-// without sequence parallelism), their ids must be equal. Otherwise ids are not checked. FAILED_PRECONDITION names
-// sample, row and layer: kNotCommitted for a layer or rows that no record has, kConflictingRows if two records differ.
-// INVALID_ARGUMENT if a record has another geometry (kGeometryMismatch) or size (kLength), or for ordinals that the
-// geometry lacks (kField).
+// Returns one entry per sequence of the layout. `samples` names the sequences in errors, or is empty. If several ranks
+// have the same row of the same layer (tensor ranks without sequence parallelism), their ids must be equal. Otherwise
+// ids are not checked. FAILED_PRECONDITION names sample, row and layer: kNotCommitted for a layer or rows that no record
+// has, kConflictingRows if two records differ. INVALID_ARGUMENT if a record has another geometry (kGeometryMismatch) or
+// size (kLength).
 absl::StatusOr<std::vector<MergedSequence>> MergeRecords(const Geometry& geometry, const MicroBatchLayout& layout,
                                                          absl::Span<const RankRecord> records,
-                                                         const MergeOptions& options = {});
+                                                         absl::Span<const std::string> samples = {});
 
 }  // namespace routing_replay::trainer
 
