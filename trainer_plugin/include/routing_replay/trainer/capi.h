@@ -81,16 +81,7 @@ typedef struct rrt_agreement rrt_agreement;
  *   ms_swift: padding_free true, fp8_recipe "", fp8_format "", fp4_format "", attention_backend "", release "main"
  *     or "before_9722"; of its pull request 8393, if pull_request_8393 is true: moe_flex_dispatcher_backend "",
  *     seq_length null, max_length null
- *   prime_rl: pad_to_multiple_of 1
- * One example of micro_batch for each, without its sequences:
- *   {"padding": {"policy": "megatron", "seq_length": 4096}, "cp_size": 2, "tp_size": 2, "sequence_parallel": true}
- *   {"padding": {"policy": "verl", "fp8": true}, "cp_size": 2, "tp_size": 2, "sequence_parallel": true}
- *   {"padding": {"policy": "slime", "allgather_cp": true}, "cp_size": 4}
- *   {"padding": {"policy": "miles", "qkv_format": "bshd", "data_pad_size_multiplier": 8}, "cp_size": 2}
- *   {"padding": {"policy": "skyrl"}, "tp_size": 4, "sequence_parallel": true}
- *   {"padding": {"policy": "nemo_rl", "make_sequence_length_divisible_by": 8, "pp": 2}, "cp_size": 2}
- *   {"padding": {"policy": "ms_swift", "attention_backend": "fused"}, "cp_size": 4}
- *   {"padding": {"policy": "prime_rl", "pad_to_multiple_of": 64}, "cp_size": 2} */
+ *   prime_rl: pad_to_multiple_of 1 */
 /* described: the plan as JSON, for rr_free:
  * {"layers": [{"layer": 13, "ordinal": 12, "chunk": 0, "offset": 0, "num_experts": 64, "top_k": 6, "id_bytes": 1}, …],
  *  "buffer_bytes": 336, "geometry": {…}, "geometry_fingerprint": 17,
