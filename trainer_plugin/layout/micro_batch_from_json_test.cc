@@ -11,13 +11,13 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 DescribedMicroBatch Read(const char* text) {
-  auto described = MicroBatchFromJson(WithoutNulls(Json::parse(text)));
+  auto described = MicroBatchFromJson(Json::parse(text));
   EXPECT_OK(described) << text;
   return described.ok() ? *std::move(described) : DescribedMicroBatch{};
 }
 
 std::string Rejection(const char* text) {
-  const auto described = MicroBatchFromJson(WithoutNulls(Json::parse(text)));
+  const auto described = MicroBatchFromJson(Json::parse(text));
   EXPECT_EQ(described.status().code(), absl::StatusCode::kInvalidArgument) << text;
   return std::string(described.status().message());
 }
@@ -60,13 +60,6 @@ TEST(MicroBatchFromJson, APolicyOfAnotherFormatIsRejected) {
       HasSubstr("fp8_recipe"));
 }
 
-TEST(MicroBatchFromJson, NullIsAbsent) {
-  const DescribedMicroBatch described = Read(R"({
-    "sequences": [{"tokens": 8}], "local_cp_size": null, "padding": null, "format": "THD",
-    "partition": "contiguous", "cu_seqlens_padded": [0, 8], "total_rows": 8})");
-  EXPECT_EQ(described.layout.total_rows, 8);
-}
-
 TEST(MicroBatchFromJson, WhatTheTrainerPassedWins) {
   const DescribedMicroBatch described = Read(R"({
     "sequences": [{"tokens": 10}], "cp_size": 2, "cu_seqlens_padded": [0, 16], "total_rows": 16,
@@ -96,7 +89,7 @@ TEST(MicroBatchFromJson, EveryPolicyByName) {
 
 TEST(MicroBatchFromJson, OptionsOfPolicies) {
   const DescribedMicroBatch fp8 = Read(R"({
-    "sequences": [{"tokens": 5}], "padding": {"policy": "verl", "fp8": "hybrid", "csa_window_size": null}})");
+    "sequences": [{"tokens": 5}], "padding": {"policy": "verl", "fp8": "hybrid"}})");
   EXPECT_EQ(fp8.layout.total_rows, 128);
   const DescribedMicroBatch off = Read(R"({
     "sequences": [{"tokens": 5}], "padding": {"policy": "verl", "fp8": "none"}})");

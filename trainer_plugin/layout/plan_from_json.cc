@@ -436,23 +436,12 @@ absl::StatusOr<DescribedPlan> PlanOf(const Json& json) {
 
 }  // namespace
 
-Json WithoutNulls(Json json) {
-  if (json.is_object()) {
-    for (auto field = json.begin(); field != json.end();) field = field->is_null() ? json.erase(field) : ++field;
-  }
-  if (!json.empty() && (json.is_object() || (json.is_array() && json.front().is_structured()))) {
-    for (Json& one : json) one = WithoutNulls(std::move(one));
-  }
-  return json;
-}
-
 absl::StatusOr<DescribedMicroBatch> MicroBatchFromJson(const Json& json) {
   auto described = MicroBatchReader(json).Read();
   return described.ok() ? std::move(described) : InMicroBatch(described.status());
 }
 
-absl::StatusOr<PaddingPolicy> PaddingPolicyFromJson(const Json& given) {
-  const Json json = WithoutNulls(given);
+absl::StatusOr<PaddingPolicy> PaddingPolicyFromJson(const Json& json) {
   JsonObject object(json, "micro_batch.padding");
   object.Require("policy");
   PaddingPolicy policy;
@@ -472,8 +461,8 @@ absl::StatusOr<PaddingPolicy> PaddingPolicyFromJson(const Json& given) {
 }
 
 absl::StatusOr<DescribedPlan> DescribedPlanFromJson(absl::string_view text) {
-  RR_ASSIGN_OR_RETURN(Json json, ParseJson(text, "the description"));
-  return PlanOf(WithoutNulls(std::move(json)));
+  RR_ASSIGN_OR_RETURN(const Json json, ParseJson(text, "the description"));
+  return PlanOf(json);
 }
 
 std::vector<int64_t> DescribedPlan::last_rows() const {

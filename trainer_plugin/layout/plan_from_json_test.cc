@@ -57,15 +57,6 @@ TEST(PlanFromJson, BytesOfTheBuffersAndOfTheirPads) {
   EXPECT_EQ(plan["padded_bytes"], 14 * 3 * 6);
 }
 
-TEST(PlanFromJson, NullIsAbsent) {
-  Json description = Moonlight();
-  description["rank"]["model"] = nullptr;
-  description["split"]["layout"] = description["split"]["hybrid_pattern"] = nullptr;
-  EXPECT_EQ(PlanOf(description), PlanOf(Moonlight()));
-  description["rank"] = description["split"] = nullptr;
-  EXPECT_OK(PlanFromJson(description.dump()));
-}
-
 TEST(PlanFromJson, DefaultsAndRectangle) {
   const Json plan = PlanOf(Json::parse(R"({
     "geometry": {"num_layers": 2, "num_experts": [8, 300], "top_k": 2},

@@ -49,9 +49,9 @@ struct DescribedPlan : DescribedMicroBatch {
   std::vector<int64_t> last_rows() const;
 };
 
-// Makes the plan for a description in JSON. A field that is null counts as absent. Fails with INVALID_ARGUMENT (kField)
-// naming a field that is missing, unknown or of the wrong kind, and with the errors of LayerTable::Create,
-// OwnedMoeLayers, MakeReplayPlan and the functions that they call; fields then have the names of the description.
+// Makes the plan for a description in JSON. Fails with INVALID_ARGUMENT (kField) naming a field that is missing,
+// unknown or of the wrong kind, and with the errors of LayerTable::Create, OwnedMoeLayers, MakeReplayPlan and the
+// functions that they call; fields then have the names of the description.
 absl::StatusOr<DescribedPlan> DescribedPlanFromJson(absl::string_view description);
 nlohmann::ordered_json PlanToJson(const DescribedPlan& plan);
 // Returns the plan as JSON on one line. Sample names may be any bytes; bytes that are not UTF-8 are replaced.
@@ -64,8 +64,6 @@ absl::StatusOr<DescribedMicroBatch> MicroBatchFromJson(const nlohmann::json& jso
 nlohmann::ordered_json LayoutToJson(const MicroBatchLayout& layout);
 // Reads "micro_batch.padding".
 absl::StatusOr<PaddingPolicy> PaddingPolicyFromJson(const nlohmann::json& json);
-// Removes null fields of objects: null counts as absent.
-nlohmann::json WithoutNulls(nlohmann::json json);
 
 // Judges whether the record fits the ids of the rank's routers, which are their live choice or what they replayed
 // (JudgeAlignment); rrt_judge_alignment shows the JSON, in which matched and compared count experts. `recorded`: one

@@ -104,7 +104,7 @@ absl::StatusOr<trainer::PaddingPolicy> PolicyOf(const std::string& framework, co
   for (const auto& [name, value] : options.items()) {
     if (name == "format") {
       SetFormat(framework, value == "THD", policy);
-    } else if (Sizes().count(name) == 0) {
+    } else if (Sizes().count(name) == 0 && !value.is_null()) {
       policy[OptionName(framework, name)] = value;
     }
   }
