@@ -429,20 +429,6 @@ std::vector<int32_t> IdsOfChunk(absl::Span<const OwnedLayer> layers, int32_t chu
   return ids;
 }
 
-std::string LayerAt(const std::vector<int32_t>& ids, size_t i) {
-  if (i >= ids.size()) return "none";
-  return absl::StrCat("decoder layer ", ids[i], " (layer_number ", ids[i] + 1, ")");
-}
-
-// Both lists ascend.
-std::optional<std::string> DifferenceOfIds(const std::vector<int32_t>& model, const std::vector<int32_t>& split) {
-  const auto at = std::mismatch(model.begin(), model.end(), split.begin(), split.end());
-  if (at.first == model.end() && at.second == split.end()) return std::nullopt;
-  const size_t i = at.first - model.begin();
-  return absl::StrCat("router ", i, " of ", model.size(), " is ", LayerAt(model, i), ", the split gives ",
-                      LayerAt(split, i), ", ", split.size(), " in all");
-}
-
 }  // namespace
 
 absl::StatusOr<PipelineLayout> ParsePipelineLayout(absl::string_view text) {
@@ -566,8 +552,10 @@ absl::StatusOr<std::optional<std::string>> LiveDifference(const Geometry& geomet
     return absl::StrCat(rank, ": the model has ", chunks.size(), " chunks, the split gives ", table.virtual_stages());
   }
   for (int32_t v = 0; v < table.virtual_stages(); ++v) {
-    const auto difference = DifferenceOfIds(IdsOfChunk(*model, v), IdsOfChunk(*split, v));
-    if (difference) return absl::StrCat(rank, ", chunk ", v, ": ", *difference);
+    const std::vector<int32_t> ours = IdsOfChunk(*model, v), theirs = IdsOfChunk(*split, v);
+    if (ours == theirs) continue;
+    return absl::StrCat(rank, ", chunk ", v, ": the model has routers in decoder layers [", absl::StrJoin(ours, ", "),
+                        "], the split gives [", absl::StrJoin(theirs, ", "), "]");
   }
   return std::nullopt;
 }

@@ -37,12 +37,10 @@ TEST_F(LiveLayersTest, AgreesWithItsSplit) {
 
 TEST_F(LiveLayersTest, SaysTheFirstDifference) {
   EXPECT_EQ(Difference(0, {{{2}}, {{3, 4}}}),
-            "pipeline rank 0, chunk 1: router 0 of 2 is decoder layer 2 (layer_number 3), the split gives decoder "
-            "layer 4 (layer_number 5), 2 in all");
+            "pipeline rank 0, chunk 1: the model has routers in decoder layers [2, 3], the split gives [4, 5]");
   EXPECT_EQ(Difference(0, {{{2}}, {{5}}}),
-            "pipeline rank 0, chunk 1: router 1 of 1 is none, the split gives decoder layer 5 (layer_number 6), 2 in "
-            "all");
-  EXPECT_THAT(Difference(0, {{{2, 3}}, {{5, 6}}}), HasSubstr("the split gives none, 1 in all"));
+            "pipeline rank 0, chunk 1: the model has routers in decoder layers [4], the split gives [4, 5]");
+  EXPECT_THAT(Difference(0, {{{2, 3}}, {{5, 6}}}), HasSubstr("[1, 2], the split gives [1]"));
   EXPECT_EQ(Difference(1, {{{3, 4, 7, 8}}}), "pipeline rank 1: the model has 1 chunks, the split gives 2");
 }
 

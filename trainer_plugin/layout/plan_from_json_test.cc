@@ -235,7 +235,7 @@ TEST(PlanFromJson, TheLiveModelBearsTheSplitOut) {
   const auto differs = PlanFromJson(description.dump());
   EXPECT_EQ(GetErrorDetail(differs.status())->field, "rank.model");
   EXPECT_THAT(std::string(differs.status().message()),
-              ::testing::HasSubstr("decoder layer 9 (layer_number 10), the split gives decoder layer 18"));
+              ::testing::HasSubstr("decoder layers [9, 10, 11, 12, 13], the split gives [18, 19, 20, 21, 22]"));
 }
 
 TEST(PlanFromJson, NotJson) {

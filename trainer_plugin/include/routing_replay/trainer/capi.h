@@ -63,7 +63,7 @@ typedef struct rrt_agreement rrt_agreement;
  * rank: pp 0, chunk null (all chunks), cp 0, tp 0.
  *   model null: the layers found in the rank's live model, for each chunk {"layer_numbers": [14, …]}: the layer_number
  *     of each router in the decoder (not of those in the MTP block, whose numbers start at 1 again). Model and split
- *     must agree, or the error names the first difference.
+ *     must agree, or the error lists the layers of both.
  * ep_size: size of the expert-parallel group. Filler ids are spread evenly over its ranks, so ep_size must divide
  *   num_experts.
  *

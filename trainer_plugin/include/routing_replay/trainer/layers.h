@@ -179,9 +179,9 @@ struct LiveChunk {
 // is that MTP layers, or a second copy of the decoder, were listed as decoder layers.
 absl::StatusOr<std::vector<OwnedLayer>> OwnedMoeLayers(const Geometry& geometry, absl::Span<const LiveChunk> chunks);
 
-// Describes the first difference between the model of pipeline rank `pp_rank` and the split, with both values; nothing
-// if they agree. Routers of `native_layers` are optional in the model. Each chunk is compared by itself, so the same
-// layers in other chunks are a difference. Errors as OwnedMoeLayers.
+// Describes the first chunk in which the model of pipeline rank `pp_rank` and the split differ, with the layers of
+// both; nothing if they agree. Routers of `native_layers` are optional in the model. Each chunk is compared by itself,
+// so the same layers in other chunks are a difference. Errors as OwnedMoeLayers.
 absl::StatusOr<std::optional<std::string>> LiveDifference(const Geometry& geometry, const LayerTable& table,
                                                           int32_t pp_rank, absl::Span<const LiveChunk> chunks,
                                                           absl::Span<const int32_t> native_layers = {});
