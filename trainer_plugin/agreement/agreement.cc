@@ -101,7 +101,6 @@ std::vector<int64_t> StepWords(int32_t rank, const StepReport& step, bool reject
   out.Both(static_cast<int64_t>(step.samples.size()));
   out.Both(static_cast<int64_t>(step.policy));
   out.Both(static_cast<int64_t>(step.geometry_fingerprint));
-  out.Least(OnlyIf(step.source_failed, rank));
   return out.Take();
 }
 
@@ -112,7 +111,6 @@ void WriteSample(int32_t rank, const SampleReport& report, bool source_failed, W
   out.Both(report.sample.empty() ? BareHandle(report.handle) : SampleHandle(report.sample));
   out.Greatest(Badness(status));
   out.Least(OnlyIf(!there, rank));
-  out.Greatest(OnlyIf(there, rank));
   out.Both(known.num_tokens);
   out.Both(known.revision);
   out.Both(known.content_id);
@@ -137,7 +135,6 @@ Combined ReadSample(WordReader& in) {
   Combined said{.handle = in.Both().value_or(Extremes{})};
   said.decision.status = StatusOf(in.Greatest().value_or(kSourceFailed));
   said.decision.missing_on = in.Least();
-  said.decision.missing_everywhere = !in.Greatest();
   said.num_tokens = in.Both();
   said.revision = in.Both();
   said.content_id = in.Both();
@@ -243,7 +240,6 @@ absl::Status StepAgreement::PushStep(absl::Span<const int64_t> reduced) {
   status.Update(CheckSame(in.Both(), Reason::kField, "policy"));
   status.Update(CheckSame(in.Both(), Reason::kGeometryMismatch, "geometry_fingerprint"));
   if (!status.ok()) return status;
-  decision_.source_failed_on = in.Least();
   words_ = SampleWords(rank_, step_);
   samples_round_ = true;
   decided_ = words_.empty();
@@ -251,9 +247,7 @@ absl::Status StepAgreement::PushStep(absl::Span<const int64_t> reduced) {
 }
 
 absl::Status StepAgreement::PushSamples(absl::Span<const int64_t> reduced) {
-  RR_ASSIGN_OR_RETURN(auto decision, Decide(step_, reduced));
-  decision.source_failed_on = decision_.source_failed_on;
-  decision_ = std::move(decision);
+  RR_ASSIGN_OR_RETURN(decision_, Decide(step_, reduced));
   decided_ = true;
   return absl::OkStatus();
 }

@@ -101,7 +101,6 @@ TEST(Agreement, OneRankMissesASample) {
     EXPECT_EQ(fallen.action, policy == MissingPolicy::kLive ? StepAction::kLive : StepAction::kDrop);
     EXPECT_EQ(fallen.status, SampleStatus::kLost);
     EXPECT_EQ(fallen.missing_on, 13);
-    EXPECT_FALSE(fallen.missing_everywhere);
     EXPECT_EQ(fallen.num_tokens, 103);
     const std::map<SampleStatus, int64_t> counts = {{SampleStatus::kOk, 4}, {SampleStatus::kLost, 1}};
     EXPECT_EQ(decisions[0]->counts, counts);
@@ -186,7 +185,6 @@ TEST(Agreement, ARankWhoseSourceFailed) {
   Decisions decisions = AgreeOnAll(seen);
   ExpectSame(decisions);
   ASSERT_OK(decisions[0]);
-  EXPECT_EQ(decisions[0]->source_failed_on, 2);
   EXPECT_EQ(decisions[0]->counts[SampleStatus::kUnspecified], 5);
   EXPECT_EQ(decisions[0]->samples[0].missing_on, 2);
   for (StepReport& step : seen) step.policy = MissingPolicy::kStrict;
@@ -241,7 +239,7 @@ absl::StatusOr<StepDecision> Reference(const std::vector<StepReport>& seen) {
   StepDecision decision;
   const size_t samples = seen[0].samples.size();
   for (size_t i = 0; i < samples; ++i) {
-    SampleDecision said{.missing_everywhere = true};
+    SampleDecision said;
     int64_t worst = 1;
     for (size_t rank = 0; rank < seen.size(); ++rank) {
       const SampleReport& own = seen[rank].samples[i];
@@ -251,7 +249,6 @@ absl::StatusOr<StepDecision> Reference(const std::vector<StepReport>& seen) {
         worst = std::max(worst, failed ? 99 : int64_t(own.status));
         continue;
       }
-      said.missing_everywhere = false;
       const auto same = [](auto& all, const auto& value) {
         if (!value) return true;
         if (!all) all = value;
@@ -273,9 +270,6 @@ absl::StatusOr<StepDecision> Reference(const std::vector<StepReport>& seen) {
     ++(said.missing_on ? decision.fallen_back : decision.replayed);
     ++decision.counts[said.status];
     decision.samples.push_back(said);
-  }
-  for (size_t rank = seen.size(); rank-- > 0;) {
-    if (seen[rank].source_failed) decision.source_failed_on = rank;
   }
   for (size_t i = 0; seen[0].policy == MissingPolicy::kStrict && i < samples; ++i) {
     if (decision.samples[i].missing_on) return absl::FailedPreconditionError(seen[0].samples[i].sample);

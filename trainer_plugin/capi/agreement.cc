@@ -87,9 +87,7 @@ void Put(json& to, const char* key, const std::optional<Value>& value) {
 
 json ToJson(const SampleDecision& said) {
   constexpr const char* kActions[] = {"replay", "live", "drop"};
-  json out = {{"action", kActions[static_cast<int>(said.action)]},
-              {"status", ReportedStatusName(said.status)},
-              {"missing_everywhere", said.missing_everywhere}};
+  json out = {{"action", kActions[static_cast<int>(said.action)]}, {"status", ReportedStatusName(said.status)}};
   Put(out, "missing_on", said.missing_on);
   Put(out, "num_tokens", said.num_tokens);
   Put(out, "revision", said.revision);
@@ -106,7 +104,6 @@ json ToJson(const StepDecision& decision) {
               {"fallen_back", decision.fallen_back}};
   for (const SampleDecision& said : decision.samples) out["samples"].push_back(ToJson(said));
   for (const auto& [status, count] : decision.counts) out["counts"][ReportedStatusName(status)] = count;
-  Put(out, "source_failed_on", decision.source_failed_on);
   return out;
 }
 

@@ -69,10 +69,8 @@ TEST(AgreementCapiTest, AllRanksDecideAlike) {
   json decided = there;
   decided.erase("sample");
   decided["action"] = "replay";
-  decided["missing_everywhere"] = false;
   EXPECT_EQ(decisions[0]["samples"][0], decided);
-  EXPECT_EQ(decisions[0]["samples"][1],
-            json({{"action", "drop"}, {"status", "NOT_READY"}, {"missing_everywhere", true}, {"missing_on", 0}}));
+  EXPECT_EQ(decisions[0]["samples"][1], json({{"action", "drop"}, {"status", "NOT_READY"}, {"missing_on", 0}}));
   EXPECT_EQ(decisions[0]["counts"], json({{"OK", 1}, {"NOT_READY", 1}}));
   EXPECT_EQ(decisions[0]["fallen_back"], 1);
 }

@@ -56,7 +56,6 @@ struct SampleDecision {
   StepAction action = StepAction::kReplay;
   SampleStatus status = SampleStatus::kOk;  // The worst status of all ranks; kUnspecified: a source failed.
   std::optional<int64_t> missing_on;        // The lowest rank on which the sample is missing.
-  bool missing_everywhere = false;
   // The values on which the ranks that have the sample agree, and the extremes of their weight versions. Not set if no
   // rank knows them.
   std::optional<int64_t> num_tokens;
@@ -71,8 +70,7 @@ struct StepDecision {
   std::vector<SampleDecision> samples;
   std::map<SampleStatus, int64_t> counts;  // Number of samples with each status.
   int64_t replayed = 0;
-  int64_t fallen_back = 0;                  // Live or dropped.
-  std::optional<int64_t> source_failed_on;  // The lowest rank whose source failed.
+  int64_t fallen_back = 0;  // Live or dropped.
   friend bool operator==(const StepDecision&, const StepDecision&) = default;
 };
 

@@ -323,9 +323,9 @@ RRT_API rr_error* rrt_agreement_new(int32_t rank, rr_text json, rrt_agreement** 
 /* Returns the number of words of this round. The words stay valid until the next push. */
 RRT_API size_t rrt_agreement_words(const rrt_agreement* agreement, const int64_t** words);
 RRT_API rr_error* rrt_agreement_push(rrt_agreement* agreement, const int64_t* reduced, size_t count);
-/* {"samples": [{"action": "replay" | "live" | "drop", "status", "missing_on", "missing_everywhere", "num_tokens",
+/* {"samples": [{"action": "replay" | "live" | "drop", "status", "missing_on", "num_tokens",
  *  "revision", "content_id", "oldest_weight_version", "newest_weight_version"}, …], "counts": {"OK": 2, …},
- *  "replayed": 2, "fallen_back": 0, "source_failed_on"}; unknown fields are absent. FAILED_PRECONDITION before the last
+ *  "replayed": 2, "fallen_back": 0}; unknown fields are absent. FAILED_PRECONDITION before the last
  * round, and if a round failed. */
 RRT_API rr_error* rrt_agreement_decision(const rrt_agreement* agreement, const rr_bytes** json);
 

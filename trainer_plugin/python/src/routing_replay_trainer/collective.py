@@ -40,7 +40,6 @@ class Decision:
         policy says
     status: "OK", or the worst status that a rank has seen; SOURCE_FAILED if the source of a rank failed
     missing_on: the lowest rank on which the sample is missing
-    missing_everywhere: True if no rank has the sample
     num_tokens, revision, content_id: of the sample, from the ranks that have it
     oldest_weight_version, newest_weight_version: of the sample's rows; -1 if the version of some rows is unknown
     """
@@ -49,7 +48,6 @@ class Decision:
     action: Action
     status: str
     missing_on: int | None
-    missing_everywhere: bool
     num_tokens: int | None
     revision: int | None
     content_id: int | None
@@ -64,7 +62,6 @@ class StepDecision:
     decisions: one per sample that was asked about, in the order of first mention
     counts: number of decisions by status
     replayed, fallen_back: number of decisions to replay, and of all others
-    source_failed_on: the lowest rank whose source failed
     weight_lag: by how many weight versions the oldest replayed row is behind the trainer, if both versions are known
     """
 
@@ -72,7 +69,6 @@ class StepDecision:
     counts: Mapping[str, int]
     replayed: int
     fallen_back: int
-    source_failed_on: int | None = None
     weight_lag: int | None = None
 
     @property
