@@ -103,8 +103,6 @@ absl::StatusOr<ReplayPlan> MakeReplayPlan(const Geometry& geometry, std::vector<
   for (const OwnedLayer& layer : plan.layers) {
     plan.routing.push_back(geometry.layer(layer.ordinal));
     plan.bytes_to_read += geometry.plane_bytes(layer.ordinal, plan.rows_to_read, Codec::kRaw);
-    plan.index_bytes += geometry.plane_bytes(layer.ordinal, plan.row_map.rows, Codec::kRaw);
-    plan.padded_bytes += geometry.plane_bytes(layer.ordinal, plan.row_map.pad_rows(), Codec::kRaw);
   }
   return plan;
 }

@@ -48,15 +48,6 @@ TEST(PlanFromJson, Example) {
   EXPECT_EQ(plan["warnings"], Json::array());
 }
 
-TEST(PlanFromJson, BytesOfTheBuffersAndOfTheirPads) {
-  Json description = Moonlight();
-  description["rank"] = {{"pp", 1}, {"tp", 1}};
-  const Json plan = PlanOf(description);
-  EXPECT_EQ(plan["bytes_to_read"], 0);
-  EXPECT_EQ(plan["index_bytes"], 14 * 4 * 6);
-  EXPECT_EQ(plan["padded_bytes"], 14 * 3 * 6);
-}
-
 TEST(PlanFromJson, DefaultsAndRectangle) {
   const Json plan = PlanOf(Json::parse(R"({
     "geometry": {"num_layers": 2, "num_experts": [8, 300], "top_k": 2},

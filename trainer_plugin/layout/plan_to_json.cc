@@ -86,7 +86,6 @@ OrderedJson PlanToJson(const DescribedPlan& described) {
   OrderedJson json = {{"layers", std::move(layers)},           {"layout", LayoutToJson(described.layout)},
                       {"row_map", RowMapToJson(plan.row_map)}, {"slices", std::move(slices)},
                       {"rows_to_read", plan.rows_to_read},     {"bytes_to_read", plan.bytes_to_read},
-                      {"index_bytes", plan.index_bytes},       {"padded_bytes", plan.padded_bytes},
                       {"warnings", described.warnings}};
   return json;
 }

@@ -90,13 +90,12 @@ typedef struct rrt_agreement rrt_agreement;
  *  "row_map": {"rows": 4, "replayed": 4, "unrecorded": 0, "pads": 0,
  *              "runs": [{"local_row": 0, "stride": 1, "count": 4, "sequence": 0, "row": 0, "state": "replayed"}]},
  *  "slices": [{"sequence": 0, "sample": "math-7/0", "rows": [[0, 4]]}], "rows_to_read": 4, "bytes_to_read": 336,
- *  "index_bytes": 336, "padded_bytes": 0, "warnings": []}
+ *  "warnings": []}
  * layers: a layer's ids are [rows][top_k], little-endian, at byte `offset` of the index buffer (a multiple of
  *   id_bytes). The whole index buffer has buffer_bytes.
  * geometry: that of the plan. Its fingerprint is the same on every machine for the same geometry.
  * row_map: local rows that are in no run are pads. slices: rows are half-open ranges.
  * layout: the layout that is used, whether given or predicted.
- * index_bytes: size of the index buffers of all layers, for all local rows; padded_bytes: the part for pads.
  * warnings: where the given layout differs from the padding policy. */
 RRT_API rr_error* rrt_plan_new(rr_text json, int32_t ep_size, rrt_plan** plan, const rr_bytes** described);
 /* The row map, one entry for each of the `count` local rows: the sequence and row that it shows, and its state:

@@ -57,9 +57,6 @@ struct ReplayPlan {
   std::vector<PlanSlice> slices;
   int64_t rows_to_read = 0;   // Rows in all slices together, for one layer.
   int64_t bytes_to_read = 0;  // Size of the decoded ids of these rows, over all layers.
-  // Size of the index buffers of all layers, each [local rows][K] compact ids; padded_bytes is the part for pads.
-  int64_t index_bytes = 0;
-  int64_t padded_bytes = 0;
 };
 
 struct PlanRank {
