@@ -155,8 +155,6 @@ void Fields(Field&& field, RowRun& of) {
 inline const char* PolicyName(const MegatronPadding&) { return "megatron"; }
 template <typename Field>
 void Fields(Field&& field, MegatronPadding& of) {
-  field("packed", of.packed);
-  field("use_per_sequence_balancing", of.per_sequence_balancing);
   field("seq_length", of.sequence_length, kRowBounds);
 }
 

@@ -182,19 +182,11 @@ absl::StatusOr<int64_t> SequenceRows(int64_t rows, const MegatronPadding& option
                  absl::StrCat(*options.sequence_length, " is below ", rows, " padded rows"));
 }
 
-// As in get_batch_on_this_cp_rank, CP is zigzag over each document if there are cu_seqlens and no
-// use_per_sequence_balancing, else zigzag over each sequence. The kind of CP communication (p2p, all_gather, a2a,
+// As in get_batch_on_this_cp_rank, CP is zigzag over each document. The kind of CP communication (p2p, all_gather, a2a,
 // a2a+p2p with hierarchical groups) changes none of this.
 Prediction Predict(const UnpaddedBatch& batch, const MegatronPadding& options) {
-  const bool documents = options.packed && !options.per_sequence_balancing;
-  const Partition partition = documents ? Partition::kZigzagPerDocument : Partition::kZigzagPerSequence;
-  const int64_t unit = SliceUnit(batch);
-  const auto total_of = [&](int64_t rows) { return SequenceRows(RoundUp(rows, unit), options); };
-  if (!options.packed) {
-    RR_ASSIGN_OR_RETURN(const auto length, total_of(LongestSample(batch)));
-    return PredictRectangle(batch, partition, length);
-  }
-  return PredictPacked(batch, partition, documents ? unit : 1, Tail::kLastSample, total_of);
+  return PredictPacked(batch, Partition::kZigzagPerDocument, SliceUnit(batch), Tail::kLastSample,
+                       [&](int64_t rows) { return SequenceRows(rows, options); });
 }
 
 // verl.

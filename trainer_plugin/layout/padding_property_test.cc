@@ -35,7 +35,7 @@ class RandomPolicies {
     const int64_t multiplier = Pick(1, 9);
     switch (Pick(0, 8)) {
       case 0:
-        return MegatronPadding{.packed = Coin(), .per_sequence_balancing = Coin()};
+        return MegatronPadding{};
       case 1:
         return VerlPadding{.packed = Coin(), .fp8 = Coin()};
       case 2:

@@ -174,24 +174,9 @@ TEST(Padding, MegatronStretchesTheLastDocument) {
   EXPECT_THAT(pack.layout.cu_seqlens_padded, ElementsAre(0, 8, 32));
   ASSERT_OK_AND_ASSIGN(const auto least, PredictPadding(Batch({5, 3}, 2, 2, true), MegatronPadding{}));
   EXPECT_THAT(least.layout.cu_seqlens_padded, ElementsAre(0, 8, 16));
-  ASSERT_OK_AND_ASSIGN(const auto whole,
-                       PredictPadding(Batch({5, 3}, 2, 2, true), MegatronPadding{.per_sequence_balancing = true}));
-  EXPECT_THAT(whole.layout.cu_seqlens_padded, ElementsAre(0, 5, 8));
-  EXPECT_EQ(whole.layout.partition, Partition::kZigzagPerSequence);
-  ASSERT_OK_AND_ASSIGN(const auto rectangle,
-                       PredictPadding(Batch({5, 3}, 2, 1, false), MegatronPadding{.packed = false}));
-  EXPECT_EQ(rectangle.layout.padded_length, 8);
+  EXPECT_EQ(least.layout.partition, Partition::kZigzagPerDocument);
   EXPECT_THAT(PredictPadding(Batch({5, 3}, 2, 1, false), MegatronPadding{.sequence_length = 8}),
               Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
-}
-
-TEST(Padding, MegatronPartitions) {
-  const auto partition = [](const MegatronPadding& options) {
-    return PredictPadding(Batch({8}, 2, 1, false), options)->layout.partition;
-  };
-  EXPECT_EQ(partition({}), Partition::kZigzagPerDocument);
-  EXPECT_EQ(partition({.packed = false}), Partition::kZigzagPerSequence);
-  EXPECT_EQ(partition({.per_sequence_balancing = true}), Partition::kZigzagPerSequence);
 }
 
 TEST(Padding, RecordedRowsAreThoseOfTheFramework) {

@@ -34,15 +34,10 @@ enum class Fp8Recipe : uint8_t { kNone = 0, kDelayed = 1, kBlockwise = 2, kMxfp8
 // Megatron-LM's own training: megatron/core/utils.py get_batch_on_this_cp_rank,
 // megatron/training/datasets/sft_dataset.py.
 //
-// Packed with CP over each document: each document is padded to a multiple of u = (2 · cp if cp > 1) · (tp under SP),
-// and the last one fills the rest of the pack (SFTDataset, which itself pads by 2 · cp). Packed with CP over the whole
-// stream: only the stream is padded. Rectangle: every sample is padded to the length of the longest one, rounded up to
-// a multiple of u. A sample may have at most T recorded rows.
+// Always packed: each document is padded to a multiple of (2 · cp if cp > 1) · (tp under SP), and the last one fills the
+// rest of the pack (SFTDataset, which itself pads by 2 · cp). A sample may have at most T recorded rows.
 struct MegatronPadding {
-  bool packed = true;                   // True: packed, with cu_seqlens. False: a rectangle.
-  bool per_sequence_balancing = false;  // (use_per_sequence_balancing)
-  // (seq_length) Length of the pack or the rectangle; not set: the smallest possible one.
-  std::optional<int64_t> sequence_length;
+  std::optional<int64_t> sequence_length;  // (seq_length) Length of the pack; not set: the smallest possible one.
 };
 
 // verl (Megatron backend): verl/models/mcore/util.py and verl/utils/megatron/router_replay_utils.py.
