@@ -230,7 +230,7 @@ TEST_F(FetchTest, AnInspectionAsksForOneRowOfEachSample) {
   EXPECT_THAT(run_.request().samples[0].rows, ElementsAre(RowRange{2, 3}));
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[0].status, SampleStatus::kNotFound);
-  EXPECT_EQ(records[1].status, SampleStatus::kOk);  // A sample of one token, which has no row.
+  EXPECT_EQ(records[1].status, SampleStatus::kOutOfRange);
   ASSERT_OK_AND_ASSIGN(const auto none, InspectSamples(run_, {}, {}));
   EXPECT_TRUE(none.empty());
 }

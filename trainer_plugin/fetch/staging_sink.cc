@@ -192,15 +192,11 @@ int64_t ExpectedRows(const FetchSequence& sequence) {
   return rows;
 }
 
-// Returns true if the sample may have only one token, and so no rows.
-bool MayHaveNoRows(const FetchSequence& sequence) { return !sequence.num_tokens && ExpectedRows(sequence) == kNoRows; }
-
 // Returns the row that an inspection requests; nothing if the sample has no rows.
 std::vector<RowRange> RowToAsk(const FetchSequence& sequence) {
-  if (MayHaveNoRows(sequence)) return {RowRange::OfSize(0, 1)};
   const int64_t rows = ExpectedRows(sequence);
-  if (rows == kNoRows) return {};
-  return {RowRange::OfSize(rows - 1, 1)};
+  if (sequence.num_tokens && rows == kNoRows) return {};
+  return {RowRange::OfSize(std::max<int64_t>(rows - 1, 0), 1)};
 }
 
 }  // namespace
@@ -220,21 +216,12 @@ ReadRequest MakeInspectRequest(const Geometry& geometry, absl::Span<const FetchS
 }
 
 InspectSink::InspectSink(absl::Span<const FetchSequence> sequences) : records_(sequences.size()) {
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    records_[i].index = static_cast<int32_t>(i);
-    may_have_no_rows_.push_back(MayHaveNoRows(sequences[i]));
-  }
+  for (size_t i = 0; i < sequences.size(); ++i) records_[i].index = static_cast<int32_t>(i);
 }
 
 absl::Status InspectSink::OnRecord(const SampleRecord& record) {
   SampleRecord& kept = records_[record.index];
   kept = record;
-  // The sample has fewer rows than the one requested, which was requested only because a read needs at least one row. A
-  // read of all its rows would succeed, so this is OK.
-  if (record.status == SampleStatus::kOutOfRange && record.num_tokens == 1 && may_have_no_rows_[record.index]) {
-    kept.status = SampleStatus::kOk;
-    kept.message.clear();
-  }
   // An unsealed sample may grow, which changes its content id, so ranks could not read later what they agree on now.
   if (record.status == SampleStatus::kOk && !record.num_tokens) {
     kept.status = SampleStatus::kNotReady;

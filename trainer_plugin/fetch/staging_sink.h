@@ -76,9 +76,8 @@ class StagingSink final : public ReadSink {
 ReadRequest MakeInspectRequest(const Geometry& geometry, absl::Span<const FetchSequence> sequences,
                                const FetchOptions& options);
 
-// Collects the records that answer MakeInspectRequest for these sequences. A sample of one token, which has no rows,
-// becomes kOk although its first row was requested. A sample that is not sealed becomes kNotReady, however many rows it
-// has.
+// Collects the records that answer MakeInspectRequest for these sequences. A sample that is not sealed becomes
+// kNotReady, however many rows it has.
 class InspectSink final : public ReadSink {
  public:
   explicit InspectSink(absl::Span<const FetchSequence> sequences);
@@ -92,7 +91,6 @@ class InspectSink final : public ReadSink {
 
  private:
   std::vector<SampleRecord> records_;
-  std::vector<bool> may_have_no_rows_;  // Per sample, from what is expected of it.
 };
 
 }  // namespace routing_replay::trainer
