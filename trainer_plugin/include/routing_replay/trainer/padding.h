@@ -34,8 +34,8 @@ enum class Fp8Recipe : uint8_t { kNone = 0, kDelayed = 1, kBlockwise = 2, kMxfp8
 // Megatron-LM's own training: megatron/core/utils.py get_batch_on_this_cp_rank,
 // megatron/training/datasets/sft_dataset.py.
 //
-// Always packed: each document is padded to a multiple of (2 · cp if cp > 1) · (tp under SP), and the last one fills the
-// rest of the pack (SFTDataset, which itself pads by 2 · cp). A sample may have at most T recorded rows.
+// Always packed: each document is padded to a multiple of (2 · cp if cp > 1) · (tp under SP), and the last one fills
+// the rest of the pack (SFTDataset, which itself pads by 2 · cp). A sample may have at most T recorded rows.
 struct MegatronPadding {
   std::optional<int64_t> sequence_length;  // (seq_length) Length of the pack; not set: the smallest possible one.
 };
