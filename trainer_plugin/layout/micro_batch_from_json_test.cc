@@ -66,7 +66,7 @@ TEST(MicroBatchFromJson, WhatTheTrainerPassedWins) {
     "padding": {"policy": "slime", "data_pad_size_multiplier": 1}})");
   EXPECT_THAT(described.layout.cu_seqlens_padded, ElementsAre(0, 16));
   EXPECT_EQ(described.layout.partition, Partition::kZigzagPerDocument);
-  EXPECT_THAT(described.warnings, ElementsAre(HasSubstr("sample 0 has 16 rows, slime gives 12")));
+  EXPECT_THAT(described.warnings, ElementsAre(HasSubstr("cu_seqlens_padded[1] is 16, slime gives 12")));
   const DescribedMicroBatch contiguous = Read(R"({
     "sequences": [{"tokens": 10}], "cp_size": 2, "partition": "contiguous",
     "padding": {"policy": "slime", "data_pad_size_multiplier": 1}})");

@@ -443,64 +443,40 @@ std::optional<int64_t> MsSwiftPaddingTo(const UnpaddedBatch& batch, const MsSwif
 
 namespace {
 
-// One value to compare between a prediction and a layout. FirstDifference compares facts in the order of their list.
-struct Fact {
-  std::string what;
-  std::string value;
-  bool is_rows = false;
-};
-
-int64_t DocumentRows(const MicroBatchLayout& layout, size_t document) {
-  const std::vector<int64_t>& cu = layout.cu_seqlens_padded;
-  return document + 1 < cu.size() ? cu[document + 1] - cu[document] : 0;
-}
-
-// `documents`: for a stream, the number of documents to compare. `one_span`: all zigzag partitions are equivalent here.
-std::vector<Fact> FactsOf(const MicroBatchLayout& layout, size_t documents, bool one_span) {
-  const bool cut = layout.cp_size > 1 && !one_span;
-  std::vector<Fact> facts = {{"format", std::string(NameOf(layout.format))},
-                             {"cp_size", absl::StrCat(layout.cp_size)},
-                             {"tp_size", absl::StrCat(layout.tp_size)},
-                             {"sequence_parallel", layout.sequence_parallel ? "on" : "off"},
-                             {"partition", cut ? std::string(NameOf(layout.partition)) : ""},
-                             {"the number of sequences", absl::StrCat(layout.sequences.size())}};
-  if (layout.format == TokenFormat::kBshd) {
-    facts.push_back({"every sequence of the rectangle", absl::StrCat(layout.padded_length), true});
-    facts.push_back({"batch_size", absl::StrCat(layout.batch_size)});
-    facts.push_back({"row_order", layout.batch_size > 1 ? std::string(NameOf(layout.row_order)) : ""});
-    return facts;
-  }
-  for (size_t d = 0; d < documents; ++d) {
-    const bool is_sample = d < layout.sequences.size();
-    facts.push_back(
-        {is_sample ? absl::StrCat("sample ", d) : absl::StrCat("document ", d, ", padding after the samples,"),
-         absl::StrCat(DocumentRows(layout, d)), true});
-  }
-  facts.push_back({"the stream", absl::StrCat(layout.total_rows), true});
-  return facts;
-}
-
 bool IsZigzag(const MicroBatchLayout& layout) {
   return layout.partition == Partition::kZigzagPerDocument || layout.partition == Partition::kZigzagPerSequence;
+}
+
+// Behind the last document, every boundary is the end of the stream.
+int64_t BoundOf(const MicroBatchLayout& layout, size_t i) {
+  return i < layout.cu_seqlens_padded.size() ? layout.cu_seqlens_padded[i] : layout.total_rows;
 }
 
 }  // namespace
 
 std::optional<std::string> FirstDifference(const PaddingPrediction& predicted, const MicroBatchLayout& passed) {
-  const size_t bounds = std::max(predicted.layout.cu_seqlens_padded.size(), passed.cu_seqlens_padded.size());
+  const MicroBatchLayout& ours = predicted.layout;
+  std::optional<std::string> found;
+  const auto compare = [&](absl::string_view what, const auto& theirs, const auto& own) {
+    if (!found && theirs != own) found = absl::StrCat(what, " is ", theirs, ", ", predicted.policy, " gives ", own);
+  };
   // With a single document, zigzag per document and zigzag over the stream are the same.
-  const bool one_span = passed.format == TokenFormat::kThd && passed.cu_seqlens_padded.size() == 2 &&
-                        IsZigzag(predicted.layout) && IsZigzag(passed);
-  const size_t documents = bounds == 0 ? 0 : bounds - 1;
-  const std::vector<Fact> ours = FactsOf(predicted.layout, documents, one_span);
-  const std::vector<Fact> theirs = FactsOf(passed, documents, one_span);
-  for (size_t i = 0; i < ours.size(); ++i) {
-    const auto& [what, value, is_rows] = ours[i];
-    if (value == theirs[i].value) continue;
-    if (!is_rows) return absl::StrCat(what, " is ", theirs[i].value, ", ", predicted.policy, " gives ", value);
-    return absl::StrCat(what, " has ", theirs[i].value, " rows, ", predicted.policy, " gives ", value);
+  const bool one_span =
+      passed.format == TokenFormat::kThd && passed.cu_seqlens_padded.size() == 2 && IsZigzag(ours) && IsZigzag(passed);
+  compare("format", NameOf(passed.format), NameOf(ours.format));
+  compare("cp_size", passed.cp_size, ours.cp_size);
+  compare("tp_size", passed.tp_size, ours.tp_size);
+  compare("sequence_parallel", int32_t{passed.sequence_parallel}, int32_t{ours.sequence_parallel});
+  if (passed.cp_size > 1 && !one_span) compare("partition", NameOf(passed.partition), NameOf(ours.partition));
+  compare("the number of sequences", passed.sequences.size(), ours.sequences.size());
+  compare("padded_length", passed.padded_length, ours.padded_length);
+  compare("batch_size", passed.batch_size, ours.batch_size);
+  if (passed.batch_size > 1) compare("row_order", NameOf(passed.row_order), NameOf(ours.row_order));
+  for (size_t i = 0; i < std::max(ours.cu_seqlens_padded.size(), passed.cu_seqlens_padded.size()); ++i) {
+    compare(absl::StrCat("cu_seqlens_padded[", i, "]"), BoundOf(passed, i), BoundOf(ours, i));
   }
-  return std::nullopt;
+  compare("total_rows", passed.total_rows, ours.total_rows);
+  return found;
 }
 
 }  // namespace routing_replay::trainer

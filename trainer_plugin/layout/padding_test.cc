@@ -248,25 +248,25 @@ class DifferenceTest : public ::testing::Test {
 
 TEST_F(DifferenceTest, NoneForWhatWasPredicted) { EXPECT_EQ(Words(), ""); }
 
-TEST_F(DifferenceTest, NamesTheSample) {
+TEST_F(DifferenceTest, NamesTheBoundary) {
   passed_.cu_seqlens_padded = {0, 16, 20};
   passed_.total_rows = 20;
-  EXPECT_EQ(Words(), "sample 1 has 4 rows, verl gives 8");
+  EXPECT_EQ(Words(), "cu_seqlens_padded[2] is 20, verl gives 24");
 }
 
 TEST_F(DifferenceTest, NamesTheTail) {
   passed_.cu_seqlens_padded = {0, 16, 24, 32};
   passed_.total_rows = 32;
-  EXPECT_THAT(Words(), HasSubstr("document 2, padding after the samples, has 8 rows, verl gives 0"));
+  EXPECT_EQ(Words(), "cu_seqlens_padded[3] is 32, verl gives 24");
   passed_.cu_seqlens_padded = {0, 16, 24};
-  EXPECT_THAT(Words(), HasSubstr("the stream has 32 rows, verl gives 24"));
+  EXPECT_EQ(Words(), "total_rows is 32, verl gives 24");
 }
 
 TEST_F(DifferenceTest, NamesTheChoice) {
   passed_.partition = Partition::kContiguous;
   EXPECT_EQ(Words(), "partition is contiguous, verl gives zigzag_per_document");
   passed_.sequence_parallel = false;
-  EXPECT_EQ(Words(), "sequence_parallel is off, verl gives on");
+  EXPECT_EQ(Words(), "sequence_parallel is 0, verl gives 1");
   passed_.cp_size = 4;
   EXPECT_EQ(Words(), "cp_size is 4, verl gives 2");
   passed_.format = TokenFormat::kBshd;
@@ -280,7 +280,7 @@ TEST(Difference, PadMultiple) {
   EXPECT_EQ(predicted.layout.total_rows, 7744);
   MicroBatchLayout passed = predicted.layout;
   passed.cu_seqlens_padded.back() = passed.total_rows = 7808;
-  EXPECT_THAT(FirstDifference(predicted, passed).value_or(""), HasSubstr("has 108 rows, miles gives 44"));
+  EXPECT_THAT(FirstDifference(predicted, passed).value_or(""), HasSubstr("is 7808, miles gives 7744"));
 }
 
 TEST(Difference, BatchMajorRectangle) {
@@ -290,7 +290,7 @@ TEST(Difference, BatchMajorRectangle) {
   passed.row_order = RowOrder::kBatchMajor;
   EXPECT_THAT(FirstDifference(predicted, passed).value_or(""), HasSubstr("row_order is batch_major"));
   passed.padded_length = 16;
-  EXPECT_THAT(FirstDifference(predicted, passed).value_or(""), HasSubstr("has 16 rows, nemo_rl gives 8"));
+  EXPECT_THAT(FirstDifference(predicted, passed).value_or(""), HasSubstr("padded_length is 16, nemo_rl gives 8"));
 }
 
 }  // namespace

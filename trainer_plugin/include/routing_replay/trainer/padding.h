@@ -160,9 +160,8 @@ struct PaddingPrediction {
 // layout that cannot be divided over CP or SP is returned, and BuildRowMap rejects it.
 absl::StatusOr<PaddingPrediction> PredictPadding(const UnpaddedBatch& batch, const PaddingPolicy& policy);
 
-// Describes the first difference between a prediction and the layout that the trainer passed, with both numbers;
-// nothing if they agree. Compares format, sizes, partition (with cp > 1), each sample's padded rows, the padding
-// behind the last sample, and the total, in this order.
+// Names the first field in which a prediction and the layout that the trainer passed differ, with both values; nothing
+// if they agree.
 std::optional<std::string> FirstDifference(const PaddingPrediction& predicted, const MicroBatchLayout& passed);
 
 // Numbers that the frameworks compute themselves and that the rules above use.
