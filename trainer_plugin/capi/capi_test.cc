@@ -288,8 +288,9 @@ TEST(TrainerCapiRouterTest, RejectsWhatDoesNotFit) {
   EXPECT_EQ(
       Failure(rrt_router_forward(&router, 1, logits, nullptr, &state, nullptr, probs, map, nullptr, nullptr, &counters))
           .field,
-      "indices");
-  EXPECT_EQ(Failure(rrt_router_backward(&router, 1, logits, indices, nullptr, probs, &counters)).field, "grad_probs");
+      "router.indices");
+  EXPECT_EQ(Failure(rrt_router_backward(&router, 1, logits, indices, nullptr, probs, &counters)).field,
+            "router.grad_probs");
   EXPECT_THAT(probs, Each(7));
   EXPECT_EQ(counters.replayed_rows, 0);
   EXPECT_EQ(forward([](rrt_router&) {}).code, absl::StatusCode::kOk);
@@ -320,9 +321,9 @@ TEST(TrainerCapiRouterTest, CompareCountsReplayedRows) {
               ElementsAre(3, 2, 1, 3));
   states[3] = 4;
   EXPECT_EQ(Failure(rrt_compare(&router, 4, replayed, states, live, &by_ids)).field, "states");
-  EXPECT_EQ(Failure(rrt_compare(&router, 4, replayed, states, nullptr, &by_ids)).field, "live");
-  EXPECT_EQ(by_ids.rows, 3);
   states[3] = 3;
+  EXPECT_EQ(Failure(rrt_compare(&router, 4, replayed, states, nullptr, &by_ids)).field, "router.live");
+  EXPECT_EQ(by_ids.rows, 3);
   ASSERT_DONE(rrt_compare(&router, 4, replayed, states, live, &by_ids));
   EXPECT_EQ(by_ids.rows, 6);
 }

@@ -1,8 +1,6 @@
 // C functions for router replay and compare.
 #include "routing_replay/trainer/router.h"
 
-#include <initializer_list>
-
 #include "absl/strings/str_cat.h"
 #include "proto/wire/status_macros.h"
 #include "trainer_plugin/capi/objects.h"
@@ -30,6 +28,7 @@ absl::Status WithDtype(Dtype dtype, Body&& body) {
   return absl::InternalError("unknown dtype");
 }
 
+// A NULL tensor has no elements, so the router rejects it for its size.
 template <typename T>
 absl::Span<const T> In(const void* data, int64_t count) {
   return {static_cast<const T*>(data), data == nullptr ? 0 : static_cast<size_t>(count)};
@@ -37,18 +36,6 @@ absl::Span<const T> In(const void* data, int64_t count) {
 template <typename T>
 absl::Span<T> Out(void* data, int64_t count) {
   return {static_cast<T*>(data), data == nullptr ? 0 : static_cast<size_t>(count)};
-}
-
-struct Tensor {
-  absl::string_view name;
-  const void* data;
-};
-
-absl::Status CheckThere(int64_t rows, std::initializer_list<Tensor> tensors) {
-  for (const Tensor& tensor : tensors) {
-    if (rows > 0 && tensor.data == nullptr) return Invalid(Reason::kField, tensor.name, "is NULL");
-  }
-  return absl::OkStatus();
 }
 
 absl::Status CheckStates(absl::Span<const uint8_t> states) {
@@ -77,11 +64,6 @@ rr_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void*
   return Guard([&]() -> absl::Status {
     RR_ASSIGN_OR_RETURN(const auto config, RouterConfigFrom(*router, rows));
     RR_ASSIGN_OR_RETURN(const auto dtype, RouterDtypeFrom(*router));
-    RR_RETURN_IF_ERROR(CheckThere(rows, {{"logits", logits},
-                                         {"indices", indices},
-                                         {"states", states},
-                                         {"probs", probs},
-                                         {"routing_map", routing_map}}));
     RR_RETURN_IF_ERROR(CheckStates(In<uint8_t>(states, rows)));
     const int64_t experts = config.num_experts, slots = config.top_k, id_bytes = IdBytes(config);
     RouterCounters counted = CountersFrom(*counters);
@@ -108,8 +90,6 @@ rr_error* rrt_router_backward(const rrt_router* router, int64_t rows, const void
   return Guard([&]() -> absl::Status {
     RR_ASSIGN_OR_RETURN(const auto config, RouterConfigFrom(*router, rows));
     RR_ASSIGN_OR_RETURN(const auto dtype, RouterDtypeFrom(*router));
-    RR_RETURN_IF_ERROR(CheckThere(
-        rows, {{"logits", logits}, {"chosen", chosen}, {"grad_probs", grad_probs}, {"grad_logits", grad_logits}}));
     const int64_t experts = config.num_experts, ids = rows * config.top_k * IdBytes(config);
     RouterCounters counted = CountersFrom(*counters);
     absl::Status status = WithDtype(dtype, [&](auto value) {
@@ -129,7 +109,6 @@ rr_error* rrt_compare(const rrt_router* router, int64_t rows, const void* replay
                       const void* live, rrt_compare_counters* counters) {
   return Guard([&]() -> absl::Status {
     RR_ASSIGN_OR_RETURN(const auto config, RouterConfigFrom(*router, rows));
-    RR_RETURN_IF_ERROR(CheckThere(rows, {{"replayed", replayed}, {"states", states}, {"live", live}}));
     RR_RETURN_IF_ERROR(CheckStates(In<uint8_t>(states, rows)));
     const int64_t ids = rows * config.top_k * IdBytes(config);
     CompareCounters counted{counters->rows, counters->different_rows, counters->disjoint_rows, counters->common_ids};
