@@ -39,10 +39,6 @@ absl::StatusOr<Ids> IdsFrom(const rrt_plan& plan, const rrt_route_ids& given) {
   const DescribedPlan& described = plan.described;
   const Geometry& geometry = described.geometry;
   const int32_t top_k = geometry.max_top_k();
-  if (given.sequences != described.sequences()) {
-    return Invalid(Reason::kShape, "recorded",
-                   absl::StrCat("has ", given.sequences, " sequences, expected ", described.sequences()));
-  }
   Ids ids;
   size_t at = 0;
   for (size_t i = 0; i < given.sequences; ++i) {

@@ -42,7 +42,7 @@ struct RouteIds {
 };
 
 // Joins the records of pieces into one record per sequence; rows that no piece covers are -1. INVALID_ARGUMENT (kShape,
-// field "recorded") if the number of records or their shapes do not match the pieces.
+// field "recorded") if the number of records is not that of the pieces.
 absl::StatusOr<std::vector<RouteIds>> JoinPieces(const Geometry& geometry, const MicroBatchLayout& layout,
                                                  absl::Span<const SequencePiece> pieces,
                                                  absl::Span<const RouteIds> recorded);
@@ -91,8 +91,8 @@ struct AlignmentInput {
   const LayerSplit& split;
   const MicroBatchLayout& layout;
   const PlanRank& rank;
-  // One per sequence of the layout, [rows][all MoE layers][K], -1 where unknown; no rows for a sequence that is left
-  // out.
+  // One per sequence of the layout, [rows][all MoE layers][K] with the K of `live`, -1 where unknown; no rows for a
+  // sequence that is left out.
   absl::Span<const RouteIds> recorded;
   const RouteIds& live;  // [local rows][layers][K], -1 where unknown.
   // True: `live` holds the ids that the routers were given to replay, not their own choice. Explanations then say what
@@ -100,8 +100,9 @@ struct AlignmentInput {
   bool replayed = false;
 };
 
-// Fails with the INVALID_ARGUMENT errors of BuildRowMap, LayerTable and OwnedMoeLayers, and with (kShape, field
-// "observed.ids" or "recorded") for shapes that do not match.
+// Fails with the INVALID_ARGUMENT errors of BuildRowMap, LayerTable and OwnedMoeLayers, and with (kShape) if `live`
+// does not have the rank's rows and layers (field "observed.ids"), or if the number of records is not that of the
+// sequences (field "recorded"). Requires that the records have the shapes above.
 absl::StatusOr<Alignment> JudgeAlignment(const AlignmentInput& input);
 
 }  // namespace routing_replay::trainer
