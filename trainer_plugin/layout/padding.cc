@@ -194,23 +194,11 @@ Prediction Predict(const UnpaddedBatch& batch, const MegatronPadding& options) {
 constexpr int64_t kVerlFp8Rows = 128;   // An FP8 GEMM needs a multiple of this many local rows.
 constexpr int64_t kVerlFp8Sample = 16;  // With FP8, the rows of a sample are a multiple of this.
 
-absl::Status CheckTogether(const VerlPadding& options) {
-  if (!options.packed && (options.contiguous || options.length_bucket)) {
-    return Invalid("padding", "contiguous cp_layout and pad_to_length_bucket are only for packed samples");
-  }
-  if (options.min_local_rows && !options.contiguous) {
-    return Invalid("padding.csa_window_size", "is only for the contiguous cp_layout");
-  }
-  if (options.packed && options.forced_max_length) {
-    return Invalid("padding.forced_max_seqlen", "is only for unpacked samples");
-  }
-  return absl::OkStatus();
-}
-
 int64_t StreamRows(int64_t rows, int64_t unit, int32_t cp_size, const VerlPadding& options) {
   const int64_t multiple = options.fp8 ? Times(unit, kVerlFp8Rows) : unit;
   rows = RoundUp(rows, options.length_bucket ? LeastCommonMultiple(multiple, *options.length_bucket) : multiple);
-  return options.min_local_rows ? std::max(rows, Times(*options.min_local_rows, cp_size)) : rows;
+  if (!options.contiguous || !options.min_local_rows) return rows;
+  return std::max(rows, Times(*options.min_local_rows, cp_size));
 }
 
 // `unit`: the multiple to which a sample is padded without FP8.
@@ -232,8 +220,8 @@ PaddingPrediction PredictRectangle(const UnpaddedBatch& batch, int64_t unit, con
 }
 
 Prediction Predict(const UnpaddedBatch& batch, const VerlPadding& options) {
-  RR_RETURN_IF_ERROR(CheckTogether(options));
-  const int64_t unit = Times(batch.tp_size, options.contiguous ? batch.cp_size : ZigzagUnit(batch.cp_size));
+  const bool contiguous = options.packed && options.contiguous;
+  const int64_t unit = Times(batch.tp_size, contiguous ? batch.cp_size : ZigzagUnit(batch.cp_size));
   if (!options.packed) return PredictRectangle(batch, unit, options);
   return PredictStream(batch, unit, options);
 }

@@ -108,8 +108,6 @@ absl::StatusOr<trainer::PaddingPolicy> PolicyOf(const std::string& framework, co
       policy[OptionName(framework, name)] = value;
     }
   }
-  // csa_window_size has a meaning only for the contiguous layout.
-  if (policy.value("cp_layout", "") == "zigzag") policy.erase("csa_window_size");
   SetRelease(framework, options, policy);
   const auto read = trainer::PaddingPolicyFromJson(policy);
   if (read.ok()) return read;
