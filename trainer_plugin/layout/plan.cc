@@ -10,28 +10,21 @@
 namespace routing_replay::trainer {
 namespace {
 
-absl::Status CheckPiece(size_t index, const SequencePiece& piece, const SequencePiece* before) {
-  const std::string field = absl::StrCat("pieces[", index, "]");
-  const bool same = before != nullptr && before->sequence == piece.sequence;
-  if (piece.tokens < 1 || piece.tokens > kMaxRows || piece.start < 0 || piece.start > kMaxRows || piece.rows < 0 ||
-      piece.rows > piece.tokens) {
-    return Invalid(field, absl::StrCat(piece.rows, " rows of ", piece.tokens, " tokens from token ", piece.start));
-  }
-  if (before != nullptr && piece.sequence < before->sequence) return Invalid(field, "is not in order");
-  if (piece.offset != (same ? before->offset + before->tokens : 0)) {
-    return Invalid(field, absl::StrCat("begins at token ", piece.offset, ", not where the one before it ends"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckPieces(const MicroBatchLayout& layout, absl::Span<const SequencePiece> pieces) {
   std::vector<int64_t> covered(layout.sequences.size(), 0);
   for (size_t i = 0; i < pieces.size(); ++i) {
     const SequencePiece& piece = pieces[i];
+    const std::string field = absl::StrCat("pieces[", i, "]");
     if (piece.sequence < 0 || piece.sequence >= static_cast<int64_t>(covered.size())) {
-      return Invalid(absl::StrCat("pieces[", i, "]"), absl::StrCat("there is no sequence ", piece.sequence));
+      return Invalid(field, absl::StrCat("there is no sequence ", piece.sequence));
     }
-    RR_RETURN_IF_ERROR(CheckPiece(i, piece, i == 0 ? nullptr : &pieces[i - 1]));
+    if (piece.tokens < 1 || piece.tokens > kMaxRows || piece.start < 0 || piece.start > kMaxRows || piece.rows < 0 ||
+        piece.rows > piece.tokens) {
+      return Invalid(field, absl::StrCat(piece.rows, " rows of ", piece.tokens, " tokens from token ", piece.start));
+    }
+    if (piece.offset != covered[piece.sequence] || (i > 0 && piece.sequence < pieces[i - 1].sequence)) {
+      return Invalid(field, absl::StrCat("at token ", piece.offset, " does not follow the piece before it"));
+    }
     covered[piece.sequence] += piece.tokens;
   }
   for (size_t i = 0; i < covered.size(); ++i) {
