@@ -103,7 +103,7 @@ rr_error* rrt_source_inspect(const rrt_source* source, const rrt_fetch_options* 
     InspectSink sink(sequences);
     const ReadRequest request = MakeInspectRequest(source->source->geometry(), sequences, options);
     for (size_t i = 0; i < request.samples.size(); ++i) {
-      SampleRecord record = source->source->Inspect(request.samples[i], request.producer);
+      SampleRecord record = source->source->Inspect(request.samples[i]);
       record.index = static_cast<int32_t>(i);
       RR_RETURN_IF_ERROR(sink.OnRecord(record));
     }

@@ -145,9 +145,6 @@ TEST_P(DirectorySourceTest, AnswersAsRowsInMemoryDo) {
   const SampleRead not_in_the_index{.sample = "s0", .token_checks = {CheckOf(tokens, 10)}};
   EXPECT_EQ(source->Inspect(not_in_the_index).status, SampleStatus::kTokensNotKnown);
   EXPECT_EQ(source->producer(), Producer::kRollout);
-  EXPECT_EQ(source->Inspect(asked[0], Producer::kTrainer).status, SampleStatus::kNotFound);
-  EXPECT_THAT(source->Inspect(asked[0], Producer::kTrainer).message,
-              ::testing::AllOf(::testing::HasSubstr("rollout"), ::testing::HasSubstr("trainer")));
 }
 
 TEST_P(DirectorySourceTest, DamageAndOtherGeometriesAreErrors) {

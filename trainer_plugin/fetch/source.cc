@@ -139,7 +139,7 @@ absl::StatusOr<StagedRows> Source::Fetch(const ReplayPlan& plan, absl::Span<cons
   const ReadRequest request = MakeReadRequest(plan, slices, sequences, options);
   for (int32_t index = 0; index < static_cast<int32_t>(request.samples.size()); ++index) {
     const SampleRead& asked = request.samples[index];
-    SampleRecord record = Inspect(asked, options.producer);
+    SampleRecord record = Inspect(asked);
     record.index = index;
     RR_RETURN_IF_ERROR(sink.OnRecord(record));
     if (record.status != SampleStatus::kOk) continue;
@@ -300,7 +300,7 @@ const LocalSource::Entry* LocalSource::Find(const SampleRead& asked) const {
   return found == samples_.end() ? nullptr : found->second.get();
 }
 
-SampleRecord LocalSource::Answer(const SampleRead& asked, Producer) const {
+SampleRecord LocalSource::Inspect(const SampleRead& asked) const {
   const Entry* entry = Find(asked);
   return entry == nullptr ? NoSuchSample(asked) : entry->known.Answer(asked);
 }
@@ -368,12 +368,7 @@ std::vector<std::string> DirectorySource::samples() const {
   return names;
 }
 
-SampleRecord DirectorySource::Answer(const SampleRead& asked, Producer producer) const {
-  if (producer != this->producer()) {
-    return {.status = SampleStatus::kNotFound,
-            .message = absl::StrCat("the exported run holds rows of producer ", ProducerName(this->producer()),
-                                    ", requested ", ProducerName(producer))};
-  }
+SampleRecord DirectorySource::Inspect(const SampleRead& asked) const {
   const ExportedSample* sample = contents_->Find(asked);
   if (sample == nullptr) return NoSuchSample(asked);
   return KnownSample{.num_tokens = sample->num_tokens,

@@ -230,8 +230,7 @@ RRT_API rr_error* rrt_step_cache_counters(const rrt_step_cache* cache, rrt_step_
 /* Opens a source that needs no service: a directory that holds an exported run (proto/FORMAT.md, "Exported runs").
  * FAILED_PRECONDITION if the directory has no finished export, DATA_LOSS for files that are not as they were written,
  * ALREADY_EXISTS for two samples with one handle. May be shared between threads. `described` is JSON: {"run",
- * "producer", "geometry": {…}, "samples": [id, …]}. A fetch or an inspection that asks for the other producer finds no
- * samples. */
+ * "producer", "geometry": {…}, "samples": [id, …]}. */
 RRT_API rr_error* rrt_directory_source_open(rr_text path, rrt_source** source, const rr_bytes** described);
 /* Makes a source for arrays that the caller already has in host memory. `geometry` is JSON as in the description of a
  * plan. */

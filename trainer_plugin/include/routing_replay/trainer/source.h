@@ -84,21 +84,18 @@ class Source {
   virtual ~Source() = default;
 
   virtual const Geometry& geometry() const = 0;
-  // Does what FetchSlices does with a service, but ignores options.wait and options.timeout.
+  // Does what FetchSlices does with a service, but ignores options.producer, options.wait and options.timeout.
   absl::StatusOr<StagedRows> Fetch(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                    const FetchOptions& options) const;
   // Fetches only the slices at these positions in plan.slices; none may be of a live sequence.
   absl::StatusOr<StagedRows> Fetch(const ReplayPlan& plan, absl::Span<const int32_t> slices,
                                    absl::Span<const FetchSequence> sequences, const FetchOptions& options) const;
   // The record that a read would return for a sample, without reading rows.
-  SampleRecord Inspect(const SampleRead& asked, Producer producer = Producer::kRollout) const {
-    return Answer(asked, producer);
-  }
+  virtual SampleRecord Inspect(const SampleRead& asked) const = 0;
 
  private:
-  virtual SampleRecord Answer(const SampleRead& asked, Producer producer) const = 0;
   // Passes the requested rows of a sample to `sink`, for all layers of the plan. `index` is the sample's index in the
-  // read. Called only if Answer returned kOk.
+  // read. Called only if Inspect returned kOk.
   virtual absl::Status Stage(const SampleRead& asked, int32_t index, const ReplayPlan& plan,
                              StagingSink& sink) const = 0;
 };
@@ -118,7 +115,7 @@ struct LocalSample {
   absl::Span<const uint32_t> token_ids;  // One token id per row, or empty. Copied.
 };
 
-// Not thread-safe while samples are added or removed. A fetch finds the samples whichever producer it asks for. The
+// Not thread-safe while samples are added or removed. The
 // content id of a sample is a hash of its rows as they are stored here, so it is equal on all ranks that add the same
 // tensor.
 class LocalSource final : public Source {
@@ -148,11 +145,11 @@ class LocalSource final : public Source {
   // Removes a sample. Returns true if it existed.
   bool Remove(absl::string_view sample);
   const Geometry& geometry() const override { return geometry_; }
+  SampleRecord Inspect(const SampleRead& asked) const override;
 
  private:
   struct Entry;
 
-  SampleRecord Answer(const SampleRead& asked, Producer producer) const override;
   absl::Status Stage(const SampleRead& asked, int32_t index, const ReplayPlan& plan, StagingSink& sink) const override;
   const Entry* Find(const SampleRead& asked) const;
   absl::Status CheckAndAdd(const LocalSample& sample, const TensorDescription& tensor,
@@ -172,8 +169,7 @@ class LocalSource final : public Source {
 // files; after a second one, it finds only the files of samples that have not changed. Immutable.
 //
 // A fetch can also fail with DATA_LOSS (kChecksum), naming a sample whose file was changed after it was written, and
-// with INVALID_ARGUMENT, naming a sample whose file never matched the index. A fetch for another producer than that of
-// the exported run finds no samples; the message in the record names both producers.
+// with INVALID_ARGUMENT, naming a sample whose file never matched the index.
 class DirectorySource final : public Source {
  public:
   // FAILED_PRECONDITION: kNotCommitted if there is no finished export, kVersionMismatch; DATA_LOSS for a damaged index;
@@ -183,6 +179,7 @@ class DirectorySource final : public Source {
   ~DirectorySource() override;
 
   const Geometry& geometry() const override;
+  SampleRecord Inspect(const SampleRead& asked) const override;
   const std::string& run() const;
   Producer producer() const;
   // The sample ids, in the order of the index.
@@ -192,7 +189,6 @@ class DirectorySource final : public Source {
   struct Contents;
 
   explicit DirectorySource(std::unique_ptr<const Contents> contents);
-  SampleRecord Answer(const SampleRead& asked, Producer producer) const override;
   absl::Status Stage(const SampleRead& asked, int32_t index, const ReplayPlan& plan, StagingSink& sink) const override;
 
   const std::unique_ptr<const Contents> contents_;
