@@ -299,10 +299,6 @@ struct DescribedLayers {
   std::vector<OwnedLayer> layers;  // The layers to replay on this rank; ids ascend.
 };
 
-absl::Status InNamesOfDescription(const absl::Status& status) {
-  return FieldOf(status) == "split.num_layers" ? WithField(status, "geometry.num_layers") : status;
-}
-
 absl::StatusOr<Geometry> GeometryFromJson(const Json& json, absl::string_view path) {
   RR_ASSIGN_OR_RETURN(const auto options, GeometryOptionsFromJson(json, path));
   return Geometry::Create(options);
@@ -380,24 +376,20 @@ absl::Status PlaceInRun(Geometry run, const std::set<int32_t>& may_lack, Describ
 
 // Decides the layers of this rank. Uses all fields of `rank` except `rows`.
 absl::StatusOr<DescribedLayers> LayersFrom(const LayerFields& fields, const PlanRank& rank) {
-  const auto geometry = GeometryFromJson(*fields.geometry, "geometry");
-  if (!geometry.ok()) return InNamesOfDescription(geometry.status());
-  const auto split = SplitFromJson(fields.split, *geometry);
-  if (!split.ok()) return InNamesOfDescription(split.status());
+  RR_ASSIGN_OR_RETURN(const auto geometry, GeometryFromJson(*fields.geometry, "geometry"));
+  RR_ASSIGN_OR_RETURN(const auto split, SplitFromJson(fields.split, geometry));
   std::optional<std::vector<LiveChunk>> chunks;
   if (fields.model != nullptr) {
     RR_ASSIGN_OR_RETURN(auto read, ChunksFromJson(*fields.model));
     chunks = std::move(read);
   }
-  auto described = LayersOfSplit(*geometry, *split, rank, chunks);
-  if (!described.ok()) return InNamesOfDescription(described.status());
-  RR_ASSIGN_OR_RETURN(auto layers, WithoutNativeLayers(*geometry, std::move(described->layers), rank.native_layers));
-  described->layers = std::move(layers);
+  RR_ASSIGN_OR_RETURN(auto described, LayersOfSplit(geometry, split, rank, chunks));
+  RR_ASSIGN_OR_RETURN(described.layers, WithoutNativeLayers(geometry, std::move(described.layers), rank.native_layers));
   if (fields.run_geometry == nullptr) return described;
   RR_ASSIGN_OR_RETURN(auto run, GeometryFromJson(*fields.run_geometry, "run_geometry"));
   std::set<int32_t> may_lack(fields.hash_layers.begin(), fields.hash_layers.end());
   may_lack.insert(rank.native_layers.begin(), rank.native_layers.end());
-  RR_RETURN_IF_ERROR(PlaceInRun(std::move(run), may_lack, *described));
+  RR_RETURN_IF_ERROR(PlaceInRun(std::move(run), may_lack, described));
   return described;
 }
 

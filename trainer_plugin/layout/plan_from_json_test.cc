@@ -116,8 +116,7 @@ TEST(PlanFromJson, NamesWhatIsWrong) {
   rejected("micro_batch.tp_size", [](Json& d) { d["micro_batch"]["tp_size"] = 0; });
   rejected("rank.tp", [](Json& d) { d["rank"]["tp"] = 99; });
   rejected("split.pipeline_size", [](Json& d) { d["split"]["pipeline_size"] = 0; });
-  // The number of layers is the geometry's, so its field is named.
-  rejected("geometry.num_layers", [](Json& d) {
+  rejected("split.num_layers", [](Json& d) {
     d["split"] = {{"pipeline_size", 7}};
     d["rank"]["pp"] = 0;
   });

@@ -115,9 +115,8 @@ struct LocalSample {
   absl::Span<const uint32_t> token_ids;  // One token id per row, or empty. Copied.
 };
 
-// Not thread-safe while samples are added or removed. The
-// content id of a sample is a hash of its rows as they are stored here, so it is equal on all ranks that add the same
-// tensor.
+// Not thread-safe while samples are added or removed. The content id of a sample is a hash of its rows as they are
+// stored here, so it is equal on all ranks that add the same tensor.
 class LocalSource final : public Source {
  public:
   explicit LocalSource(Geometry geometry, HandleFunction handle_of = SampleHandle);
