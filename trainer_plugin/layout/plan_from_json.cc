@@ -323,22 +323,10 @@ absl::StatusOr<std::vector<LiveChunk>> ChunksFromJson(const Json& json) {
   return chunks;
 }
 
-// Checks that pattern and geometry agree on which layers have routes, if both are given.
-absl::Status CheckPattern(const Geometry& geometry, const LayerSplit& split) {
-  if (!split.hybrid) return absl::OkStatus();
-  std::vector<int32_t> ids;
-  for (const LayerRouting& layer : geometry.layers()) ids.push_back(layer.layer_id);
-  if (ids == split.hybrid->moe_layer_ids) return absl::OkStatus();
-  return Invalid("split.hybrid_pattern",
-                 absl::StrCat("its ", split.hybrid->moe_layer_ids.size(), " layers E are not the ", ids.size(),
-                              " MoE layers of the geometry"));
-}
-
 // Returns the layers in the table, after checking them against the model.
 absl::StatusOr<DescribedLayers> LayersOfSplit(const Geometry& geometry, const LayerSplit& split, const PlanRank& rank,
                                               const std::optional<std::vector<LiveChunk>>& chunks) {
   RR_ASSIGN_OR_RETURN(const auto table, LayerTable::Create(split));
-  RR_RETURN_IF_ERROR(CheckPattern(geometry, split));
   RR_ASSIGN_OR_RETURN(auto layers, OwnedMoeLayers(geometry, table, rank.pp_rank, rank.chunk));
   if (chunks) {
     RR_ASSIGN_OR_RETURN(const auto difference,

@@ -41,7 +41,7 @@ typedef struct rrt_agreement rrt_agreement;
  *   pipeline_size 1, virtual_stages null (1, or as the stages below give it), first_stage_layers and last_stage_layers
  *     null, account_for_embedding and account_for_loss false, mtp_num_layers 0;
  *   or all stages written out: layout, "Et*3|(tt|)*29m|L" or a list of lists of embedding, decoder, mtp and loss;
- *   or hybrid_pattern, "M*ME|MEME", whose symbols E must be the MoE layers of the geometry.
+ *   or hybrid_pattern, "M*ME|MEME", whose symbols E are the MoE layers of the geometry.
  * run_geometry: the geometry of the run, if it has fewer MoE layers than `geometry` because the engine does not capture
  *   them. The missing ones must be in hash_layers (default []) or native_layers.
  * native_layers: [], MoE layers that the trainer routes live instead of replaying (in some trainers, hash-routed ones).
