@@ -1,5 +1,4 @@
 // C functions for agreements, and for merging records.
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,11 +52,6 @@ absl::StatusOr<SampleReport> SampleReportFrom(const json& value, absl::string_vi
   object.Read("oldest_weight_version", report.oldest_weight_version);
   object.Read("newest_weight_version", report.newest_weight_version);
   RR_RETURN_IF_ERROR(object.status());
-  if (std::min(report.num_tokens.value_or(0), report.revision.value_or(0)) < 0 ||
-      std::min(report.oldest_weight_version.value_or(0), report.newest_weight_version.value_or(0)) <
-          kUnknownWeightVersion) {
-    return Invalid(Reason::kField, path, "has a number below 0, or a weight version below -1");
-  }
   return report;
 }
 

@@ -80,8 +80,7 @@ TEST(AgreementCapiTest, ADescriptionThatIsWrongReachesAllRanks) {
   for (const std::string wrong :
        {"", "null", "[]", "{}", R"({"samples": 1})", R"({"samples": [1]})", R"({"samples": [{"status": "OK"}]})",
         R"({"samples": [{"sample": "a", "status": "FINE"}]})", R"({"samples": [], "policy": "none"})",
-        R"({"samples": [{"sample": "a", "content_id": -1}]})", R"({"samples": [{"sample": "a", "num_tokens": -1}]})",
-        R"({"samples": [], "more": 1})"}) {
+        R"({"samples": [{"sample": "a", "content_id": -1}]})", R"({"samples": [], "more": 1})"}) {
     const auto codes = AgreeOnAll({right, right, wrong, right});
     for (int32_t rank = 0; rank < kRanks; ++rank) {
       const auto expected = rank == 2 ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kFailedPrecondition;

@@ -164,7 +164,6 @@ class AgreementTest(unittest.TestCase):
             [SampleReport("a", "LATE")],
             [SampleReport("a", "UNSPECIFIED")],
             [SampleReport("a", "SOURCE_FAILED")],
-            [SampleReport("a", num_tokens=-1)],
             [SampleReport("a", num_tokens=2**70)],
             [SampleReport("a", num_tokens=True)],
             [SampleReport(1.5)],
