@@ -36,9 +36,9 @@ struct MergedSequence {
 
 // Returns one entry per sequence of the layout. `samples` names the sequences in errors, or is empty. If several ranks
 // have the same row of the same layer (tensor ranks without sequence parallelism), their ids must be equal. Otherwise
-// ids are not checked. FAILED_PRECONDITION names sample, row and layer: kNotCommitted for a layer or rows that no record
-// has, kConflictingRows if two records differ. INVALID_ARGUMENT if a record has another geometry (kGeometryMismatch) or
-// size (kLength).
+// ids are not checked. FAILED_PRECONDITION names sample, row and layer: kNotCommitted for a layer or rows that no
+// record has, kConflictingRows if two records differ. INVALID_ARGUMENT if a record has another geometry
+// (kGeometryMismatch) or size (kLength).
 absl::StatusOr<std::vector<MergedSequence>> MergeRecords(const Geometry& geometry, const MicroBatchLayout& layout,
                                                          absl::Span<const RankRecord> records,
                                                          absl::Span<const std::string> samples = {});
