@@ -257,6 +257,7 @@ void AddNumberings(const Geometry& geometry, const std::vector<OwnedLayer>& righ
   std::vector<int32_t> ids, first_stage;
   for (const LayerRouting& layer : geometry.layers()) ids.push_back(layer.layer_id);
   const auto moe_layers = static_cast<int32_t>(ids.size());
+  const int32_t dense = geometry.num_layers() - moe_layers;
   const auto layer_of = [&](int32_t ordinal) { return ordinal < moe_layers ? ids[ordinal] : -1; };
   const auto ordinal_of = [&](int32_t layer) { return *geometry.FindOrdinal(layer); };
   for (int32_t i = 0; i < static_cast<int32_t>(right.size()); ++i) first_stage.push_back(layer_of(i));
@@ -267,9 +268,15 @@ void AddNumberings(const Geometry& geometry, const std::vector<OwnedLayer>& righ
                             "the router's number was used as a decoder layer, although it does not count dense layers"};
   const Mistake decoder_layer{"layer_as_moe_ordinal",
                               "the decoder layer was used as an index of MoE layers, although it counts dense layers"};
+  const auto columns = [](absl::string_view which) -> Mistake {
+    return {absl::StrCat(which, "_columns"),
+            absl::StrCat("the rows have ids for every decoder layer, and those of the ", which,
+                         " layers were used for the MoE layers")};
+  };
   catalogue.AddEach(layer_number, layer_before, [](int32_t layer) { return layer + 1; });
   catalogue.AddEach(moe_ordinal, decoder_layer, ordinal_of);
   catalogue.AddEach(decoder_layer, moe_ordinal, layer_of);
+  catalogue.AddEach(columns("last"), columns("first"), [&](int32_t layer) { return ordinal_of(layer) + dense; });
   catalogue.AddGuess(
       {"no_pipeline_offset",
        "MoE layers were counted from the start of each stage: every stage got the layers of the first stage"},
