@@ -99,6 +99,8 @@ TEST(RowWaysTest, BatchMajorRows) {
   MicroBatchLayout wrong = Rectangle();
   wrong.row_order = RowOrder::kBatchMajor;
   ExpectMistake(Rectangle(), rank, Rows(wrong, rank, 8), "batch_major");
+  wrong.sp_slice = SpSlice::kBeforeFlatten;
+  ExpectMistake(Rectangle(), rank, Rows(wrong, rank, 8), "batch_major_sliced_per_sequence");
 }
 
 // Rows in an order that no known mistake produces are attributed to none.
@@ -128,9 +130,10 @@ TEST(LayerWaysTest, KnownMistakes) {
     return absl::StrJoin(MistakesOfLayers(geometry, split, {.pp_rank = pp_rank}, observed), " ");
   };
   EXPECT_EQ(mistake(1, [](int32_t i) { return 13 + i; }), "none");
-  EXPECT_EQ(mistake(0, [](int32_t i) { return i; }), "moe_ordinal_as_layer one_layer_before");
+  EXPECT_EQ(mistake(0, [](int32_t i) { return i; }), "moe_ordinal_as_layer construction_order one_layer_before");
   EXPECT_EQ(mistake(1, [](int32_t i) { return 14 + i; }), "layer_number_as_index");
   EXPECT_EQ(mistake(1, [](int32_t i) { return 1 + i; }), "no_pipeline_offset");
+  EXPECT_EQ(mistake(1, [](int32_t i) { return i; }), "construction_order");
   EXPECT_EQ(mistake(1, [](int32_t i) { return 20 - i; }), "");
 }
 

@@ -130,6 +130,18 @@ void AddOrders(const MicroBatchLayout& layout, RowCatalogue& catalogue) {
                         [right](MicroBatchLayout& l, RowRank&) {
                           l.row_order = right ? RowOrder::kBatchMajor : RowOrder::kSequenceMajor;
                         });
+    catalogue.AddChange({"batch_major_sliced_per_sequence",
+                         "the batch was flattened batch-major, after a sequence-parallel slice of each sequence"},
+                        sequence_major, [](MicroBatchLayout& l, RowRank&) {
+                          l.row_order = RowOrder::kBatchMajor;
+                          l.sp_slice = SpSlice::kBeforeFlatten;
+                        });
+  }
+  if (layout.tokens_per_sample) {
+    catalogue.AddChange(
+        {"tokens_per_sample_ignored", "packed rows were not un-flattened to tokens_per_sample as the MoE layer does"},
+        {"tokens_per_sample", "packed rows were un-flattened to tokens_per_sample, but those of the MoE layer are not"},
+        [](MicroBatchLayout& l, RowRank&) { l.tokens_per_sample.reset(); });
   }
 }
 
@@ -218,8 +230,8 @@ std::vector<int32_t> IdsOf(const std::vector<OwnedLayer>& owned) {
 
 class LayerCatalogue : public Catalogue<int32_t> {
  public:
-  explicit LayerCatalogue(const std::vector<OwnedLayer>& right)
-      : Catalogue("the layers that this rank has", IdsOf(right), -1) {}
+  LayerCatalogue(const Geometry& geometry, const std::vector<OwnedLayer>& right)
+      : Catalogue("the layers that this rank has", IdsOf(right), -1), geometry_(geometry) {}
 
   // Adds a guess about the layers.
   void AddGuess(const Mistake& guess, std::vector<int32_t> layers) {
@@ -233,6 +245,18 @@ class LayerCatalogue : public Catalogue<int32_t> {
     for (int32_t& layer : layers) layer = change(layer);
     Add(mistake, reversed, std::move(layers));
   }
+
+  // Adds a guess: the layers that the rank would have under `split`. Adds nothing if the split is not valid.
+  void AddSplit(const Mistake& guess, const LayerSplit& split, const PlanRank& rank) {
+    const absl::StatusOr<LayerTable> table = LayerTable::Create(split);
+    if (!table.ok()) return;
+    const std::optional<int32_t> chunk = table->virtual_stages() == 1 ? std::nullopt : rank.chunk;
+    const auto owned = OwnedMoeLayers(geometry_, *table, std::min(rank.pp_rank, split.pipeline_size - 1), chunk);
+    if (owned.ok()) AddGuess(guess, IdsOf(*owned));
+  }
+
+ private:
+  const Geometry& geometry_;
 };
 
 // The MoE layers of a chunk if the chunks of each pipeline rank were adjacent: rank 0 has the first layers of the model
@@ -254,13 +278,17 @@ std::vector<int32_t> ChunksSideBySide(const Geometry& geometry, const LayerTable
 }
 
 void AddNumberings(const Geometry& geometry, const std::vector<OwnedLayer>& right, LayerCatalogue& catalogue) {
-  std::vector<int32_t> ids, first_stage;
+  std::vector<int32_t> ids, first_stage, constructed, adjacent;
   for (const LayerRouting& layer : geometry.layers()) ids.push_back(layer.layer_id);
   const auto moe_layers = static_cast<int32_t>(ids.size());
   const int32_t dense = geometry.num_layers() - moe_layers;
   const auto layer_of = [&](int32_t ordinal) { return ordinal < moe_layers ? ids[ordinal] : -1; };
   const auto ordinal_of = [&](int32_t layer) { return *geometry.FindOrdinal(layer); };
-  for (int32_t i = 0; i < static_cast<int32_t>(right.size()); ++i) first_stage.push_back(layer_of(i));
+  for (int32_t i = 0; i < static_cast<int32_t>(right.size()); ++i) {
+    first_stage.push_back(layer_of(i));
+    constructed.push_back(i);
+    adjacent.push_back(right.front().layer_id + i);
+  }
   const Mistake layer_number{"layer_number_as_index",
                              "Megatron's layer_number, which counts from 1, was used as the index"};
   const Mistake layer_before{"one_layer_before", "each layer got the routes of the layer before it"};
@@ -281,23 +309,44 @@ void AddNumberings(const Geometry& geometry, const std::vector<OwnedLayer>& righ
       {"no_pipeline_offset",
        "MoE layers were counted from the start of each stage: every stage got the layers of the first stage"},
       std::move(first_stage));
+  catalogue.AddGuess(
+      {"construction_order",
+       "routers were numbered in the order of their construction, and the number was used as a decoder layer"},
+      std::move(constructed));
+  catalogue.AddGuess(
+      {"dense_layers_counted", "MoE layers were assumed to follow each other without dense layers in between"},
+      std::move(adjacent));
   catalogue.AddEach(layer_before, layer_number, [](int32_t layer) { return layer - 1; });
 }
 
-void AddStages(const Geometry& geometry, const LayerTable& table, const PlanRank& rank, LayerCatalogue& catalogue) {
+void AddSplits(const Geometry& geometry, const LayerTable& table, const LayerSplit& split, const PlanRank& rank,
+               LayerCatalogue& catalogue) {
+  const auto layers_of = [&](int32_t pp_rank, std::optional<int32_t> chunk) {
+    return IdsOf(*OwnedMoeLayers(geometry, table, pp_rank, chunk));
+  };
   if (table.virtual_stages() > 1) {
     catalogue.AddGuess(
         {"chunks_side_by_side", "virtual stages were ignored: the chunks of a rank were assumed to be adjacent"},
         ChunksSideBySide(geometry, table, rank.pp_rank, rank.chunk));
+    catalogue.AddGuess({"first_chunk_only", "every chunk got the layers of the rank's first chunk"},
+                       layers_of(rank.pp_rank, 0));
   }
-  for (int32_t p = 0; p < table.pipeline_size(); ++p) {
+  catalogue.AddSplit(
+      {"even_split", "layers were split evenly over the stages"},
+      {.num_layers = split.num_layers, .pipeline_size = split.pipeline_size, .virtual_stages = table.virtual_stages()},
+      rank);
+  LayerSplit decoder_alone = split;
+  decoder_alone.account_for_embedding = decoder_alone.account_for_loss = false;
+  catalogue.AddSplit({"embedding_and_loss_ignored", "embedding and loss were not counted in the split"}, decoder_alone,
+                     rank);
+  for (int32_t p = 0; p < split.pipeline_size; ++p) {
     if (p == rank.pp_rank) continue;
     catalogue.AddGuess(
         {absl::StrCat("layers_of_pp_rank_", p),
          absl::StrCat("these are the layers of pipeline rank ", p,
                       ": with pipeline_model_parallel_layout, some versions of Megatron always return those of the "
                       "calling rank")},
-        IdsOf(*OwnedMoeLayers(geometry, table, p, rank.chunk)));
+        layers_of(p, rank.chunk));
   }
 }
 
@@ -321,9 +370,9 @@ absl::StatusOr<std::vector<LayerWay>> LayerWays(const Geometry& geometry, const 
   auto right = OwnedMoeLayers(geometry, table, rank.pp_rank, rank.chunk);
   if (right.ok()) right = WithoutNativeLayers(geometry, *std::move(right), rank.native_layers);
   if (!right.ok()) return right.status();
-  LayerCatalogue catalogue(*right);
+  LayerCatalogue catalogue(geometry, *right);
   AddNumberings(geometry, *right, catalogue);
-  AddStages(geometry, table, rank, catalogue);
+  AddSplits(geometry, table, split, rank, catalogue);
   return catalogue.Take();
 }
 
