@@ -96,7 +96,9 @@ Rows RectangleRows(const MicroBatchLayout& layout, int64_t r, int64_t q) {
 
 std::vector<LocalRow> LocalRows(const MicroBatchLayout& layout, int64_t cp_rank, int64_t tp_rank) {
   const bool packed = layout.format == trainer::TokenFormat::kThd;
-  return packed ? PackedRows(layout, cp_rank, tp_rank) : RectangleRows(layout, cp_rank, tp_rank);
+  Rows rows = packed ? PackedRows(layout, cp_rank, tp_rank) : RectangleRows(layout, cp_rank, tp_rank);
+  if (layout.target_rows) rows.resize(*layout.target_rows);
+  return rows;
 }
 
 }  // namespace routing_replay::reference

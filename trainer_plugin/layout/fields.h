@@ -108,6 +108,7 @@ void Fields(Field&& field, MicroBatchLayout& of) {
   field("tp_size", of.tp_size);
   field("sequence_parallel", of.sequence_parallel);
   field("tokens_per_sample", of.tokens_per_sample);
+  field("target_rows", of.target_rows);
 }
 template <typename Field>
 void ShapeFields(Field&& field, MicroBatchLayout& of) {

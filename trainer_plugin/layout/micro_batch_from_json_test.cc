@@ -32,11 +32,12 @@ TEST(MicroBatchFromJson, ShapeAsThePolicyPredicts) {
   EXPECT_THAT(described.samples, ElementsAre("", "b"));
   EXPECT_THAT(described.warnings, IsEmpty());
   const DescribedMicroBatch rectangle = Read(R"({
-    "sequences": [{"tokens": 10}, {"tokens": 3}],
+    "sequences": [{"tokens": 10}, {"tokens": 3}], "target_rows": 64,
     "padding": {"policy": "miles", "qkv_format": "bshd", "data_pad_size_multiplier": 8}})");
   EXPECT_EQ(rectangle.layout.format, TokenFormat::kBshd);
   EXPECT_EQ(rectangle.layout.padded_length, 16);
   EXPECT_EQ(rectangle.layout.partition, Partition::kZigzagPerSequence);
+  EXPECT_EQ(rectangle.layout.target_rows, 64);
 }
 
 // A policy that cannot pad this micro-batch is no obstacle if the trainer gives a padded layout.
@@ -114,7 +115,7 @@ TEST(MicroBatchFromJson, TheSizeOfThisMicroBatchGoesFirst) {
 TEST(LayoutToJson, ReadsBack) {
   for (const char* text : {R"({"format": "THD", "cu_seqlens_padded": [0, 8], "total_rows": 8, "tokens_per_sample": 4,
                                "partition": "zigzag_per_document", "cp_size": 1, "tp_size": 2,
-                               "sequence_parallel": false})",
+                               "sequence_parallel": false, "target_rows": 16})",
                            R"({"format": "BSHD", "batch_size": 1, "padded_length": 8, "row_order": "batch_major",
                                "sp_slice": "before_flatten", "partition": "contiguous_per_sequence", "cp_size": 2,
                                "tp_size": 2, "sequence_parallel": true})"}) {

@@ -115,7 +115,10 @@ void AddSequenceParallel(const MicroBatchLayout& layout, RowCatalogue& catalogue
   const Mistake slice{"sequence_parallel_slice",
                       "rows were sliced by tensor-parallel rank although sequence parallelism is off"};
   catalogue.AddChange(layout.sequence_parallel ? no_slice : slice, layout.sequence_parallel ? slice : no_slice,
-                      [](MicroBatchLayout& l, RowRank&) { l.sequence_parallel = !l.sequence_parallel; });
+                      [](MicroBatchLayout& l, RowRank&) {
+                        l.sequence_parallel = !l.sequence_parallel;
+                        l.target_rows.reset();
+                      });
 }
 
 void AddOrders(const MicroBatchLayout& layout, RowCatalogue& catalogue) {
@@ -217,6 +220,7 @@ void AddRanks(const MicroBatchLayout& layout, const RowRank& rank, RowCatalogue&
       [](MicroBatchLayout& l, RowRank& r) {
         l.cp_size = 1;
         l.sequence_parallel = false;
+        l.target_rows.reset();
         r = {};
       });
 }

@@ -265,6 +265,7 @@ class MicroBatchReader {
     const MicroBatchLayout given = layout_;
     layout_ = predicted;
     layout_.sequences = given.sequences;
+    layout_.target_rows = given.target_rows;
     layout_.tokens_per_sample = given.tokens_per_sample;
     layout_.partition = given.partition;
   }

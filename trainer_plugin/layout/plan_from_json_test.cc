@@ -113,6 +113,7 @@ TEST(PlanFromJson, NamesWhatIsWrong) {
   // These are rejected after the description was parsed.
   rejected("rank.pp", [](Json& d) { d["rank"]["pp"] = 2; });
   rejected("micro_batch.cu_seqlens_padded", [](Json& d) { d["micro_batch"]["total_rows"] = 20; });
+  rejected("micro_batch.target_rows", [](Json& d) { d["micro_batch"]["target_rows"] = 1; });
   rejected("micro_batch.tp_size", [](Json& d) { d["micro_batch"]["tp_size"] = 0; });
   rejected("rank.tp", [](Json& d) { d["rank"]["tp"] = 99; });
   rejected("split.pipeline_size", [](Json& d) { d["split"]["pipeline_size"] = 0; });

@@ -24,6 +24,10 @@ struct Configuration {
 Configuration Next(RandomModels& models, RandomLayouts& layouts) {
   Configuration next{.split = models.NextSplit(), .layout = layouts.Next()};
   next.model = models.NextGeometry(next.split.num_layers);
+  if (layouts.Pick(0, 4) == 0) {
+    next.layout.target_rows =
+        next.layout.total_rows + next.layout.batch_size * next.layout.padded_length + layouts.Pick(0, 3);
+  }
   return next;
 }
 

@@ -283,7 +283,12 @@ class RowMapBuilder {
       if (rows_ % layout_.tp_size != 0) return NotDivisible("the local rows", rows_);
       window = RowRange::OfSize(rank_.tp_rank * (rows_ / layout_.tp_size), rows_ / layout_.tp_size);
     }
-    RowMap map{.rows = window.size()};
+    RowMap map;
+    map.rows = layout_.target_rows.value_or(window.size());
+    if (map.rows < window.size() || map.rows > kMaxStreamRows) {
+      return Invalid(Reason::kShape, "target_rows",
+                     absl::StrCat(map.rows, " is not in ", window.size(), " … ", kMaxStreamRows));
+    }
     const int64_t samples = layout_.tokens_per_sample ? window.size() / *layout_.tokens_per_sample : 1;
     if (samples > 1 && window.size() % *layout_.tokens_per_sample != 0) {
       return Invalid(Reason::kShape, "tokens_per_sample",

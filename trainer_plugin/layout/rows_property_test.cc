@@ -17,13 +17,16 @@ using routing_replay::testing::RandomLayouts;
 TEST(RowMapProperty, EqualsTheReferenceOnEveryRank) {
   RandomLayouts layouts(31);
   for (int trial = 0; trial < LayoutTrials(); ++trial) {
-    const MicroBatchLayout layout = layouts.Next();
+    MicroBatchLayout layout = layouts.Next();
     for (int32_t c = 0; c < layout.cp_size; ++c) {
       for (int32_t t = 0; t < layout.tp_size; ++t) {
         ASSERT_OK_AND_ASSIGN(const RowMap map, BuildRowMap(layout, {.cp_rank = c, .tp_rank = t}));
         ASSERT_EQ(ExpandRowMap(map), reference::LocalRows(layout, c, t)) << "trial " << trial;
       }
     }
+    layout.target_rows = layout.total_rows + layout.batch_size * layout.padded_length + layouts.Pick(0, 3);
+    ASSERT_OK_AND_ASSIGN(const RowMap map, BuildRowMap(layout, {}));
+    ASSERT_EQ(ExpandRowMap(map), reference::LocalRows(layout, 0, 0)) << "trial " << trial;
   }
 }
 

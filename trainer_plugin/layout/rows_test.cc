@@ -128,6 +128,14 @@ TEST(BuildRowMap, ContiguousStreamAndSequences) {
   EXPECT_THAT(Words(rectangle, {.cp_rank = 1}), ElementsAre("0:2", "0:3u", ".", "."));
 }
 
+TEST(BuildRowMap, TargetRowsPadAtTheEnd) {
+  MicroBatchLayout layout = OneDocument(4, 4, 1);
+  layout.target_rows = 6;
+  EXPECT_THAT(Words(layout, {}), ElementsAre("0:0", "0:1", "0:2", "0:3", ".", "."));
+  layout.target_rows = 3;
+  EXPECT_THAT(BuildRowMap(layout, {}), Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
+}
+
 TEST(BuildRowMap, PaddingOnTheLeft) {
   MicroBatchLayout layout{.format = TokenFormat::kBshd,
                           .sequences = {{.tokens = 3, .recorded_rows = 2, .first_row = 5},

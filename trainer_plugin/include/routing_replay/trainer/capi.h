@@ -56,7 +56,7 @@ typedef struct rrt_agreement rrt_agreement;
  *   last_row_filler false: true gives filler ids, as for a pad, to the last token of a sequence, if only this token has
  *     no route and its sample does not fall back;
  *   partition "zigzag_per_document", "zigzag_per_sequence", "contiguous" or "contiguous_per_sequence";
- *   cp_size 1, tp_size 1, sequence_parallel false, tokens_per_sample null;
+ *   cp_size 1, tp_size 1, sequence_parallel false, tokens_per_sample null, target_rows null;
  *   row_order "sequence_major" or "batch_major", sp_slice "after_flatten" or "before_flatten";
  *   local_cp_size, the size for this micro-batch (dynamic and hybrid context parallelism), overrides cp_size;
  *   padding: a policy, below.

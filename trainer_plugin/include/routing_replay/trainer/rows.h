@@ -2,7 +2,8 @@
 //
 // Nothing is guessed: the caller states the format, padded boundaries, partition, sizes and flags that the trainer
 // really used. rows.cc follows the steps of a Megatron forward pass one by one: padded sequences → context-parallel
-// (CP) slice → router's row order → sequence-parallel (SP) slice → samples un-flattened.
+// (CP) slice → router's row order → sequence-parallel (SP) slice → samples un-flattened → padding to a target row
+// count.
 #ifndef ROUTING_REPLAY_TRAINER_ROWS_H_
 #define ROUTING_REPLAY_TRAINER_ROWS_H_
 
@@ -88,6 +89,8 @@ struct MicroBatchLayout {
   // with n > 1, its MoE layers un-flatten them to [S][n] (TransformerLayer._maybe_unflatten_for_moe): row b·S + s of
   // these becomes local row s·n + b of the router.
   std::optional<int64_t> tokens_per_sample;
+  // Number of rows at the router of every rank, if the trainer pads them further after SP. Pads are added at the end.
+  std::optional<int64_t> target_rows;
   friend bool operator==(const MicroBatchLayout&, const MicroBatchLayout&) = default;
 };
 
@@ -130,7 +133,7 @@ absl::Status CheckSize(absl::string_view field, int32_t size);
 
 // Computes the local rows of one rank. The steps are those of a Megatron forward pass (get_batch_on_this_cp_rank, the
 // embedding's scatter to the sequence-parallel region, TransformerLayer._maybe_unflatten_for_moe): pad, slice over CP,
-// put in the router's order, slice over SP, un-flatten.
+// put in the router's order, slice over SP, un-flatten, pad to target_rows.
 //
 // Fails with INVALID_ARGUMENT; the message states the numbers and the broken rule. The reason is kField for impossible
 // sizes, ranks and combinations (among them more than kMaxRows recorded rows), and kShape for lengths that are not
@@ -140,7 +143,7 @@ absl::Status CheckSize(absl::string_view field, int32_t size);
 //     silently repeat others);
 //   a document with tokens, a sequence or a stream that its partition does not divide (for zigzag by 2C when C > 1); a
 //     document of padding alone need only be a multiple of C;
-//   local rows that tp_size does not divide under SP, or that tokens_per_sample does not.
+//   local rows that tp_size does not divide under SP, or that tokens_per_sample does not; target_rows below them.
 absl::StatusOr<RowMap> BuildRowMap(const MicroBatchLayout& layout, const RowRank& rank);
 
 // Returns one entry per local row.
