@@ -25,9 +25,6 @@ namespace {
 constexpr int kExitConfig = 2;
 constexpr int kExitListen = 3;
 constexpr int kExitNoProcess = 4;
-// If fewer descriptors are allowed, a warning is logged. Ordinary operation needs fewer than this.
-constexpr int64_t kFewDescriptors = 8192;
-
 // Uses two malloc arenas: with one arena per thread, freed blocks would stay with the thread that freed them.
 void TuneServerAllocator() {
   TuneAllocator();
@@ -83,13 +80,6 @@ void RaiseDescriptorLimit() {
   getrlimit(RLIMIT_NOFILE, &descriptors);
   descriptors.rlim_cur = descriptors.rlim_max;
   setrlimit(RLIMIT_NOFILE, &descriptors);
-  getrlimit(RLIMIT_NOFILE, &descriptors);
-  const auto limit = static_cast<int64_t>(descriptors.rlim_cur);
-  LogEvent(limit < kFewDescriptors ? LogLevel::kWarning : LogLevel::kDebug, "descriptor_limit",
-           limit < kFewDescriptors
-               ? "the limit of file descriptors allows few connections; raise the hard limit (ulimit -Hn, LimitNOFILE)"
-               : "",
-           {{"limit", limit}});
 }
 
 int Serve(const ServerConfig& config) {

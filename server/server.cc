@@ -187,9 +187,6 @@ class GrpcServer final : public Server {
       context_.readers = &readers_;
       context_.writers = &writers_;
     }
-    if (config_.tls.client_ca.empty()) return;
-    client_certificates_.emplace(*tls_, clock);
-    context_.client_certificates = &*client_certificates_;
   }
 
   ~GrpcServer() override { Shutdown(std::chrono::milliseconds(0)); }
@@ -223,7 +220,6 @@ class GrpcServer final : public Server {
   Metrics& metrics_;
   std::unique_ptr<AccessControl> access_;
   const std::unique_ptr<ServedTls> tls_;
-  std::optional<ClientCertificates> client_certificates_;
   std::string tls_trouble_;  // Error of the last check of the TLS files, and …
   std::string tls_told_;     // … the error of the last warning; used by the upkeep thread.
   const std::unique_ptr<Operations> operations_;

@@ -184,17 +184,10 @@ bool RunQuota::LookAgain(absl::string_view run, Clock::Duration interval) {
   return true;
 }
 
-absl::Status RunQuota::OverQuota(const char* limit, const char* quota, absl::string_view what) const {
-  rejected_(quota);
-  ErrorDetail detail{.reason = Reason::kOverBudget, .field = limit};
-  detail.retry_after_ms = kRetryAfterMs;
-  return MakeError(absl::StatusCode::kResourceExhausted, absl::StrCat(limit, ": ", what), detail);
-}
-
 // Counts admitted bytes in full, although an append may store fewer. The next look at the store replaces them by the
 // exact number, so a run that seems full is looked at again before it is rejected.
 absl::StatusOr<RunQuota::Hold> RunQuota::Take(absl::string_view run, const Wish& wish) {
-  if (limits_.bytes == 0) return Hold();
+  if (limit_ == 0) return Hold();
   LookAgain(run, kLookInterval);
   auto hold = TryTake(run, wish);
   if (!hold.ok() && LookAgain(run, kFullLookInterval)) hold = TryTake(run, wish);
@@ -207,9 +200,13 @@ absl::StatusOr<RunQuota::Hold> RunQuota::TryTake(absl::string_view run, const Wi
   const int64_t used = found == uses_.end() ? 0 : found->second.bytes();
   const int64_t left = wish.limit - used;
   if (left <= 0 || wish.least > left) {
-    return OverQuota("run-budget", "run_bytes",
-                     absl::StrCat(wish.least, " more bytes requested for a run that uses ", used, " of ", wish.limit,
-                                  "; release samples of this run or try again later"));
+    rejected_();
+    ErrorDetail detail{.reason = Reason::kOverBudget, .field = "run-budget"};
+    detail.retry_after_ms = kRetryAfterMs;
+    return MakeError(absl::StatusCode::kResourceExhausted,
+                     absl::StrCat("run-budget: ", wish.least, " more bytes requested for a run that uses ", used,
+                                  " of ", wish.limit, "; release samples of this run or try again later"),
+                     detail);
   }
   if (found == uses_.end()) found = uses_.emplace(run, Use()).first;
   const int64_t bytes = std::min(wish.most, left);
@@ -218,26 +215,11 @@ absl::StatusOr<RunQuota::Hold> RunQuota::TryTake(absl::string_view run, const Wi
 }
 
 absl::StatusOr<RunQuota::Hold> RunQuota::Admit(absl::string_view run, int64_t bytes) {
-  return Take(run, {.least = bytes, .most = bytes, .limit = limits_.bytes});
+  return Take(run, {.least = bytes, .most = bytes, .limit = limit_});
 }
 
 absl::StatusOr<RunQuota::Hold> RunQuota::AdmitUpTo(absl::string_view run, int64_t bytes) {
-  return Take(run, {.least = 1, .most = bytes, .limit = limits_.bytes - limits_.bytes / kPartNotPromised});
-}
-
-absl::StatusOr<std::unique_ptr<Place>> RunQuota::Open(absl::string_view run, StreamKind kind) {
-  if (limits_.streams == 0) return nullptr;
-  std::pair key(std::string(run), kind);
-  MutexLock lock(mutex_);
-  if (const auto found = streams_.find(key); found != streams_.end() && found->second >= limits_.streams) {
-    return OverQuota("run-streams", "run_streams",
-                     absl::StrCat("the run has ", limits_.streams, " open streams of this kind, which is the limit"));
-  }
-  ++streams_[key];
-  return std::make_unique<Place>([this, key = std::move(key)] {
-    MutexLock lock(mutex_);
-    if (const auto found = streams_.find(key); --found->second == 0) streams_.erase(found);
-  });
+  return Take(run, {.least = 1, .most = bytes, .limit = limit_ - limit_ / kPartNotPromised});
 }
 
 }  // namespace routing_replay::server

@@ -94,27 +94,21 @@ class WaitingRoom {
   std::map<std::string, Run> runs_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Thread-safe.
+// Limits the bytes that are stored for a run, and promised to it. Thread-safe.
 class RunQuota {
  public:
-  struct Limits {
-    int64_t bytes = 0;    // Stored for a run, and promised to it; 0: no limit.
-    int64_t streams = 0;  // Streams of each kind that a run may have at the same time; 0: no limit.
-  };
-  enum class StreamKind { kAppend, kRead };
   // Returns the bytes that the store holds for the run; NOT_FOUND if the run does not exist.
   using Stored = std::function<absl::StatusOr<int64_t>(absl::string_view run)>;
-  // Called for each rejection. `quota`: "run_bytes" or "run_streams", the limit that was reached.
-  using Rejected = std::function<void(const char* quota)>;
+  // Called for each rejection.
+  using Rejected = std::function<void()>;
 
-  // `clock`, and everything that the functions use, must outlive this object. `stored` is called only if bytes are
-  // limited, when a run asks for bytes: at most once a second, or ten times a second while the run seems to be full.
-  // Per run, one thread at a time calls it.
-  RunQuota(const Limits& limits, const Clock& clock, Stored stored, Rejected rejected)
-      : limits_(limits), clock_(clock), stored_(std::move(stored)), rejected_(std::move(rejected)) {}
+  // `limit`: of each run; 0: none. `clock`, and everything that the functions use, must outlive this object. `stored`
+  // is called only if bytes are limited, when a run asks for bytes: at most once a second, or ten times a second while
+  // the run seems to be full. Per run, one thread at a time calls it.
+  RunQuota(int64_t limit, const Clock& clock, Stored stored, Rejected rejected)
+      : limit_(limit), clock_(clock), stored_(std::move(stored)), rejected_(std::move(rejected)) {}
 
-  bool limits_bytes() const { return limits_.bytes > 0; }
-  bool limits_streams() const { return limits_.streams > 0; }
+  bool limits_bytes() const { return limit_ > 0; }
 
   // Bytes of a run's limit that were admitted and are not stored yet; given back on destruction. Move-only, not
   // thread-safe itself. The quota must outlive it.
@@ -149,10 +143,6 @@ class RunQuota {
   // Admits at most `bytes`, and at least one. The last sixteenth of the limit is reserved for Admit.
   absl::StatusOr<Hold> AdmitUpTo(absl::string_view run, int64_t bytes);
 
-  // Counts one more open stream of the run, until the returned place is destroyed. Returns null if streams are not
-  // limited. RESOURCE_EXHAUSTED (kOverBudget, field run-streams, retry_after_ms) at the limit.
-  absl::StatusOr<std::unique_ptr<Place>> Open(absl::string_view run, StreamKind kind);
-
  private:
   struct Use {
     int64_t stored = 0;     // Bytes in the store at the last look.
@@ -179,9 +169,8 @@ class RunQuota {
   bool BeginLook(absl::string_view run, Clock::Duration interval);
   // Forgets runs that hold no bytes. If one wants bytes again, the store is asked again.
   void ForgetIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status OverQuota(const char* limit, const char* quota, absl::string_view what) const;
 
-  const Limits limits_;
+  const int64_t limit_;
   const Clock& clock_;
   const Stored stored_;
   const Rejected rejected_;
@@ -189,7 +178,6 @@ class RunQuota {
   CondVar looked_;
   Clock::Time forget_at_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Use, std::less<>> uses_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::pair<std::string, StreamKind>, int64_t> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace routing_replay::server

@@ -1,6 +1,5 @@
 #include "server/config/config.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
@@ -17,7 +16,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
 #include "proto/wire/security.h"
@@ -156,9 +154,7 @@ class Parser {
     Key("health-listen", config_.health_listen,
         "address of gRPC's health service (names live and ready), always plaintext; empty: no such port")
         ->check(kPortOrNone);
-    QuantityKey("run-budget", config_.run_budget, kRunBytes,
-                "limit of the bytes of one run; if set, a run also has at most 10000 Append and 10000 Read calls at a "
-                "time; 0: no limit");
+    QuantityKey("run-budget", config_.run_budget, kRunBytes, "limit of the bytes of one run; 0: no limit");
     Key("max-connections-per-address", config_.max_connections_per_address,
         "limit of open connections per client address (IPv6: per /64 network); raise it if clients share a proxy")
         ->check(CLI::PositiveNumber);
@@ -332,15 +328,6 @@ absl::Status CheckTls(ServerConfig& config) {
   return absl::OkStatus();
 }
 
-// Warns if the file has one of the mode bits `others`, which give access to every user of the machine.
-void WarnOfMode(const char* key, const std::string& path, mode_t others, const char* what, ServerConfig& config) {
-  struct stat status;
-  if (path.empty() || stat(path.c_str(), &status) != 0 || (status.st_mode & others) == 0) return;
-  config.warnings.push_back(
-      absl::StrFormat("--%s: every user of this machine may %s %s (mode %04o); run chmod o-rwx on it", key, what, path,
-                      status.st_mode & ALLPERMS));
-}
-
 }  // namespace
 
 std::optional<DirectListener> DirectListenerOf(const ServerConfig& config) {
@@ -371,14 +358,11 @@ absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv
   } catch (const YAML::Exception& error) {
     return absl::InvalidArgumentError(error.what());
   }
-  if (config.run_budget > 0) config.run_streams = kStreamsOfABudget;
   absl::Status store = CheckStore(config.store, config.durability, config.spill_directory);
   if (!store.ok()) return store;
   RR_RETURN_IF_ERROR(CheckTls(config));
   RR_RETURN_IF_ERROR(CheckEncrypted(config));
   RR_RETURN_IF_ERROR(CheckTokenFile(config.token_file));
-  WarnOfMode("tls-key", config.tls.key, S_IROTH | S_IWOTH, "read", config);
-  WarnOfMode("token-file", config.token_file, S_IWOTH, "change", config);
   return config;
 }
 

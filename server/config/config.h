@@ -60,7 +60,6 @@ struct ServerConfig {
   std::chrono::milliseconds sweep_interval = std::chrono::seconds(1);  // How often expired samples are removed.
   int64_t max_runs = 10000;                                            // An empty run takes 20 to 50 kB.
   int max_streams = 256;                                               // Calls of one connection at a time.
-  int64_t run_streams = 0;          // Append calls, and as many Read calls, of one run at a time; 0: no limit.
   int64_t max_connections = 10000;  // And at most a quarter of the descriptors. An idle connection takes 15 to 30 kB.
 
   std::vector<std::string> warnings;  // Settings that are allowed but probably a mistake.
@@ -78,10 +77,6 @@ inline constexpr absl::string_view kOff = "off";
 // The default port of the direct path is gRPC's first port plus this: 7403 for 7400. The ports in between are used for
 // operations and health.
 inline constexpr int kDirectPortsAbove = 3;
-
-// The value of ServerConfig::run_streams if --run-budget is set, which means that several runs share the server. It is
-// as large as max_connections: a run may have one stream on each of its connections.
-inline constexpr int64_t kStreamsOfABudget = 10000;
 
 // The TCP address of the direct path.
 struct DirectListener {

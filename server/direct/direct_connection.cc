@@ -273,12 +273,7 @@ void DirectConnection::BeginCall(const ReceivedFrame& frame) {
   if (!call.ParseFromArray(header.data(), static_cast<int>(header.size()))) return Close();
   const std::string& method = call.method();
   if (!method.empty() && method != "Append" && method != "Read") return Close();
-  if (!had_call_) {
-    PeerCertificate shown = stream_->peer_certificate();
-    caller_.certificate = std::move(shown.certificate);
-    caller_.certificate_chain = std::move(shown.chain);
-    caller_.certificate_names = std::move(shown.names);
-  }
+  if (!had_call_) caller_.certificate_names = stream_->peer_names();
   method_ = method.empty() ? Method::kGreeting : method == "Read" ? Method::kRead : Method::kAppend;
   had_call_ = true;
   messages_ = 0;

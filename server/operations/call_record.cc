@@ -1,22 +1,13 @@
 #include "server/operations/call_record.h"
 
 #include <algorithm>
-#include <random>
-#include <regex>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
-#include "routing_replay/wire/sample.h"
 
 namespace routing_replay::server {
 namespace {
-
-std::string NewId() {
-  thread_local std::mt19937_64 random{std::random_device()()};
-  return absl::StrCat(absl::Hex(random(), absl::kZeroPad16));
-}
 
 CallTrouble Describe(absl::string_view method, const absl::Status& status) {
   CallTrouble trouble{.method = std::string(method), .code = absl::StatusCodeToString(status.code())};
@@ -32,15 +23,6 @@ bool SameKind(const CallTrouble& a, const CallTrouble& b) {
 }
 
 }  // namespace
-
-std::string RequestId(absl::string_view given) {
-  return CheckId(given, kRequestIdKey).ok() ? std::string(given) : NewId();
-}
-
-std::string TraceParent(absl::string_view given) {
-  static const auto& form = *new std::regex("00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}");
-  return std::regex_match(given.begin(), given.end(), form) ? std::string(given) : "";
-}
 
 void CallJournal::Note(absl::string_view method, const absl::Status& status,
                        const std::function<LogFields()>& identity) {
@@ -116,11 +98,7 @@ void CallRecord::Audit(const char* action, absl::string_view run, const absl::St
 }
 
 LogFields CallRecord::Identity() const {
-  if (request_id_.empty()) request_id_ = RequestId(caller_.request_id);
-  LogFields fields = {{"request_id", request_id_}};
-  std::string trace = TraceParent(caller_.trace_parent);
-  if (!trace.empty()) fields.emplace_back(kTraceParentKey, std::move(trace));
-  fields.emplace_back("peer", caller_.peer);
+  LogFields fields = {{"peer", caller_.peer}};
   if (!caller_.certificate_names.empty()) fields.emplace_back("client", caller_.certificate_names);
   std::string token = book_.access.NameOf(caller_.authorization);
   if (!token.empty()) fields.emplace_back("token", std::move(token));

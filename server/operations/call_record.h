@@ -21,16 +21,6 @@
 
 namespace routing_replay::server {
 
-// Identifies a call by an id from its client's metadata, so that log lines of several programs can be joined.
-inline constexpr char kRequestIdKey[] = "x-request-id";
-inline constexpr char kTraceParentKey[] = "traceparent";
-
-// `given` if it is a valid id ([A-Za-z0-9._:/-]{1,128}), otherwise a new one of 16 hexadecimal digits.
-std::string RequestId(absl::string_view given);
-
-// `given` if it is valid in W3C Trace Context, version 00, otherwise nothing.
-std::string TraceParent(absl::string_view given);
-
 // A kind of trouble: the calls of one method that ended in the same way. Contains fixed words, no ids of clients.
 struct CallTrouble {
   std::string method;
@@ -80,10 +70,8 @@ struct Caller {
   const char* transport = "grpc";  // "grpc"; on the direct path "direct" (TCP), "unix" or "shm" (shared memory).
   // The authorization header. Empty if there are two: a client must not choose which one is checked.
   std::string authorization;
-  std::string request_id, trace_parent;        // As sent by the client.
-  std::string certificate, certificate_chain;  // The connection's client certificate, PEM; empty if none was presented.
-  std::string certificate_names;               // Names in that certificate, for logs only; they grant no access.
-  Clock::Time deadline = Clock::Time::max();   // By Clock::Real().
+  std::string certificate_names;              // Names in the client certificate, for logs only; they grant no access.
+  Clock::Time deadline = Clock::Time::max();  // By Clock::Real().
 };
 
 // Not thread-safe.
@@ -103,8 +91,7 @@ class CallRecord {
   void Audit(const char* action, absl::string_view run, const absl::Status& status, const LogFields& what) const;
 
  private:
-  // The call's log fields: request_id, traceparent (if the client sent one), peer, client (names of its certificate),
-  // token (its name).
+  // The call's log fields: peer, client (names of its certificate), token (its name).
   LogFields Identity() const;
 
   CallBook& book_;
@@ -112,7 +99,6 @@ class CallRecord {
   const Caller& caller_;
   const Clock::Time began_;
   bool ended_ = false;
-  mutable std::string request_id_;  // Generated when the first line needs it.
 };
 
 }  // namespace routing_replay::server

@@ -43,7 +43,7 @@ absl::Status NoSample(const std::string& sample) {
 }
 
 TEST_F(CallJournalTest, ARejectedCallIsToldWithoutIdsOfSamples) {
-  Note("Seal", NoSample("secret-name"), {{"request_id", "r1"}});
+  Note("Seal", NoSample("secret-name"), {{"peer", "p1"}});
   EXPECT_EQ(out_.str().find("secret-name"), std::string::npos) << out_.str();
   const auto lines = Lines();
   ASSERT_EQ(lines.size(), 1u);
@@ -53,7 +53,7 @@ TEST_F(CallJournalTest, ARejectedCallIsToldWithoutIdsOfSamples) {
   EXPECT_EQ(lines[0]["code"], "NOT_FOUND");
   EXPECT_EQ(lines[0]["reason"], ReasonName(Reason::kNoSample));
   EXPECT_EQ(lines[0]["field"], "sample");
-  EXPECT_EQ(lines[0]["request_id"], "r1");
+  EXPECT_EQ(lines[0]["peer"], "p1");
 }
 
 TEST_F(CallJournalTest, AtDebugEveryCallIsToldInFull) {
@@ -99,30 +99,6 @@ TEST_F(CallJournalTest, TheLatestKindsAreKeptTheLastOneFirst) {
   EXPECT_EQ(latest[0].count, 3 + static_cast<int64_t>(CallJournal::kKinds) + 5);
   EXPECT_EQ(latest[1].field, absl::StrCat("f", CallJournal::kKinds + 4));
   EXPECT_EQ(latest[0].last, clock_.TimeOfDay());
-}
-
-TEST(CallIdentityTest, ARequestIdOfTheClientIsKeptWhereItIsPlain) {
-  EXPECT_EQ(RequestId("job-7/rank:3"), "job-7/rank:3");
-  for (const std::string& bad : {std::string(""), std::string("a b"), std::string("a\n{}"), std::string(129, 'a')}) {
-    const std::string made = RequestId(bad);
-    EXPECT_EQ(made.size(), 16u) << bad;
-    EXPECT_NE(made, RequestId(bad));
-  }
-}
-
-TEST(CallIdentityTest, ATraceParentIsKeptWhereItIsValid) {
-  const std::string good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-  EXPECT_EQ(TraceParent(good), good);
-  const char* const kBad[] = {"",
-                              "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
-                              "00-00000000000000000000000000000000-b7ad6b7169203331-01",
-                              "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
-                              "01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-                              "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0",
-                              "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\n",
-                              "00_0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-                              "00-0af7651916cd43dd8448eb211c80319\"-b7ad6b7169203331-01"};
-  for (const char* bad : kBad) EXPECT_EQ(TraceParent(bad), "") << bad;
 }
 
 }  // namespace

@@ -16,7 +16,6 @@
 #include <atomic>
 #include <cstdint>
 #include <list>
-#include <map>
 #include <memory>
 #include <sstream>
 #include <thread>
@@ -25,7 +24,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "proto/wire/mutex.h"
 #include "proto/wire/status_macros.h"
 #include "server/connections/accept_loop.h"
 
@@ -74,29 +72,11 @@ int CodeOf(beast::error_code error) {
   return error.category() == http::make_error_code(http::error::bad_method).category() ? 400 : 0;
 }
 
-// State shared by the sessions of a port. Must outlive them. Thread-safe.
-class HttpSessions {
- public:
-  HttpSessions(HttpPortOptions port_options, HttpHandler port_handler)
-      : options(std::move(port_options)), handler(std::move(port_handler)) {}
-
-  // Returns true if one more session may open. If there are too many, it cuts the one that has kept the port waiting
-  // longest. So a client that sends or reads nothing cannot keep others out.
-  bool MakeRoom();
-  // Records that the port waits for a client: for its request, or until it has read the answer. Call Forget with the
-  // returned number when the wait is over. `cut` ends the session, if it has not ended; it may be called from any
-  // thread.
-  uint64_t Await(std::function<void()> cut);
-  void Forget(uint64_t waiting);
-
+// State shared by the sessions of a port. Must outlive them.
+struct HttpSessions {
   const HttpPortOptions options;
   const HttpHandler handler;
-  std::atomic<int> open{0};  // Sessions that were not cut.
-
- private:
-  Mutex mutex_;
-  uint64_t next_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<uint64_t, std::function<void()>> waiting_ ABSL_GUARDED_BY(mutex_);  // The oldest first.
+  std::atomic<int> open{0};
 };
 
 using PlainStream = beast::tcp_stream;
@@ -113,13 +93,10 @@ class Session final : public std::enable_shared_from_this<Session<Stream>> {
     parser_.header_limit(static_cast<uint32_t>(sessions_.options.max_header_bytes));
     parser_.body_limit(sessions_.options.max_body_bytes);
   }
-  ~Session() {
-    Leave();
-    sessions_.Forget(waiting_);
-  }
+  ~Session() { --sessions_.open; }
 
   void Start() {
-    Await();
+    SetDeadline(sessions_.options.timeout);
     if constexpr (std::is_same_v<Stream, TlsStream>) {
       stream_.async_handshake(ssl::stream_base::server, [self = this->shared_from_this()](beast::error_code error) {
         if (!error) self->Read();
@@ -130,22 +107,6 @@ class Session final : public std::enable_shared_from_this<Session<Stream>> {
   }
 
  private:
-  void Await() {
-    waiting_ = sessions_.Await([weak = this->weak_from_this()] {
-      const auto self = weak.lock();
-      if (self == nullptr) return;
-      // Gives up the session's place now, because MakeRoom needs it for another session at once. The session itself is
-      // destroyed a moment later, on its own thread.
-      self->Leave();
-      asio::post(self->stream_.get_executor(), [self] { beast::get_lowest_layer(self->stream_).close(); });
-    });
-    SetDeadline(sessions_.options.timeout);
-  }
-
-  void Leave() {
-    if (!left_.exchange(true)) --sessions_.open;
-  }
-
   void SetDeadline(std::chrono::milliseconds after) { beast::get_lowest_layer(stream_).expires_after(after); }
 
   void Read() {
@@ -155,7 +116,6 @@ class Session final : public std::enable_shared_from_this<Session<Stream>> {
   }
 
   void OnRead(beast::error_code error) {
-    sessions_.Forget(waiting_);
     if (!error) {
       const bool head = parser_.get().method() == http::verb::head;
       HttpRequest request = ToRequest(parser_.get());
@@ -179,7 +139,7 @@ class Session final : public std::enable_shared_from_this<Session<Stream>> {
     response_.keep_alive(false);
     response_.content_length(response.body.size());
     if (!head) response_.body() = std::move(response.body);
-    Await();  // Only from now on the port waits for the client; before, the handler ran.
+    SetDeadline(sessions_.options.timeout);
     http::async_write(stream_, response_,
                       [self = this->shared_from_this()](beast::error_code error, size_t) { self->OnWritten(error); });
   }
@@ -197,38 +157,10 @@ class Session final : public std::enable_shared_from_this<Session<Stream>> {
   const std::shared_ptr<void> keep_;
   Stream stream_;
   HttpSessions& sessions_;
-  uint64_t waiting_ = 0;
-  std::atomic<bool> left_{false};
   beast::flat_buffer buffer_;
   http::request_parser<http::string_body> parser_;
   http::response<http::string_body> response_;
 };
-
-bool HttpSessions::MakeRoom() {
-  while (open >= options.max_connections) {
-    std::function<void()> oldest;
-    {
-      MutexLock lock(mutex_);
-      if (waiting_.empty()) return open < options.max_connections;
-      oldest = std::move(waiting_.begin()->second);
-      waiting_.erase(waiting_.begin());
-    }
-    // The lock must not be held here: the call may destroy the session, and its destructor takes the same lock.
-    oldest();
-  }
-  return true;
-}
-
-uint64_t HttpSessions::Await(std::function<void()> cut) {
-  MutexLock lock(mutex_);
-  waiting_.emplace(++next_, std::move(cut));
-  return next_;
-}
-
-void HttpSessions::Forget(uint64_t waiting) {
-  MutexLock lock(mutex_);
-  waiting_.erase(waiting);
-}
 
 void StartHttpSession(tcp::socket socket, std::shared_ptr<ssl::context> tls, HttpSessions& sessions) {
   if (tls == nullptr) {
@@ -255,7 +187,7 @@ constexpr std::chrono::milliseconds kAcceptPause(100);
 
 class AsioHttpPort final : public HttpPort {
  public:
-  AsioHttpPort(const HttpPortOptions& options, HttpHandler handler) : sessions_(options, std::move(handler)) {}
+  AsioHttpPort(const HttpPortOptions& options, HttpHandler handler) : sessions_{options, std::move(handler)} {}
   ~AsioHttpPort() override {
     io_.stop();
     for (std::thread& thread : threads_) thread.join();
@@ -282,7 +214,7 @@ class AsioHttpPort final : public HttpPort {
         return pause_.async_wait([this, &acceptor](error_code) { Accept(acceptor); });
       }
       FollowTls().IgnoreError();  // On an error, new connections use the previous files.
-      if (sessions_.MakeRoom()) StartHttpSession(std::move(socket), tls_, sessions_);
+      if (sessions_.open < sessions_.options.max_connections) StartHttpSession(std::move(socket), tls_, sessions_);
       Accept(acceptor);
     });
   }

@@ -47,7 +47,7 @@ struct HttpPortOptions {
   size_t max_body_bytes = 4 << 10;
   // Limit for a connection to send its request, or to read the answer.
   std::chrono::milliseconds timeout = std::chrono::seconds(10);
-  int max_connections = 128;  // A further connection replaces the one that has kept the port waiting longest.
+  int max_connections = 128;  // Further connections are closed at once.
   // HTTPS only, with these certificates; clients are not asked for certificates. Null: plaintext. Must outlive the
   // port.
   const ServedTls* tls = nullptr;

@@ -55,8 +55,7 @@ class Metrics {
   void CountStream(const char* transport);
   // Counts a change of the token file. `taken`: the new tokens are in use; otherwise the previous ones stay valid.
   void CountTokenFileReload(bool taken);
-  // Counts a rejection by a limit. `quota`: "run_bytes", "run_streams", "max_deadline", "waiting_reads" or
-  // "control_calls".
+  // Counts a rejection by a limit. `quota`: "run_bytes", "max_deadline", "waiting_reads" or "control_calls".
   void CountQuotaRejection(const char* quota);
 
   // Call BeginCall when a call of the method has arrived, and EndCall when it has ended.

@@ -4,7 +4,6 @@
 #include <prometheus/text_serializer.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -118,9 +117,6 @@ absl::StatusOr<std::string> CheckOpenPort(const std::set<std::string>& names, co
 }
 
 constexpr std::chrono::milliseconds kHealthInterval(2000);
-// Limits of the census: at most one fiftieth of the time, no more often than this interval, and this many samples.
-constexpr std::chrono::milliseconds kCensusInterval(10'000);
-constexpr int64_t kCensusSamples = 20000;
 
 }  // namespace
 
@@ -240,7 +236,6 @@ void Operations::Serve(OperatedServer server) {
   LookAtStore();
   store_watch_ = std::make_unique<PeriodicThread>([this] {
     LookAtStore();
-    if (readiness_.Get().store.ok() && clock_.Now() >= next_census_) CountSamples();
     return kHealthInterval;
   });
   readiness_.Change([](Readiness::State& state) { state.starting = false; });
@@ -251,7 +246,6 @@ void Operations::Drain() {
 }
 
 void Operations::Stop() {
-  stop_ = true;
   http_.reset();
   store_watch_.reset();
   health_.reset();
@@ -266,17 +260,6 @@ void Operations::LookAtStore() {
   if (health == before) return;
   if (health.ok()) return LogEvent(LogLevel::kInfo, "store_healthy", "");
   LogEvent(LogLevel::kError, "store_unhealthy", health.message(), {{"code", absl::StatusCodeToString(health.code())}});
-}
-
-void Operations::CountSamples() {
-  const Clock::Time began = clock_.Now();
-  auto census = TakeCensus(server_->store, kCensusSamples, [this] { return stop_.load(); });
-  const Clock::Time ended = clock_.Now();
-  next_census_ = ended + std::max<Clock::Duration>(kCensusInterval, 50 * (ended - began));
-  if (!census.ok()) return;  // Health reports the error, and the last census stays.
-  auto shared = std::make_shared<const Census>(*std::move(census));
-  MutexLock lock(mutex_);
-  census_ = std::move(shared);
 }
 
 ServerStatus Operations::Look() const {
@@ -294,19 +277,7 @@ ServerStatus Operations::Look() const {
   status.memory_budget_bytes = server_->budget.limit();
   status.memory_used_bytes = server_->budget.used();
   status.versions = server_->metrics.versions();
-  {
-    MutexLock lock(mutex_);
-    status.census = census_;
-  }
-  if (status.store_health.ok()) {
-    status.totals = server_->store.GetTotals();
-  } else if (status.census != nullptr) {
-    for (const Census::Run& run : status.census->runs) {
-      ++status.totals.runs;
-      status.totals.samples += run.samples;
-      status.totals.stored_bytes += run.stored_bytes;
-    }
-  }
+  if (status.store_health.ok()) status.totals = server_->store.GetTotals();
   return status;
 }
 
@@ -320,12 +291,22 @@ std::string Operations::MetricsText() const {
   return out.str();
 }
 
+std::optional<std::vector<RunState>> Operations::Runs(const ServerStatus& status) const {
+  if (!status.store_health.ok()) return std::nullopt;
+  absl::StatusOr<std::vector<RunState>> runs = server_->store.ListRuns();
+  if (!runs.ok()) return std::nullopt;
+  return *std::move(runs);
+}
+
 std::string Operations::Json() const {
-  return StatusJson(Look(), server_->metrics.Counters(), server_->journal.Latest());
+  const ServerStatus status = Look();
+  return StatusJson(status, Runs(status), server_->metrics.Counters(), server_->journal.Latest());
 }
 
 std::string Operations::Page() const {
-  return StatusPage({.status = Look(),
+  const ServerStatus status = Look();
+  return StatusPage({.status = status,
+                     .runs = Runs(status).value_or(std::vector<RunState>()),
                      .counters = server_->metrics.Counters(),
                      .troubles = server_->journal.Latest(),
                      .settings = ToYaml(config_),

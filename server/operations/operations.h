@@ -23,10 +23,10 @@
 #ifndef SERVER_OPERATIONS_OPERATIONS_H_
 #define SERVER_OPERATIONS_OPERATIONS_H_
 
-#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -143,10 +143,11 @@ class Operations {
   Operations(const ServerConfig& config, const Clock& clock, const ServedTls* tls, OperatorCheck check);
   absl::Status Open();
   void LookAtStore();
-  void CountSamples();
-  // Returns the present status. While the store is unhealthy it is not asked, and its contents are those of the last
-  // census, if there is one. Before the store is open, the status has only the process and the certificate.
+  // Returns the present status. While the store is unhealthy it is not asked. Before the store is open, the status has
+  // only the process and the certificate.
   ServerStatus Look() const;
+  // The runs of the store; nothing while it is unhealthy or does not answer.
+  std::optional<std::vector<RunState>> Runs(const ServerStatus& status) const;
   std::string MetricsText() const;
   std::string Json() const;
   std::string Page() const;
@@ -160,10 +161,6 @@ class Operations {
   Readiness readiness_;
   const OperationsRoutes routes_;
   std::unique_ptr<OperatedServer> server_;  // The handlers of the HTTP port use it only after it is set.
-  std::atomic<bool> stop_{false};
-  Clock::Time next_census_;  // Used by the thread that checks the store.
-  mutable Mutex mutex_;
-  std::shared_ptr<const Census> census_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<PeriodicThread> store_watch_;
   std::unique_ptr<HttpPort> http_;
 };

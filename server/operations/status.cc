@@ -11,6 +11,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -22,45 +23,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "proto/wire/human.h"
-#include "proto/wire/status_macros.h"
 #include "server/log/event_log.h"
 
 namespace routing_replay::server {
 namespace {
-
-constexpr int64_t kPage = 1000;
-constexpr size_t kRunPage = 1000;
-
-void Add(const SampleState& sample, Census::Run& run, Census& census) {
-  ++run.looked_at;
-  ++census.looked_at;
-  census.oldest_idle_ms = std::max(census.oldest_idle_ms, sample.idle_ms);
-  std::map<int64_t, int64_t> rows;
-  for (const WeightSpan& span : sample.weights) rows[span.version] += span.rows.size();
-  for (const auto& [version, count] : rows) {
-    Census::Share& share = run.by_version[version];
-    ++share.samples;
-    share.rows += count;
-    share.bytes += static_cast<int64_t>(static_cast<double>(sample.stored_bytes) * static_cast<double>(count) /
-                                        static_cast<double>(sample.committed_rows));
-  }
-}
-
-absl::Status LookAt(Store& store, Producer producer, int64_t limit, const std::function<bool()>& stop, Census::Run& run,
-                    Census& census) {
-  std::string token;
-  do {
-    if (stop()) return absl::CancelledError("the census was stopped");
-    const int64_t size = std::min(kPage, limit - run.looked_at);
-    if (size <= 0) break;
-    const auto page = store.List(run.run, producer, std::nullopt, static_cast<int32_t>(size), token);
-    if (absl::IsNotFound(page.status())) break;  // Dropped meanwhile.
-    if (!page.ok()) return page.status();
-    for (const SampleState& sample : page->samples) Add(sample, run, census);
-    token = page->next_token;
-  } while (!token.empty());
-  return absl::OkStatus();
-}
 
 const auto process_start = std::chrono::system_clock::now();
 
@@ -139,9 +105,12 @@ void AddStore(const ServerStatus& status, Families& out) {
   out.Gauge("routing_replay_memory_used_bytes",
             "Bytes of routing_replay_memory_budget_bytes in use, including bytes promised as credit.",
             status.memory_used_bytes);
-  out.Gauge("routing_replay_runs", "Runs in the store.", status.totals.runs);
-  out.Gauge("routing_replay_samples", "Samples in the store.", status.totals.samples);
-  out.Gauge("routing_replay_stored_bytes", "Bytes that committed rows take in the store.", status.totals.stored_bytes);
+  if (status.totals) {
+    out.Gauge("routing_replay_runs", "Runs in the store.", status.totals->runs);
+    out.Gauge("routing_replay_samples", "Samples in the store.", status.totals->samples);
+    out.Gauge("routing_replay_stored_bytes", "Bytes that committed rows take in the store.",
+              status.totals->stored_bytes);
+  }
   for (const auto& [operation, version] :
        {std::pair("put", status.versions.newest_put), std::pair("get", status.versions.newest_get)}) {
     out.Gauge("routing_replay_newest_weight_version",
@@ -151,38 +120,28 @@ void AddStore(const ServerStatus& status, Families& out) {
   out.Gauge("routing_replay_weight_version_lag",
             "Newest weight version put minus the version read last; the largest value over all runs.",
             status.versions.lag);
-  if (const auto& spill = status.totals.spill) {
+  if (status.totals && status.totals->spill) {
+    const auto& spill = status.totals->spill;
     out.Gauge("routing_replay_spill_budget_bytes", "Limit of the files in the spill directory.", spill->budget_bytes);
     out.Gauge("routing_replay_spill_used_bytes", "Size of the files in the spill directory.", spill->disk_bytes);
     for (const auto& [name, value] : SpillCounters(*spill)) {
       out.Counter(name, "Events of the spill directory since the start; deploy/OPERATING.md explains each.", value);
     }
   }
-  if (status.census != nullptr && status.census->oldest_idle_ms >= 0) {
-    out.Gauge("routing_replay_oldest_sample_idle_seconds", "Idle time of the least recently used sample.",
-              static_cast<double>(status.census->oldest_idle_ms) / 1000);
-  }
 }
 
 using nlohmann::ordered_json;
 
-ordered_json RunsOf(const Census& census) {
-  ordered_json runs = ordered_json::array();
-  for (const Census::Run& run : census.runs) {
-    ordered_json versions = ordered_json::array();
-    for (const auto& [version, share] : run.by_version) {
-      versions.push_back(
-          {{"weight_version", version}, {"samples", share.samples}, {"rows", share.rows}, {"bytes", share.bytes}});
-    }
-    runs.push_back({{"run", run.run},
-                    {"samples", run.samples},
-                    {"sealed_samples", run.sealed_samples},
-                    {"committed_rows", run.committed_rows},
-                    {"stored_bytes", run.stored_bytes},
-                    {"looked_at", run.looked_at},
-                    {"weight_versions", std::move(versions)}});
+ordered_json RunsOf(const std::vector<RunState>& runs) {
+  ordered_json all = ordered_json::array();
+  for (const RunState& run : runs) {
+    all.push_back({{"run", run.info.run},
+                   {"samples", run.samples},
+                   {"sealed_samples", run.sealed_samples},
+                   {"committed_rows", run.committed_rows},
+                   {"stored_bytes", run.stored_bytes}});
   }
-  return runs;
+  return all;
 }
 
 ordered_json TroublesOf(const std::vector<CallTrouble>& troubles) {
@@ -208,7 +167,6 @@ std::string VersionText(int64_t version) { return version == kUnknownWeightVersi
 
 std::string TextOf(absl::string_view metric, double value) {
   if (absl::StrContains(metric, "_bytes")) return HumanBytes(value);
-  if (absl::EndsWith(metric, "_seconds")) return HumanDuration(milliseconds(static_cast<int64_t>(value * 1000)));
   const auto count = static_cast<int64_t>(value);
   return absl::StrContains(metric, "_weight_version") ? VersionText(count) : HumanCount(count);
 }
@@ -225,8 +183,7 @@ constexpr std::pair<const char*, const char*> kTiles[] = {
     {"stored", "routing_replay_stored_bytes"},
     {"process memory", "process_resident_memory_bytes"},
     {"newest weights in", R"(routing_replay_newest_weight_version{operation="put"})"},
-    {"newest weights out", R"(routing_replay_newest_weight_version{operation="get"})"},
-    {"longest time unused", "routing_replay_oldest_sample_idle_seconds"}};
+    {"newest weights out", R"(routing_replay_newest_weight_version{operation="get"})"}};
 
 list Tiles(const Series& figures) {
   list tiles;
@@ -261,69 +218,27 @@ list Bars(const Series& figures) {
   return bars;
 }
 
-// The rows of one weight version of one run.
-struct Share {
-  const Census::Run* run;
-  int64_t version;
-  Census::Share share;
-};
-
-// The kMostShares shares with the most bytes, grouped by run: runs by name, newest version first. Sets `left_out` to
-// the number of shares that are not included.
-std::vector<Share> LargestShares(const Census& census, size_t& left_out) {
-  std::vector<Share> shares;
-  for (const Census::Run& run : census.runs) {
-    for (auto it = run.by_version.rbegin(); it != run.by_version.rend(); ++it) {
-      shares.push_back({&run, it->first, it->second});
-    }
+// The runs with the most bytes, the largest first.
+void AddRuns(std::vector<RunState> runs, data& page) {
+  std::sort(runs.begin(), runs.end(),
+            [](const RunState& a, const RunState& b) { return a.stored_bytes > b.stored_bytes; });
+  const size_t shown = std::min(runs.size(), kMostRuns);
+  list rows;
+  for (size_t i = 0; i < shown; ++i) {
+    const RunState& run = runs[i];
+    const auto most_bytes = static_cast<double>(std::max<int64_t>(1, runs[0].stored_bytes));
+    const auto bytes = static_cast<double>(run.stored_bytes);
+    rows.push_back(object{{"run", run.info.run},
+                          {"samples", HumanCount(run.samples)},
+                          {"sealed", HumanCount(run.sealed_samples)},
+                          {"rows", HumanCount(run.committed_rows)},
+                          {"bytes", HumanBytes(bytes)},
+                          {"percent", absl::StrFormat("%.1f", 100 * bytes / most_bytes)}});
   }
-  left_out = shares.size() - std::min(shares.size(), kMostShares);
-  if (left_out == 0) return shares;
-  std::vector<int64_t> bytes;
-  for (const Share& one : shares) bytes.push_back(one.share.bytes);
-  std::nth_element(bytes.begin(), bytes.begin() + kMostShares - 1, bytes.end(), std::greater<>());
-  std::erase_if(shares, [least = bytes[kMostShares - 1]](const Share& one) { return one.share.bytes < least; });
-  shares.resize(kMostShares);
-  return shares;
-}
-
-data ShareRow(const Share& one, int64_t most_bytes) {
-  const auto bytes = static_cast<double>(one.share.bytes);
-  const double part = bytes / static_cast<double>(std::max<int64_t>(1, most_bytes));
-  return object{{"version", VersionText(one.version)},
-                {"samples", HumanCount(one.share.samples)},
-                {"rows", HumanCount(one.share.rows)},
-                {"bytes", HumanBytes(bytes)},
-                {"percent", absl::StrFormat("%.1f", 100 * part)}};
-}
-
-list RunGroups(const std::vector<Share>& shares) {
-  int64_t most_bytes = 0;
-  for (const Share& one : shares) most_bytes = std::max(most_bytes, one.share.bytes);
-  list groups;
-  for (size_t i = 0; i < shares.size();) {
-    const Census::Run& run = *shares[i].run;
-    list rows;
-    for (; i < shares.size() && shares[i].run == &run; ++i) rows.push_back(ShareRow(shares[i], most_bytes));
-    data group;
-    group.set("run", run.run);
-    group.set("summary", absl::StrCat(Counted(run.samples, "sample"), ", ", HumanCount(run.sealed_samples), " sealed, ",
-                                      HumanBytes(static_cast<double>(run.stored_bytes))));
-    group.set("versions", rows);
-    groups.push_back(group);
-  }
-  return groups;
-}
-
-void AddShares(const Census& census, data& page) {
-  size_t left_out = 0;
-  const list groups = RunGroups(LargestShares(census, left_out));
-  page.set("any_shares", !groups.empty());
-  page.set("groups", groups);
-  page.set("more_shares", left_out > 0 ? data(Counted(static_cast<int64_t>(left_out), "row")) : data(false));
-  page.set("partial", census.looked_at < census.samples);
-  page.set("looked_at", HumanCount(census.looked_at));
-  page.set("of_samples", HumanCount(census.samples));
+  page.set("any_runs", shown > 0);
+  page.set("runs", rows);
+  page.set("more_runs",
+           runs.size() > shown ? data(Counted(static_cast<int64_t>(runs.size() - shown), "run")) : data(false));
 }
 
 // The counters that indicate trouble.
@@ -378,31 +293,6 @@ list Troubles(const std::vector<CallTrouble>& troubles, std::chrono::system_cloc
 
 }  // namespace
 
-absl::StatusOr<Census> TakeCensus(Store& store, int64_t limit, const std::function<bool()>& stop) {
-  RR_ASSIGN_OR_RETURN(const auto runs, store.CountRuns());
-  Census census;
-  const int64_t limit_of_run = std::max<int64_t>(1, limit / std::max<int64_t>(1, runs));
-  std::string token;
-  do {
-    RR_ASSIGN_OR_RETURN(const auto page, store.ListRuns(token, kRunPage));
-    for (const RunState& state : page.runs) {
-      Census::Run run{.run = state.info.run,
-                      .samples = state.samples,
-                      .sealed_samples = state.sealed_samples,
-                      .committed_rows = state.committed_rows,
-                      .stored_bytes = state.stored_bytes};
-      for (const Producer producer : {Producer::kRollout, Producer::kTrainer}) {
-        absl::Status status = LookAt(store, producer, limit_of_run, stop, run, census);
-        if (!status.ok()) return status;
-      }
-      census.samples += run.samples;
-      census.runs.push_back(std::move(run));
-    }
-    token = page.next_token;
-  } while (!token.empty());
-  return census;
-}
-
 ProcessUsage LookAtProcess() {
   ProcessUsage usage{.threads = EntriesOf("/proc/self/task"),
                      .open_fds = EntriesOf("/proc/self/fd") - 1};  // Without the descriptor that this function uses.
@@ -422,7 +312,8 @@ std::vector<MetricFamily> FiguresOf(const ServerStatus& status, bool serving) {
   return families.Take();
 }
 
-std::string StatusJson(const ServerStatus& status, const Series& counters, const std::vector<CallTrouble>& troubles) {
+std::string StatusJson(const ServerStatus& status, const std::optional<std::vector<RunState>>& runs,
+                       const Series& counters, const std::vector<CallTrouble>& troubles) {
   ordered_json json = {{"version", status.version},
                        {"store", status.store},
                        {"listeners", status.listeners},
@@ -433,7 +324,7 @@ std::string StatusJson(const ServerStatus& status, const Series& counters, const
                        {"figures", SeriesOf(FiguresOf(status))},
                        {"counters", counters},
                        {"troubles", TroublesOf(troubles)}};
-  if (status.census != nullptr) json["runs"] = RunsOf(*status.census);
+  if (runs) json["runs"] = RunsOf(*runs);
   return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -455,7 +346,7 @@ std::string StatusPage(const StatusPageInput& input) {
   const Series figures = SeriesOf(FiguresOf(status));
   page.set("tiles", Tiles(figures));
   page.set("bars", Bars(figures));
-  AddShares(status.census == nullptr ? Census() : *status.census, page);
+  AddRuns(input.runs, page);
   const list rejections = Rejections(input.counters), troubles = Troubles(input.troubles, input.now);
   page.set("any_rejections", !rejections.empty());
   page.set("rejections", rejections);

@@ -4,17 +4,14 @@
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
-#include <openssl/sha.h>
 #include <openssl/x509.h>
-#include <openssl/x509_vfy.h>
 
-#include <algorithm>
 #include <ctime>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "proto/wire/security.h"
 #include "proto/wire/status_macros.h"
 
@@ -93,54 +90,6 @@ class FetchedCredentials final : public grpc::ServerCredentials {
   grpc_server_credentials* const credentials_;
 };
 
-using StorePtr = std::unique_ptr<X509_STORE, OpenSslFree<X509_STORE_free>>;
-using VerificationPtr = std::unique_ptr<X509_STORE_CTX, OpenSslFree<X509_STORE_CTX_free>>;
-
-// Limit of cached results, more than a server has clients. When it is reached, the cache is cleared.
-constexpr size_t kMostVerdicts = 16 << 10;
-
-// Frees the stack only; the certificates are owned elsewhere.
-void FreeStack(STACK_OF(X509) * stack) { sk_X509_free(stack); }
-using StackPtr = std::unique_ptr<STACK_OF(X509), OpenSslFree<FreeStack>>;
-
-// When the first certificate expires on the way from `certificate` to one of the authorities; nullopt if there is no
-// valid way.
-std::optional<system_clock::time_point> LeadsUntil(absl::string_view authorities_pem, X509* certificate,
-                                                   absl::string_view chain_pem, system_clock::time_point now) {
-  const auto authorities = CertificatesOf(authorities_pem);
-  if (!authorities.ok()) return std::nullopt;
-  const StorePtr store(X509_STORE_new());
-  for (const CertificatePtr& authority : *authorities) X509_STORE_add_cert(store.get(), authority.get());
-  const auto chain = CertificatesOf(chain_pem);
-  const StackPtr between(sk_X509_new_null());
-  if (chain.ok()) {
-    for (const CertificatePtr& link : *chain) sk_X509_push(between.get(), link.get());
-  }
-  const VerificationPtr verification(X509_STORE_CTX_new());
-  X509_STORE_CTX_init(verification.get(), store.get(), certificate, between.get());
-  X509_STORE_CTX_set_default(verification.get(), "ssl_client");
-  // Every certificate in the file is trusted, root or not.
-  X509_STORE_CTX_set_flags(verification.get(), X509_V_FLAG_PARTIAL_CHAIN | X509_V_FLAG_TRUSTED_FIRST);
-  X509_STORE_CTX_set_time(verification.get(), 0, system_clock::to_time_t(now));
-  const bool good = X509_verify_cert(verification.get()) == 1;
-  ERR_clear_error();
-  if (!good) return std::nullopt;
-  auto until = system_clock::time_point::max();
-  const STACK_OF(X509)* way = X509_STORE_CTX_get0_chain(verification.get());
-  for (int i = 0; i < sk_X509_num(way); ++i) {
-    const auto expiry = ExpiryOf(sk_X509_value(way, i));
-    if (!expiry.ok()) return std::nullopt;
-    until = std::min(until, *expiry);
-  }
-  return until;
-}
-
-std::array<unsigned char, 32> HashOf(absl::string_view text) {
-  std::array<unsigned char, 32> hash;
-  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), hash.data());
-  return hash;
-}
-
 }  // namespace
 
 absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files) {
@@ -202,29 +151,6 @@ std::shared_ptr<grpc::ServerCredentials> ServedTls::NewCredentials() {
                                               : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY;
   return std::make_shared<FetchedCredentials>(grpc_ssl_server_credentials_create_with_options(
       grpc_ssl_server_credentials_create_options_using_config_fetcher(asked, Fetch, &listener)));
-}
-
-absl::Status ClientCertificates::Check(absl::string_view certificate, absl::string_view chain) const {
-  const Hash leaf = HashOf(certificate);
-  const auto now = clock_.TimeOfDay();
-  const auto texts = served_.texts();
-  {
-    MutexLock lock(mutex_);
-    if (texts_ != texts || good_.size() >= kMostVerdicts) good_.clear();
-    texts_ = texts;
-    const auto found = good_.find(leaf);
-    if (found != good_.end() && now < found->second) return absl::OkStatus();
-  }
-  std::optional<system_clock::time_point> until;
-  if (const auto shown = CertificatesOf(certificate); shown.ok()) {
-    until = LeadsUntil(texts->client_ca, shown->front().get(), chain, now);
-  }
-  if (!until) {
-    return absl::UnavailableError("the client certificate of this connection is no longer trusted; connect again");
-  }
-  MutexLock lock(mutex_);
-  if (texts_ == texts) good_[leaf] = *until;
-  return absl::OkStatus();
 }
 
 }  // namespace routing_replay::server

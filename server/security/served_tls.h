@@ -1,22 +1,18 @@
 // Reads and checks the operator's TLS files. Listeners always use the last complete and valid set, whatever state the
-// files are in now. Also decides which client certificates are still trusted.
+// files are in now.
 #ifndef SERVER_SECURITY_SERVED_TLS_H_
 #define SERVER_SECURITY_SERVED_TLS_H_
 
 #include <grpc/grpc_security.h>
 #include <grpcpp/security/server_credentials.h>
 
-#include <array>
 #include <chrono>
 #include <deque>
-#include <map>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-#include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
 
 namespace routing_replay::server {
@@ -72,29 +68,6 @@ class ServedTls {
   std::deque<Listener> listeners_;
   mutable Mutex mutex_;
   std::shared_ptr<const TlsTexts> texts_ ABSL_GUARDED_BY(mutex_);
-};
-
-// Thread-safe.
-class ClientCertificates {
- public:
-  // `served`, which has a client CA, and `clock` must outlive this.
-  ClientCertificates(const ServedTls& served, const Clock& clock) : served_(served), clock_(clock) {}
-
-  // OK if `certificate` leads, perhaps through those in `chain` (both PEM), to the client CA in use now, and none of
-  // them has expired. UNAVAILABLE otherwise, as for a new connection that is rejected: the client must connect again
-  // with another certificate. A good result is cached until the client CA changes, because every call asks. A bad
-  // result is not cached: a resumed TLS session has no chain, and must not block other connections with the same
-  // certificate.
-  absl::Status Check(absl::string_view certificate, absl::string_view chain) const;
-
- private:
-  using Hash = std::array<unsigned char, 32>;
-  const ServedTls& served_;
-  const Clock& clock_;
-  mutable Mutex mutex_;
-  mutable std::shared_ptr<const TlsTexts> texts_ ABSL_GUARDED_BY(mutex_);  // The set that the results belong to.
-  // The certificates that were found good, each with the time when the first certificate of its chain expires.
-  mutable std::map<Hash, std::chrono::system_clock::time_point> good_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace routing_replay::server

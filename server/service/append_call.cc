@@ -118,8 +118,8 @@ class AppendCall final : public ServedCall {
   void ReadNext();
   // True if the client holds resources and has sent nothing useful since the last check.
   bool Stalls() const;
-  // Switches to the message's run. The call's shares of the previous run's limits (its place among the streams, and its
-  // credit) move along. A run that does not exist has no limits.
+  // Switches to the message's run. The call's credit moves along from the previous run's limit to that of this one. A
+  // run that does not exist has no limit.
   absl::Status EnterRun(const std::string& run);
   // Handles a message and returns the answer. An error ends the stream. May wait for the store.
   absl::StatusOr<AppendResponse> Handle(ReceivedMessage message);
@@ -150,11 +150,10 @@ class AppendCall final : public ServedCall {
   // payload_bytes_.
   std::string run_;
   ByteReservation credit_;   // Granted and not used yet.
-  std::string entered_run_;  // If runs have limits: the run that this stream counts for.
+  std::string entered_run_;  // If runs have limits: the run whose limit the credit takes of.
   // The error of the last EnterRun. The append is then rejected with it, even if the run is created meanwhile: it must
   // not use the previous run's promise.
   absl::Status not_there_;
-  std::unique_ptr<Place> place_;
   RunQuota::Hold promised_;  // If the run's bytes are limited: always equal to credit_.
   int64_t told_credit_ = 0;
   std::deque<std::string> outgoing_;
@@ -196,17 +195,15 @@ absl::Status AppendCall::EnterRun(const std::string& run) {
   if (!run.empty()) run_ = run;
   RunQuota& quota = context_.quota;
   not_there_ = absl::OkStatus();
-  if ((!quota.limits_bytes() && !quota.limits_streams()) || run_ == entered_run_) return absl::OkStatus();
+  if (!quota.limits_bytes() || run_ == entered_run_) return absl::OkStatus();
   if (absl::Status found = context_.store.GetRun(run_).status(); absl::IsNotFound(found)) {
     not_there_ = std::move(found);
     return absl::OkStatus();
   }
-  RR_ASSIGN_OR_RETURN(auto place, quota.Open(run_, RunQuota::StreamKind::kAppend));
   if (credit_.bytes() > 0) {
     RR_ASSIGN_OR_RETURN(auto promised, quota.Admit(run_, credit_.bytes()));
     promised_ = std::move(promised);
   }
-  place_ = std::move(place);
   entered_run_ = run_;
   return absl::OkStatus();
 }
@@ -362,7 +359,6 @@ void AppendCall::Pump() {
     Write({.header = std::move(outgoing_.front())});
     outgoing_.pop_front();
   } else if (final_status_ && !working()) {
-    place_.reset();
     Finish(*final_status_);
   }
 }

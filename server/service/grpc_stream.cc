@@ -1,6 +1,5 @@
 #include "server/service/grpc_stream.h"
 
-#include <grpc/grpc_security_constants.h>
 #include <grpcpp/support/method_handler.h>
 #include <pthread.h>
 
@@ -21,11 +20,6 @@ const google::protobuf::ServiceDescriptor& Description() {
 }
 
 absl::string_view View(const grpc::string_ref& text) { return {text.data(), text.size()}; }
-
-std::string Property(const grpc::AuthContext& connection, const char* name) {
-  const std::vector<grpc::string_ref> values = connection.FindPropertyValues(name);
-  return values.empty() ? std::string() : std::string(View(values[0]));
-}
 
 // A time in the past, so that the alarm fires at once. With "now", gRPC would start a timer for the next millisecond.
 // Its timers follow the time of day: if the clock is set back by an hour, the alarm would be an hour late.
@@ -111,21 +105,12 @@ void GrpcStream::Arrive(CallEvent& arrived, CallEvent& gone) {
 
 Caller GrpcStream::caller() const {
   const auto& metadata = context_.client_metadata();
-  const auto first = [&](const char* key) {
-    const auto found = metadata.find(key);
-    return found == metadata.end() ? std::string() : std::string(View(found->second));
-  };
-  Caller caller{.peer = context_.peer(),
-                .authorization = metadata.count("authorization") == 1 ? first("authorization") : "",
-                .request_id = first(kRequestIdKey),
-                .trace_parent = first(kTraceParentKey),
-                .deadline = TimeOf(context_.raw_deadline())};
+  Caller caller{.peer = context_.peer(), .deadline = TimeOf(context_.raw_deadline())};
+  if (metadata.count("authorization") == 1) {
+    caller.authorization = std::string(View(metadata.find("authorization")->second));
+  }
   const auto connection = context_.auth_context();
   if (connection == nullptr) return caller;
-  caller.certificate = Property(*connection, GRPC_X509_PEM_CERT_PROPERTY_NAME);
-  if (!caller.certificate.empty()) {
-    caller.certificate_chain = Property(*connection, GRPC_X509_PEM_CERT_CHAIN_PROPERTY_NAME);
-  }
   for (const grpc::string_ref& name : connection->GetPeerIdentity()) {
     absl::StrAppend(&caller.certificate_names, caller.certificate_names.empty() ? "" : " ", View(name));
   }

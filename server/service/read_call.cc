@@ -84,8 +84,7 @@ class ReadCall final : public ServedCall {
   ByteReservation request_memory_;
   std::atomic<bool> sent_away_{false};    // Evicted from the waiting room, to make room for others.
   std::unique_ptr<Place> waiting_place_;  // Held while the read waits.
-  std::unique_ptr<Place> place_;
-  bool change_expected_ = false;  // The watch or Unpark will post the event changed_.
+  bool change_expected_ = false;          // The watch or Unpark will post the event changed_.
   enum class Change { kNone, kAwaited, kCame };
   std::atomic<Change> change_{Change::kNone};  // State of the last watch. The one who finds it awaited posts changed_.
   bool waiting_is_over_ = false;
@@ -98,9 +97,6 @@ void ReadCall::OnRequest() {
   if (!request.ok()) return FinishWith(request.status());
   const absl::Status allowed = Authorize(context_, caller_, Rpc::kRead, request->run);
   if (!allowed.ok()) return FinishWith(allowed);
-  auto place = context_.quota.Open(request->run, RunQuota::StreamKind::kRead);
-  if (!place.ok()) return FinishWith(place.status());
-  place_ = *std::move(place);
   asked_ = *std::move(request);
   const auto now = Clock::Real().Now();
   wait_until_ = std::min(now + context_.config.max_wait, caller_.deadline - kAnswerTime);

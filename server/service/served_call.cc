@@ -14,14 +14,6 @@ absl::Status Counted(ServiceContext& context, absl::Status status) {
   return status;
 }
 
-// Checks the client certificate of the connection. Connections over a Unix socket have none.
-absl::Status CheckConnection(ServiceContext& context, const Caller& caller) {
-  if (context.client_certificates == nullptr || caller.certificate.empty()) return absl::OkStatus();
-  absl::Status status = context.client_certificates->Check(caller.certificate, caller.certificate_chain);
-  if (!status.ok()) context.metrics.CountAccessRejection(absl::UnauthenticatedError(""));
-  return status;
-}
-
 }  // namespace
 
 CallEvent* CallEvent::Begin() {
@@ -51,7 +43,6 @@ void CallLoop::DeleteCalls() {
 }
 
 absl::StatusOr<Permissions> Identify(ServiceContext& context, const Caller& caller) {
-  RR_RETURN_IF_ERROR(CheckConnection(context, caller));
   auto permissions = context.access.Identify(caller.authorization);
   if (!permissions.ok()) return Counted(context, permissions.status());
   return permissions;

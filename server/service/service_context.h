@@ -23,7 +23,6 @@
 #include "server/operations/call_record.h"
 #include "server/operations/metrics.h"
 #include "server/security/access_control.h"
-#include "server/security/served_tls.h"
 #include "server/security/tickets.h"
 #include "server/service/append_processor.h"
 #include "server/store/store.h"
@@ -69,9 +68,8 @@ struct ServiceContext {
         store(store),
         started(clock.Now()),
         quota(
-            {.bytes = config.run_budget, .streams = config.run_streams}, clock,
-            [&store](absl::string_view run) { return StoredBytes(store, run); },
-            [&metrics](const char* quota) { metrics.CountQuotaRejection(quota); }),
+            config.run_budget, clock, [&store](absl::string_view run) { return StoredBytes(store, run); },
+            [&metrics] { metrics.CountQuotaRejection("run_bytes"); }),
         connections(config.max_streams),
         control_memory(ControlBytes(config)),
         shared_memory(SharedMemoryBytes(config)),
@@ -107,7 +105,6 @@ struct ServiceContext {
   // ServedCall::StartWork.
   WorkerPool* readers = nullptr;
   WorkerPool* writers = nullptr;
-  const ClientCertificates* client_certificates = nullptr;  // Null: clients need no certificate.
   std::atomic<bool> draining{false};
 
  private:

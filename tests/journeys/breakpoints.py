@@ -28,7 +28,7 @@ def follow(plan):
                 if file.startswith(plan["served_in"]):
                     serving.add(thread)
                 hits.append([thread, name, file])
-                # A thread that does not serve the call (such as the census) may call the function first. Then the
+                # A thread that does not serve the call (such as one for HTTP) may call the function first. Then the
                 # breakpoint is kept for the thread that serves it.
                 point.enabled = thread not in serving
         elif isinstance(event, gdb.SignalEvent) and event.stop_signal == "SIGUSR2":

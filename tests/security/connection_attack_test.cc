@@ -27,10 +27,10 @@ TEST_F(AttackTest, ConnectionsThatTakeAllDescriptors) {
   ASSERT_EQ(chmod(program.c_str(), 0755), 0);
   const std::string http = FreeAddress();
   Start({"--operations-listen", http}, false, program);
-  EXPECT_EQ(HttpAsk(http, "GET", "/readyz").code, 200);
+  EXPECT_EQ(HttpGet(http, "/readyz").code, 200);
   std::vector<std::unique_ptr<HttpConnection>> connections;
   for (int i = 0; i < 150; ++i) connections.push_back(std::make_unique<HttpConnection>(server_->endpoint()));
-  Await([&] { return HttpAsk(http, "GET", "/metrics").body.find(kRejected) != std::string::npos; });
+  Await([&] { return HttpGet(http, "/metrics").body.find(kRejected) != std::string::npos; });
   connections.clear();
   Await([&] {
     const auto stub = v1::RoutingReplay::NewStub(server_->NewChannel());
@@ -40,7 +40,7 @@ TEST_F(AttackTest, ConnectionsThatTakeAllDescriptors) {
     v1::ServerInfo info;
     return stub->GetServerInfo(&call, {}, &info).ok();
   });
-  Await([&] { return HttpAsk(http, "GET", "/readyz").code == 200; });
+  Await([&] { return HttpGet(http, "/readyz").code == 200; });
 }
 
 // Starts calls and cancels each at once, as fast as possible, from an address of its own.
@@ -408,8 +408,7 @@ TEST_F(AttackTest, MessagesWithoutCredit) {
 // A stream that names many runs, most of which do not exist.
 TEST_F(AttackTest, NamesOfRunsDoNotPileUp) {
   for (const bool limited : {false, true}) {
-    Start(limited ? std::vector<std::string>{"--run-streams", "4", "--run-budget", "8MiB"}
-                  : std::vector<std::string>());
+    Start(limited ? std::vector<std::string>{"--run-budget", "8MiB"} : std::vector<std::string>());
     const auto call = NewCall("attacker");
     const auto stream = stub_->Append(call.get());
     const auto send = [&](int begin, int end) {

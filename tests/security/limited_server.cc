@@ -33,7 +33,6 @@ bool SetLimit(absl::string_view name, const std::string& value, server::ServerCo
   if (name == "--max-message-bytes") return absl::SimpleAtoi(value, &config.max_message_bytes);
   if (name == "--max-runs") return absl::SimpleAtoi(value, &config.max_runs);
   if (name == "--max-streams") return absl::SimpleAtoi(value, &config.max_streams);
-  if (name == "--run-streams") return absl::SimpleAtoi(value, &config.run_streams);
   return false;
 }
 
@@ -59,7 +58,6 @@ int Main(int argc, char** argv) {
   config->max_message_bytes = limits.max_message_bytes;
   config->max_runs = limits.max_runs;
   config->max_streams = limits.max_streams;
-  config->run_streams = limits.run_streams;
   TuneAllocator();
   mallopt(M_ARENA_MAX, 2);
   sigset_t signals;

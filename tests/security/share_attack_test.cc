@@ -37,10 +37,10 @@ constexpr uint64_t PromisedAtMost(int64_t run_budget) { return static_cast<uint6
 
 uint64_t Counter(v1::ServerInfo info, const std::string& name) { return (*info.mutable_counters())[name]; }
 
-// One run has used up its bytes, readers and streams; another run still has its own.
+// One run has used up its bytes; another run still has its own.
 TEST_F(AttackTest, OneRunTakesItsShareAlone) {
   constexpr int kStreams = 2;
-  Start({"--run-budget", "2MiB", "--run-streams", absl::StrCat(kStreams)});
+  Start({"--run-budget", "2MiB"});
   Bystander bystander(*server_);
   ASSERT_TRUE(OpenRun(*stub_, "other", "theirs").ok());
   absl::Status status;
@@ -48,21 +48,10 @@ TEST_F(AttackTest, OneRunTakesItsShareAlone) {
   EXPECT_THAT(status, Fails(kExhausted, Reason::kOverBudget));
   EXPECT_EQ(GetErrorDetail(status)->field, "run-budget");
 
-  OpenCalls attacker(*stub_, "attacker"), other(*stub_, "other");
+  OpenCalls other(*stub_, "other");
   v1::AppendResponse answer;
   v1::ReadResponse rows;
-  for (int i = 0; i < kStreams; ++i) {
-    attacker.Read(WaitFor("run", "0"));
-    ASSERT_TRUE(attacker.Append().Write(OneAppend("run", "0", 0)));
-  }
-  Await([&] { return Counter(Info(), "routing_replay_reads_total") == kStreams; });
-  auto& reader = attacker.Read(WaitFor("run", "0"));
-  EXPECT_FALSE(reader.Read(&rows));
-  const absl::Status rejected = FromGrpcStatus(reader.Finish());
-  EXPECT_THAT(rejected, Fails(kExhausted, Reason::kOverBudget));
-  EXPECT_EQ(GetErrorDetail(rejected)->field, "run-streams");
-
-  // Another run can still open kStreams appends and reads, and gets the credit that it asks for.
+  // Another run can still append and read, and gets the credit that it asks for.
   for (int i = 0; i < kStreams; ++i) {
     auto& stream = other.Append();
     ASSERT_TRUE(stream.Write(Wish("theirs", 1000)) && stream.Read(&answer));
@@ -84,7 +73,6 @@ TEST_F(AttackTest, OneRunTakesItsShareAlone) {
   bystander.Await(2);
   const v1::ServerInfo info = Info();
   EXPECT_GT(Counter(info, "routing_replay_quota_rejections_total{quota=\"run_bytes\"}"), 0u);
-  EXPECT_GT(Counter(info, "routing_replay_quota_rejections_total{quota=\"run_streams\"}"), 0u);
 }
 
 TEST_F(AttackTest, CallsWithoutADeadlineEnd) {
@@ -202,35 +190,6 @@ TEST_F(AttackTest, AppendsThatClaimMuchBringNoMoreCredit) {
   }
   EXPECT_GT(left, uint64_t{3 * kMiB});
   bystander.Await(2);
-}
-
-TEST_F(AttackTest, StreamsOfOneRunAreCounted) {
-  Start({"--run-streams", "1"});
-  ASSERT_TRUE(OpenRun(*stub_, "attacker", "second").ok());
-  v1::AppendResponse answer;
-  const auto first_call = NewCall("attacker"), second_call = NewCall("attacker"), third_call = NewCall("attacker");
-  const auto first = stub_->Append(first_call.get());
-  ASSERT_TRUE(first->Write(Wish("run", 1)) && first->Read(&answer));
-  const auto second = stub_->Append(second_call.get());
-  ASSERT_TRUE(second->Write(Wish("run", 1)));
-  EXPECT_FALSE(second->Read(&answer));
-  const absl::Status rejected = FromGrpcStatus(second->Finish());
-  EXPECT_THAT(rejected, Fails(kExhausted, Reason::kOverBudget));
-  EXPECT_EQ(GetErrorDetail(rejected)->field, "run-streams");
-  // Reads are counted separately from appending streams. A stream that continues with another run no longer counts for
-  // the first run.
-  v1::ReadRequest read;
-  read.set_run("run");
-  const auto read_call = NewCall("attacker");
-  EXPECT_TRUE(stub_->Read(read_call.get(), read)->Finish().ok());
-  ASSERT_TRUE(first->Write(Wish("second", 1)) && first->Read(&answer));
-  const auto third = stub_->Append(third_call.get());
-  ASSERT_TRUE(third->Write(Wish("run", 1)) && third->Read(&answer));
-  EXPECT_EQ(answer.credit().granted_bytes(), 1u);
-  for (auto* stream : {first.get(), third.get()}) {
-    stream->WritesDone();
-    EXPECT_TRUE(stream->Finish().ok());
-  }
 }
 
 }  // namespace

@@ -148,65 +148,6 @@ TEST_F(MutualTest, FilesThatAreNotGoodAreNotTaken) {
   EXPECT_GT(ExpiryOf(metrics(next)), expiry + 3 * 3600);
 }
 
-// When the server stops trusting the authority of a client's certificate, calls of every kind fail on the connection
-// that is open already: new calls and those in flight.
-TEST_F(MutualTest, ACertificateThatWasTakenBackFailsOnTheConnectionThatItOpened) {
-  Start();
-  const auto connection = With(client_);
-  const auto stub = v1::RoutingReplay::NewStub(connection);
-  ASSERT_TRUE(OpenRun(*stub, "known", "run").ok());
-  const auto append_call = NewCall("known"), sending_call = NewCall("known"), waiting_call = NewCall("known");
-  const auto stream = stub->Append(append_call.get());
-  v1::AppendRequest ask;
-  ask.set_run("run");
-  ask.set_want_bytes(100);
-  v1::AppendResponse answer;
-  ASSERT_TRUE(stream->Write(ask) && stream->Read(&answer));
-  v1::AppendAck ack;
-  ASSERT_TRUE(stub->Put(NewCall("known").get(), OneAppend("run", "long", 1 << 20), &ack).ok());
-  v1::AppendRequest later = OneAppend("run", "later", 3);
-  ASSERT_TRUE(stub->Put(NewCall("known").get(), later, &ack).ok());
-  // `all` is a read that sends for a long time, because its reader is slow; `wait` is a read that waits for rows.
-  v1::ReadRequest all, wait;
-  for (v1::ReadRequest* request : {&all, &wait}) request->set_run("run");
-  for (int i = 0; i < 200; ++i) all.add_samples()->set_sample("long");
-  wait.set_wait(true);
-  wait.add_samples()->set_sample("later");
-  wait.mutable_samples(0)->set_num_tokens(7);
-  const auto sending = stub->Read(sending_call.get(), all), waiting = stub->Read(waiting_call.get(), wait);
-  v1::ReadResponse rows;
-  ASSERT_TRUE(sending->Read(&rows));
-  v1::ServerInfo info;
-  do {
-    ASSERT_TRUE(stub->GetServerInfo(NewCall("known").get(), {}, &info).ok());
-  } while ((*info.mutable_counters())["routing_replay_reads_total"] < 2);
-
-  const TestAuthority next;
-  const TestIdentity good = next.Issue("DNS:client");
-  SetAuthorities(next.certificate());
-  Await([&] { return Ask(connection).error_code() == StatusCode::UNAVAILABLE; });
-  for (const AnyCall& call : EveryCall()) {
-    const grpc::Status status = call.make(*stub, *NewCall("known"), "run");
-    EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE) << call.name << " " << status.error_message();
-  }
-  stream->Write(OneAppend("run", "sample", 3));
-  EXPECT_FALSE(stream->Read(&answer));
-  EXPECT_EQ(stream->Finish().error_code(), StatusCode::UNAVAILABLE);
-  while (sending->Read(&rows)) {
-  }
-  EXPECT_EQ(sending->Finish().error_code(), StatusCode::UNAVAILABLE);
-  Await([&] { return Ask(With(good)).ok(); });
-  const auto others = v1::RoutingReplay::NewStub(With(good));
-  later.mutable_append()->set_row_start(3);
-  ASSERT_TRUE(others->Put(NewCall("known").get(), later, &ack).ok());
-  EXPECT_FALSE(waiting->Read(&rows)) << rows.ShortDebugString().substr(0, 300);
-  EXPECT_EQ(waiting->Finish().error_code(), StatusCode::UNAVAILABLE);
-  EXPECT_EQ(connection->GetState(false), GRPC_CHANNEL_READY);  // It is still the same connection.
-
-  SetAuthorities(clients_.certificate());
-  Await([&] { return Ask(connection).ok(); });
-}
-
 // The permissions of the socket do not depend on the umask of the process that starts the server.
 TEST(TransportTest, ASocketIsForUserAndGroup) {
   const ScratchDirectory directory;

@@ -28,12 +28,6 @@ class HttpConnection {
   void Send(const std::string& bytes) const {
     if (connected_) send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
-  // Waits for the first bytes and returns those available; empty if the peer has closed.
-  std::string ReceiveSome() const {
-    char part[1024];
-    const ssize_t n = connected_ ? recv(socket_, part, sizeof(part), 0) : 0;
-    return {part, n > 0 ? static_cast<size_t>(n) : 0};
-  }
   // Receives until the peer closes.
   std::string ReceiveAll() const {
     std::string all;
@@ -56,19 +50,13 @@ struct HttpAnswer {
 };
 
 // `headers`: each ends with "\r\n".
-inline HttpAnswer HttpAsk(const std::string& address, const std::string& method, const std::string& path,
-                          const std::string& headers = "", const std::string& body = "") {
+inline HttpAnswer HttpGet(const std::string& address, const std::string& path, const std::string& headers = "") {
   const HttpConnection connection(address);
-  connection.Send(method + " " + path + " HTTP/1.1\r\nHost: " + address +
-                  "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" + headers + "\r\n" + body);
+  connection.Send("GET " + path + " HTTP/1.1\r\nHost: " + address + "\r\n" + headers + "\r\n");
   const std::string all = connection.ReceiveAll();
   const size_t end = all.find("\r\n\r\n");
   if (end == std::string::npos || all.compare(0, 9, "HTTP/1.1 ") != 0) return {};
   return {std::atoi(all.c_str() + 9), all.substr(0, end + 2), all.substr(end + 4)};
-}
-
-inline HttpAnswer HttpGet(const std::string& address, const std::string& path, const std::string& headers = "") {
-  return HttpAsk(address, "GET", path, headers);
 }
 
 }  // namespace routing_replay::testing

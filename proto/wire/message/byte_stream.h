@@ -18,12 +18,6 @@
 namespace routing_replay {
 inline namespace wire {
 
-// The certificate that the peer presented: PEM texts, and its names for log lines only; the names grant no access.
-// Empty if the peer presented none.
-struct PeerCertificate {
-  std::string certificate, chain, names;
-};
-
 // One end of a connection. The destructor closes it. Not thread-safe, except Break. All errors are UNAVAILABLE with the
 // reason in the message. After an error the connection is dead and must not be used again.
 class ByteStream {
@@ -49,7 +43,9 @@ class ByteStream {
   // next event. Call it before each wait for fd(), unless the wait is only for the operation that returned 0 last.
   virtual bool HasBytes() const { return false; }
   virtual bool HasRoom() const { return false; }
-  virtual PeerCertificate peer_certificate() const { return {}; }
+  // The names in the certificate that the peer presented, for log lines only: they grant no access. Empty if there is
+  // none.
+  virtual std::string peer_names() const { return ""; }
   // Waits for the events until the deadline. A signal may end the wait earlier.
   void Wait(uint32_t events, Clock::Time deadline) const;
 

@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <openssl/err.h>
-#include <openssl/pem.h>
 #include <openssl/x509v3.h>
 #include <unistd.h>
 
@@ -23,7 +22,6 @@ namespace {
 // One Read returns at most about this many bytes, so that its thread also serves other connections.
 constexpr size_t kBytesAtATime = 1 << 20;
 
-using BioPtr = std::unique_ptr<BIO, OpenSslFree<BIO_free>>;
 using NamesPtr = std::unique_ptr<GENERAL_NAMES, OpenSslFree<GENERAL_NAMES_free>>;
 
 // Payload of the longest TLS record.
@@ -68,18 +66,6 @@ class WithoutSigpipe {
   const absl::Status& over_;
   sigset_t pipe_, before_;
 };
-
-std::string TextOf(BIO* bio) {
-  char* text = nullptr;
-  const long size = BIO_get_mem_data(bio, &text);
-  return std::string(text, static_cast<size_t>(size));
-}
-
-std::string Pem(X509* certificate) {
-  const BioPtr bio(BIO_new(BIO_s_mem()));
-  PEM_write_bio_X509(bio.get(), certificate);
-  return TextOf(bio.get());
-}
 
 std::string NameText(const GENERAL_NAME& name) {
   if (name.type == GEN_IPADD) {
@@ -208,13 +194,9 @@ absl::StatusOr<size_t> TlsStream::Write(absl::Span<const iovec> bytes) {
   }
 }
 
-PeerCertificate TlsStream::peer_certificate() const {
-  X509* const own = SSL_get0_peer_certificate(ssl_.get());
-  if (own == nullptr) return {};
-  PeerCertificate shown{.certificate = Pem(own), .names = NamesOf(own)};
-  const STACK_OF(X509)* chain = SSL_get_peer_cert_chain(ssl_.get());
-  for (int i = 0; i < sk_X509_num(chain); ++i) shown.chain += Pem(sk_X509_value(chain, i));
-  return shown;
+std::string TlsStream::peer_names() const {
+  const X509* const own = SSL_get0_peer_certificate(ssl_.get());
+  return own == nullptr ? "" : NamesOf(own);
 }
 
 }  // namespace wire

@@ -27,7 +27,7 @@ class TlsStream final : public ByteStream {
   uint32_t read_events() const override { return read_events_; }
   uint32_t write_events() const override { return write_events_; }
   bool HasBytes() const override { return !drained_ && SSL_has_pending(ssl_.get()) == 1; }
-  PeerCertificate peer_certificate() const override;
+  std::string peer_names() const override;
   // After an error: whether its cause is that the peer's certificate is not trusted or has another name.
   bool distrusts_peer() const { return ssl_ != nullptr && SSL_get_verify_result(ssl_.get()) != X509_V_OK; }
 
