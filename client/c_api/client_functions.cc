@@ -25,8 +25,8 @@ constexpr std::chrono::milliseconds kFirstLook(50), kLongestLook(1000);
 // All options in which two clients can differ.
 auto KeyOf(const ClientOptions& options) {
   const SecuritySettings& security = options.security;
-  return std::tuple(options.endpoint, options.use_http_proxy, options.call_timeout, security.tls, security.cacert,
-                    security.cert, security.key, security.server_name, security.token_file);
+  return std::tuple(options.endpoint, options.call_timeout, security.tls, security.cacert, security.cert, security.key,
+                    security.server_name, security.token_file);
 }
 
 // The clients of the process; clients with equal options share a connection.
@@ -61,8 +61,7 @@ absl::StatusOr<ClientOptions> OptionsFrom(const rr_client_options& given) {
                                                            .cert = String(given.cert),
                                                            .key = String(given.key),
                                                            .server_name = String(given.server_name),
-                                                           .token_file = String(given.token_file)}),
-                        .use_http_proxy = given.use_http_proxy != 0};
+                                                           .token_file = String(given.token_file)})};
   if (given.call_timeout_ms >= 0) options.call_timeout = std::chrono::milliseconds(given.call_timeout_ms);
   return options;
 }

@@ -114,16 +114,15 @@ SecuritySettings OrEnvironment(SecuritySettings settings) {
   return settings;
 }
 
-ClientSecurity::ClientSecurity(SecuritySettings settings, bool use_http_proxy)
-    : settings_(std::move(settings)), use_http_proxy_(use_http_proxy), authorization_("") {
+ClientSecurity::ClientSecurity(SecuritySettings settings) : settings_(std::move(settings)), authorization_("") {
   if (!settings_.token_file.empty()) token_file_.emplace(settings_.token_file);
 }
 
-absl::StatusOr<std::shared_ptr<ClientSecurity>> ClientSecurity::Create(SecuritySettings settings, bool use_http_proxy) {
+absl::StatusOr<std::shared_ptr<ClientSecurity>> ClientSecurity::Create(SecuritySettings settings) {
   settings = OrEnvironment(std::move(settings));
   if (!settings.cert.empty() && settings.key.empty()) return Invalid("key", "must be given with cert");
   if (!settings.key.empty() && settings.cert.empty()) return Invalid("cert", "must be given with key");
-  return std::shared_ptr<ClientSecurity>(new ClientSecurity(std::move(settings), use_http_proxy));
+  return std::shared_ptr<ClientSecurity>(new ClientSecurity(std::move(settings)));
 }
 
 absl::StatusOr<ChannelKeys> ClientSecurity::KeysFor(absl::string_view target) const {
@@ -132,12 +131,7 @@ absl::StatusOr<ChannelKeys> ClientSecurity::KeysFor(absl::string_view target) co
       !absl::StartsWith(target, kUnixPrefix) && (settings_.tls || !settings_.cacert.empty() || !settings_.cert.empty());
   if (!keys.encrypted) {
     const std::string address = AddressOf(target);
-    const bool by_proxy = use_http_proxy_ && !absl::StartsWith(target, kUnixPrefix);
-    if (settings_.token_file.empty() || (IsLocalAddress(address) && !by_proxy)) return keys;
-    if (by_proxy) {
-      return Invalid("token_file", absl::StrCat("the token for ", address, " would go through an HTTP proxy in ",
-                                                "plaintext; set cacert or tls, or leave use_http_proxy out"));
-    }
+    if (settings_.token_file.empty() || IsLocalAddress(address)) return keys;
     return Invalid("token_file", absl::StrCat("the token would go to ", address,
                                               " in plaintext; set cacert, or tls for the system's authorities"));
   }

@@ -38,13 +38,12 @@ struct ChannelKeys {
 class ClientSecurity {
  public:
   // Empty fields of `settings` are taken from environment variables. INVALID_ARGUMENT (kField) for a certificate
-  // without its key, or the reverse. `use_http_proxy`: channels may go through proxies, where others could read a token
-  // that is sent without TLS.
-  static absl::StatusOr<std::shared_ptr<ClientSecurity>> Create(SecuritySettings settings, bool use_http_proxy);
+  // without its key, or the reverse.
+  static absl::StatusOr<std::shared_ptr<ClientSecurity>> Create(SecuritySettings settings);
 
   // Reads the files now, for a new channel to a gRPC target. Waits at most half a second while a certificate or its key
   // is being replaced. INVALID_ARGUMENT (kField) naming the setting: a file that cannot be read; a cacert file without
-  // a certificate; a token that would be sent without encryption to another machine or through a proxy.
+  // a certificate; a token that would be sent without encryption to another machine.
   absl::StatusOr<ChannelKeys> KeysFor(absl::string_view target) const;
   // Returns the value of kAuthorizationKey for a new call, "" without a token. INVALID_ARGUMENT (kField) if the file
   // cannot be read, or if its first line is not a token.
@@ -54,10 +53,9 @@ class ClientSecurity {
   absl::Status Judge(absl::string_view authorization, const absl::Status& end) const;
 
  private:
-  ClientSecurity(SecuritySettings settings, bool use_http_proxy);
+  explicit ClientSecurity(SecuritySettings settings);
 
   const SecuritySettings settings_;
-  const bool use_http_proxy_;
   mutable Mutex mutex_;
   mutable std::optional<ChangingFile> token_file_ ABSL_GUARDED_BY(mutex_);
   mutable absl::StatusOr<std::string> authorization_ ABSL_GUARDED_BY(mutex_);

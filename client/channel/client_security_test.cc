@@ -21,8 +21,8 @@ class ClientSecurityTest : public ::testing::Test {
     std::ofstream(directory_.path() + "/" + name) << text;
     return directory_.path() + "/" + name;
   }
-  static std::shared_ptr<ClientSecurity> Make(SecuritySettings settings, bool use_http_proxy = false) {
-    auto made = ClientSecurity::Create(std::move(settings), use_http_proxy);
+  static std::shared_ptr<ClientSecurity> Make(SecuritySettings settings) {
+    auto made = ClientSecurity::Create(std::move(settings));
     EXPECT_OK(made);
     return *std::move(made);
   }
@@ -95,19 +95,9 @@ TEST_F(ClientSecurityTest, ANamedAuthorityIsThere) {
   EXPECT_OK(Make({.cacert = Write("ca", std::string(kPem) + kOtherPem)})->KeysFor("dns:///a:1"));
 }
 
-TEST_F(ClientSecurityTest, ATokenDoesNotGoThroughAProxyInPlaintext) {
-  const std::string ca = Write("ca", kPem), token = Write("token", "secret\n");
-  for (const char* target : {"dns:///localhost:1", "dns:///127.0.0.1:1", "dns:///10.0.0.1:1"}) {
-    ExpectInvalid(Make({.token_file = token}, true)->KeysFor(target).status(), "token_file");
-    EXPECT_OK(Make({.cacert = ca, .token_file = token}, true)->KeysFor(target));
-    EXPECT_OK(Make({}, true)->KeysFor(target));
-  }
-  EXPECT_OK(Make({.token_file = token}, true)->KeysFor("unix:/run/rr.sock"));
-}
-
 TEST_F(ClientSecurityTest, FaultsNameTheSetting) {
-  ExpectInvalid(ClientSecurity::Create({.cert = "c"}, false).status(), "key");
-  ExpectInvalid(ClientSecurity::Create({.key = "k"}, false).status(), "cert");
+  ExpectInvalid(ClientSecurity::Create({.cert = "c"}).status(), "key");
+  ExpectInvalid(ClientSecurity::Create({.key = "k"}).status(), "cert");
   ExpectInvalid(Make({.cacert = "/does/not/exist"})->KeysFor("dns:///a:1").status(), "cacert");
   const auto missing = Make({.token_file = "/does/not/exist"});
   for (int i = 0; i < 2; ++i) ExpectInvalid(missing->Authorization().status(), "token_file");

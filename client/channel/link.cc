@@ -5,7 +5,6 @@
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
 
-#include <array>
 #include <mutex>
 #include <utility>
 
@@ -27,32 +26,30 @@ struct ChannelOption {
 constexpr char kPolicyOption[] = "grpc.lb_policy_name";
 constexpr char kRoundRobin[] = "round_robin";
 
-// HTTP proxies named in environment variables are ignored unless `use_http_proxy`.
-constexpr std::array<ChannelOption, 12> ChannelOptions(bool use_http_proxy) {
-  return {{
-      {"grpc.enable_http_proxy", use_http_proxy ? 1 : 0},
-      // Gives each channel its own connection. Sharing would also let a forked child use its parent's connections, on
-      // which it gets no answer.
-      {"grpc.use_local_subchannel_pool", 1},
-      {"grpc.max_receive_message_length", -1},
-      {"grpc.max_send_message_length", -1},
-      // Accept no compression, because gRPC decompresses without a size limit.
-      {"grpc.compression_enabled_algorithms_bitset", 1},
-      // Detects within 40 s a server that died without closing the connection. The server accepts a ping every 10 s.
-      {"grpc.keepalive_time_ms", 30'000},
-      {"grpc.keepalive_timeout_ms", 10'000},
-      {"grpc.http2.max_pings_without_data", 0},
-      // Short backoff, so that a restarted server is found quickly.
-      {"grpc.initial_reconnect_backoff_ms", 100},
-      // gRPC also uses this as the timeout of one connection attempt (up to the SETTINGS frame), for which a busy
-      // machine needs time.
-      {"grpc.min_reconnect_backoff_ms", 5'000},
-      {"grpc.max_reconnect_backoff_ms", 2'000},
-      // Resolve often enough to find a server that came back with another address. gRPC resolves a name only after a
-      // connection broke.
-      {"grpc.dns_min_time_between_resolutions_ms", 1'000},
-  }};
-}
+constexpr ChannelOption kChannelOptions[] = {
+    // HTTP proxies named in environment variables are ignored.
+    {"grpc.enable_http_proxy", 0},
+    // Gives each channel its own connection. Sharing would also let a forked child use its parent's connections, on
+    // which it gets no answer.
+    {"grpc.use_local_subchannel_pool", 1},
+    {"grpc.max_receive_message_length", -1},
+    {"grpc.max_send_message_length", -1},
+    // Accept no compression, because gRPC decompresses without a size limit.
+    {"grpc.compression_enabled_algorithms_bitset", 1},
+    // Detects within 40 s a server that died without closing the connection. The server accepts a ping every 10 s.
+    {"grpc.keepalive_time_ms", 30'000},
+    {"grpc.keepalive_timeout_ms", 10'000},
+    {"grpc.http2.max_pings_without_data", 0},
+    // Short backoff, so that a restarted server is found quickly.
+    {"grpc.initial_reconnect_backoff_ms", 100},
+    // gRPC also uses this as the timeout of one connection attempt (up to the SETTINGS frame), for which a busy
+    // machine needs time.
+    {"grpc.min_reconnect_backoff_ms", 5'000},
+    {"grpc.max_reconnect_backoff_ms", 2'000},
+    // Resolve often enough to find a server that came back with another address. gRPC resolves a name only after a
+    // connection broke.
+    {"grpc.dns_min_time_between_resolutions_ms", 1'000},
+};
 
 std::shared_ptr<grpc::ChannelCredentials> CredentialsOf(const ChannelKeys& keys) {
   if (!keys.encrypted) return grpc::InsecureChannelCredentials();
@@ -71,20 +68,20 @@ void HandleProtobufLine(google::protobuf::LogLevel level, const char* file, int 
 
 }  // namespace
 
-std::shared_ptr<grpc::Channel> MakeChannel(const ServerTarget& target, const ChannelKeys& keys, bool use_http_proxy) {
+std::shared_ptr<grpc::Channel> MakeChannel(const ServerTarget& target, const ChannelKeys& keys) {
   static std::once_flag once;
   std::call_once(once, [] { others_handler = google::protobuf::SetLogHandler(HandleProtobufLine); });
   grpc::ChannelArguments arguments;
-  for (const ChannelOption& option : ChannelOptions(use_http_proxy)) arguments.SetInt(option.name, option.value);
+  for (const ChannelOption& option : kChannelOptions) arguments.SetInt(option.name, option.value);
   if (target.round_robin) arguments.SetString(kPolicyOption, kRoundRobin);
   if (!keys.server_name.empty()) arguments.SetString(kServerNameOption, keys.server_name);
   return grpc::CreateCustomChannel(target.target, CredentialsOf(keys), arguments);
 }
 
-absl::StatusOr<std::shared_ptr<Link>> Link::Open(absl::string_view endpoint, bool use_http_proxy,
-                                                 const SecuritySettings& settings, std::chrono::milliseconds timeout) {
-  RR_ASSIGN_OR_RETURN(auto security, ClientSecurity::Create(settings, use_http_proxy));
-  std::shared_ptr<Link> link(new Link(std::string(endpoint), use_http_proxy, std::move(security), timeout));
+absl::StatusOr<std::shared_ptr<Link>> Link::Open(absl::string_view endpoint, const SecuritySettings& settings,
+                                                 std::chrono::milliseconds timeout) {
+  RR_ASSIGN_OR_RETURN(auto security, ClientSecurity::Create(settings));
+  std::shared_ptr<Link> link(new Link(std::string(endpoint), std::move(security), timeout));
   absl::Status status = link->choice_.Wait(std::chrono::milliseconds(0)).status();
   if (absl::IsDeadlineExceeded(status)) return link;
   if (status.ok()) status = link->Connect().status();
@@ -98,10 +95,8 @@ absl::StatusOr<ServerConnection> Link::Connect() {
   MutexLock lock(mutex_);
   if (!channel_.ok() || *channel_ == nullptr) Follow();
   if (!channel_.ok()) return channel_.status();
-  // Reasons not to use the direct path: it would bypass the proxy, or might reach another server than gRPC does.
-  const absl::string_view not_direct = use_http_proxy_       ? "calls may go through an HTTP proxy"
-                                       : target_.round_robin ? "the endpoint is a name of several servers"
-                                                             : "";
+  // There the direct path might reach another server than gRPC does.
+  const absl::string_view not_direct = target_.round_robin ? "the endpoint is a name of several servers" : "";
   return ServerConnection{*channel_, std::move(authorization), target_.target, direct_tls_, not_direct};
 }
 
@@ -157,7 +152,7 @@ void Link::Follow() {
   if (is_there && *keys == keys_) return;
   keys_ = *std::move(keys);
   direct_tls_ = keys_.encrypted ? std::make_shared<DirectTls>(security_, target_) : nullptr;
-  channel_ = MakeChannel(target_, keys_, use_http_proxy_);
+  channel_ = MakeChannel(target_, keys_);
 }
 
 RawStream::RawStream(const ServerConnection& connection, const char* method, grpc::CompletionQueue& queue,

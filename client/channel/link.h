@@ -28,16 +28,15 @@
 namespace routing_replay::client {
 
 // A channel to `target` (from ServerTargets) over a connection of its own. Does not wait for the server. HTTP proxies
-// of the environment are ignored unless `use_http_proxy`.
-std::shared_ptr<grpc::Channel> MakeChannel(const ServerTarget& target, const ChannelKeys& keys, bool use_http_proxy);
+// of the environment are ignored.
+std::shared_ptr<grpc::Channel> MakeChannel(const ServerTarget& target, const ChannelKeys& keys);
 
 // Thread-safe. There is no channel during a fork; afterwards parent and child each make their own.
 class Link final : private ForkPart {
  public:
   // Checks the endpoint, which must not be empty, and the settings; fails with the errors of ResolveEndpoint and
   // ClientSecurity. Does not wait: the file of a "file:PATH" may be written later. `timeout` is used by Connect.
-  static absl::StatusOr<std::shared_ptr<Link>> Open(absl::string_view endpoint, bool use_http_proxy,
-                                                    const SecuritySettings& security,
+  static absl::StatusOr<std::shared_ptr<Link>> Open(absl::string_view endpoint, const SecuritySettings& security,
                                                     std::chrono::milliseconds timeout);
 
   // Returns the connection to the current server for one call, which stays on this server. Waits for the file of a
@@ -60,17 +59,12 @@ class Link final : private ForkPart {
   absl::Status OnEnd(const ServerConnection& connection, const absl::Status& status);
 
  private:
-  Link(std::string endpoint, bool use_http_proxy, std::shared_ptr<const ClientSecurity> security,
-       std::chrono::milliseconds timeout)
-      : use_http_proxy_(use_http_proxy),
-        timeout_(timeout),
-        security_(std::move(security)),
-        choice_(std::move(endpoint), std::random_device()()) {}
+  Link(std::string endpoint, std::shared_ptr<const ClientSecurity> security, std::chrono::milliseconds timeout)
+      : timeout_(timeout), security_(std::move(security)), choice_(std::move(endpoint), std::random_device()()) {}
   void Rest() override;
   // Makes a channel to the current server, if the server or the certificates have changed.
   void Follow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const bool use_http_proxy_;
   const std::chrono::milliseconds timeout_;
   const std::shared_ptr<const ClientSecurity> security_;
   ServerChoice choice_;

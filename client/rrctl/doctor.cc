@@ -96,13 +96,13 @@ class ServerExaminer {
   // The client's keys and trusted authorities.
   absl::StatusOr<ChannelKeys> Keys() const {
     RR_ASSIGN_OR_RETURN(const auto targets, ServerTargets(server_.endpoint));
-    RR_ASSIGN_OR_RETURN(const auto security, ClientSecurity::Create(client_.security, client_.use_http_proxy));
+    RR_ASSIGN_OR_RETURN(const auto security, ClientSecurity::Create(client_.security));
     if (const auto token = security->Authorization(); !token.ok()) return token.status();
     return security->KeysFor(targets.front().target);
   }
 
   bool ExamineService() {
-    const auto link = Link::Open(client_.endpoint, client_.use_http_proxy, client_.security, client_.call_timeout);
+    const auto link = Link::Open(client_.endpoint, client_.security, client_.call_timeout);
     const auto info = link.ok() ? AskServer(Caller(*link, client_.call_timeout)) : link.status();
     if (!Add(CheckService(info))) return false;
     Add(CheckVersion(*info));

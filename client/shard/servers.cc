@@ -69,8 +69,7 @@ absl::StatusOr<std::shared_ptr<const Servers>> Servers::Connect(const ClientOpti
     servers->members_ = std::move(members);
   }
   for (const std::string& endpoint : endpoints) {
-    RR_ASSIGN_OR_RETURN(auto link,
-                        Link::Open(endpoint, options.use_http_proxy, options.security, options.call_timeout));
+    RR_ASSIGN_OR_RETURN(auto link, Link::Open(endpoint, options.security, options.call_timeout));
     servers->callers_.push_back(std::make_unique<const Caller>(std::move(link), options.call_timeout,
                                                                /*is_one_of_several=*/servers->members_.has_value()));
   }

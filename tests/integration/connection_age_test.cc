@@ -146,8 +146,7 @@ TEST_F(ConnectionAgeTest, AServerThatWasAddedBehindTheNameIsFound) {
   const std::string port = first->advertised().substr(first->advertised().rfind(':'));
   NameServer names("127.0.0.2");
   const auto channel = MakeChannel(
-      {.target = absl::StrCat("dns://127.0.0.1:", names.port(), "/servers.test", port), .round_robin = true}, {},
-      false);
+      {.target = absl::StrCat("dns://127.0.0.1:", names.port(), "/servers.test", port), .round_robin = true}, {});
   const auto stub = v1::RoutingReplay::NewStub(channel);
   std::set<std::string> peers;
   const auto call = [&] {

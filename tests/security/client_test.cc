@@ -73,9 +73,6 @@ TEST(ClientTest, ATokenDoesNotGoElsewhereInPlaintext) {
     EXPECT_THAT(Client::Connect(files.Options("127.0.0.1:1,server.example.org:7400")),
                 Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
   }
-  ClientOptions by_proxy = files.Options("localhost:7400");
-  by_proxy.use_http_proxy = true;
-  EXPECT_THAT(Client::Connect(by_proxy), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
 }
 
 TEST(ClientTest, ANamedAuthorityIsThere) {

@@ -169,12 +169,6 @@ class ClientTest(Guarded):
         ):
             client.runs()
         self.assertEqual(caught.exception.field, "cacert")
-        with (
-            self.assertRaises(errors.InvalidArgumentError) as caught,
-            rr.Client("localhost:1", token_file=self.token_file, use_http_proxy=True) as client,
-        ):
-            client.runs()
-        self.assertEqual(caught.exception.field, "token_file")
 
     def test_tokens_change_under_an_open_stream(self):
         with rr.Client(self.endpoint, **self.security) as client:

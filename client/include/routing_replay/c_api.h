@@ -154,7 +154,6 @@ RR_API rr_error* rr_geometry_check(const rr_geometry* geometry, const rr_geometr
  * variables. */
 typedef struct rr_client_options {
   rr_text endpoint;
-  int32_t use_http_proxy;
   int32_t tls;
   int64_t call_timeout_ms; /* Below 0: the default. */
   rr_text cacert, cert, key, server_name, token_file;

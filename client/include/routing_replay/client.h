@@ -55,8 +55,6 @@ struct ClientOptions {
   // whole list.
   std::string endpoint;
   SecuritySettings security;
-  // False: HTTP proxies named in environment variables are ignored.
-  bool use_http_proxy = false;
   // The deadline of calls that have no timeout parameter. Until then, transient failures (UNAVAILABLE) are retried, on
   // the next server if there are several.
   std::chrono::milliseconds call_timeout = std::chrono::seconds(30);

@@ -185,7 +185,7 @@ absl::StatusOr<std::unique_ptr<Way>> ConnectService(const std::string& endpoint,
   const SecuritySettings security{.cacert = cacert};
   auto connection = OpenRun(endpoint, absl::StrCat("planned-", transport), security);
   if (!connection.ok()) return connection.status();
-  auto link = Link::Open(endpoint, /*use_http_proxy=*/false, security, kTimeout);
+  auto link = Link::Open(endpoint, security, kTimeout);
   if (!link.ok()) return link.status();
   return std::make_unique<PlannedWay>(std::move(connection->client), std::move(connection->run), transfer, data,
                                       *std::move(link));

@@ -133,7 +133,7 @@ Ended = structure("Ended", "q:tag p:error")
 Geometry = structure("Geometry", "w:num_layers w*:moe_layers,num_experts,top_k z:count")
 GeometryFacts = structure("GeometryFacts", "w:max_top_k,id_bytes i:raw_row_bytes t:text q:fingerprint")
 ClientOptions = structure(
-    "ClientOptions", "t:endpoint w:use_http_proxy,tls i:call_timeout_ms t:cacert,cert,key,server_name,token_file"
+    "ClientOptions", "t:endpoint w:tls i:call_timeout_ms t:cacert,cert,key,server_name,token_file"
 )
 RunSettings = structure("RunSettings", "i:ttl_ms w:strict,block_rows t:codec,durability")
 Released = structure("Released", "i:samples,bytes")

@@ -26,7 +26,6 @@ class ClientCalls:
         self,
         endpoint: str | None = None,
         *,
-        use_http_proxy: bool = False,
         call_timeout: float | None = None,
         tls: bool = False,
         cacert: Path | None = None,
@@ -38,7 +37,6 @@ class ClientCalls:
         """See the class."""
         options = _native.ClientOptions(
             _values.native_text(endpoint or "", "endpoint"),
-            bool(use_http_proxy),
             bool(tls),
             -1 if call_timeout is None else _values.milliseconds(call_timeout, "call_timeout"),
         )
@@ -68,7 +66,6 @@ class Client(ClientCalls, Closing):
         call_timeout, and the file is read again whenever the server cannot be reached, because a restarted server may
         have another port. "shard:a:7400,b:7400": servers that share nothing, over which samples are spread: see Run. If
         absent: the environment variable ROUTING_REPLAY_ENDPOINT
-    use_http_proxy: use the HTTP proxies that environment variables name; by default they are ignored
     call_timeout: seconds for calls that have no timeout parameter (default 30)
     tls: use TLS and trust the system's certificate authorities; implied by cacert and cert. "unix:" never uses TLS
     cacert: PEM file with the certificate authorities that signed the server's certificate
