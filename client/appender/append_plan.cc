@@ -186,8 +186,7 @@ std::vector<WeightSpan> WeightRuns(const AppendHeader& whole, absl::Span<const W
 // Makes the pieces of an append; Finish then distributes tokens, seal and prefix.
 class PieceMaker {
  public:
-  PieceMaker(AppendHeader whole, int64_t surplus_rows) : whole_(std::move(whole)), common_(whole_) {
-    plan_.surplus_rows = surplus_rows;
+  explicit PieceMaker(AppendHeader whole) : whole_(std::move(whole)), common_(whole_) {
     common_.unrecorded.clear();
     common_.token_ids.clear();
     common_.seal_num_tokens.reset();
@@ -275,7 +274,7 @@ absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows 
                                       int64_t piece_bytes) {
   RR_ASSIGN_OR_RETURN(AppendHeader whole, MakeHeader(options, rows.rows.size(), std::move(rows.unrecorded)));
   const auto blocks = std::make_shared<const std::vector<Block>>(std::move(rows.blocks));
-  PieceMaker maker(whole, options.surplus_rows);
+  PieceMaker maker(whole);
   size_t next = 0;
   for (const WeightSpan& run : WeightRuns(whole, options.weights)) {
     for (const RowRange piece_rows :
@@ -314,7 +313,7 @@ absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t 
     return Invalid(Reason::kField, "append.unrecorded", "must be all rows of an append without recorded rows");
   }
   RR_ASSIGN_OR_RETURN(const auto header, MakeHeader(options, rows, std::move(all)));
-  PieceMaker maker(header, options.surplus_rows);
+  PieceMaker maker(header);
   maker.Add({header.rows, header.weight_version, header.weight_label}, header.rows);
   return maker.Finish();
 }
@@ -336,7 +335,7 @@ AppendPlan DropPayload(const AppendPlan& plan) {
   whole.unrecorded.clear();
   AppendMerged(whole.unrecorded, whole.rows);
   whole.payload_kind = std::monostate();
-  PieceMaker maker(std::move(whole), plan.surplus_rows);
+  PieceMaker maker(std::move(whole));
   for (const WeightSpan& run : runs) maker.Add(run, run.rows);
   AppendPlan mark = maker.Finish();
   mark.note = plan.note;
@@ -362,7 +361,6 @@ absl::StatusOr<std::optional<PlanAppender::Queued>> PlanAppender::Add(const Appe
   auto plan =
       tensor == nullptr ? PlanUnrecorded(options, rows) : PlanRows(options, *tensor, payload, *geometry_, blocks_);
   if (plan.ok()) return Enqueue(*plan, may_wait);
-  CountRejection(GetErrorDetail(plan.status()).value_or(ErrorDetail()).reason);
   return WithSample(plan.status(), options.sample);
 }
 

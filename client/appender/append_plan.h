@@ -47,8 +47,6 @@ struct AppendPiece {
 struct AppendPlan {
   std::vector<AppendPiece> pieces;  // At least one.
   int64_t bytes = 0;                // Memory that it holds, counted for the queue's limit.
-  // For the counters only.
-  int64_t surplus_rows = 0;  // Rows of the last token, which were left out.
   // Called with the outcome, before AppenderOptions::on_outcome, on a thread of the appender. Must not call the
   // appender. May be null.
   std::function<void(const AppendOutcome&)> note;
@@ -94,7 +92,7 @@ absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t 
 // not recorded.
 AppendPlan DropPayload(const AppendPlan& plan);
 
-// The counters of AppenderMetrics, except rejected_by_reason.
+// The counters of AppenderMetrics.
 inline constexpr std::pair<const char*, int64_t AppenderMetrics::*> kAppenderCounters[] = {
     {"appends", &AppenderMetrics::appends},
     {"acknowledged", &AppenderMetrics::acknowledged},
@@ -109,9 +107,6 @@ inline constexpr std::pair<const char*, int64_t AppenderMetrics::*> kAppenderCou
     {"credit_rejections", &AppenderMetrics::credit_rejections},
     {"dropped_appends", &AppenderMetrics::dropped_appends},
     {"dropped_rows", &AppenderMetrics::dropped_rows},
-    {"rejected_appends", &AppenderMetrics::rejected_appends},
-    {"unrecorded_appends", &AppenderMetrics::unrecorded_appends},
-    {"surplus_rows", &AppenderMetrics::surplus_rows},
     {"stale_appends", &AppenderMetrics::stale_appends},
     {"queued_bytes", &AppenderMetrics::queued_bytes},
     {"open_appends", &AppenderMetrics::open_appends},

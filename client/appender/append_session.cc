@@ -64,19 +64,7 @@ int64_t RowsOf(const AppendPlan& plan) {
   return plan.pieces.back().header.rows.end - plan.pieces.front().header.rows.begin;
 }
 
-// True if there are rows, and none of them is recorded.
-bool IsUnrecorded(const AppendPlan& plan) {
-  int64_t unrecorded = 0;
-  for (const AppendPiece& piece : plan.pieces) unrecorded += TotalRows(piece.header.unrecorded);
-  return unrecorded > 0 && unrecorded == RowsOf(plan);
-}
-
 }  // namespace
-
-void AppendQueue::CountRejection(Reason reason) {
-  ++metrics_.rejected_appends;
-  ++metrics_.rejected_by_reason[reason];
-}
 
 uint64_t AppendQueue::Add(AppendPlan plan, Clock::Time deadline) {
   const uint64_t sequence = std::exchange(next_sequence_, next_sequence_ + sequence_step_);
@@ -86,8 +74,6 @@ uint64_t AppendQueue::Add(AppendPlan plan, Clock::Time deadline) {
   pending.deadline = deadline;
   pending.end.outcome.sample = plan.pieces.front().header.sample;
   pending.end.note = std::move(plan.note);
-  metrics_.surplus_rows += plan.surplus_rows;
-  metrics_.unrecorded_appends += IsUnrecorded(plan) ? 1 : 0;
   for (AppendPiece& piece : plan.pieces) pending.pieces.push_back({std::move(piece)});
   for (size_t i = 0; i < pending.pieces.size(); ++i) QueueToSend({sequence, i});
   queued_bytes_ += plan.bytes;

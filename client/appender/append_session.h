@@ -84,8 +84,6 @@ class AppendQueue {
   int64_t queued_bytes() const { return queued_bytes_; }
   const AppenderMetrics& metrics() const { return metrics_; }
   void CountReconnect() { ++metrics_.reconnects; }
-  // Counts an append that the ingest checks rejected before it could be added.
-  void CountRejection(Reason reason);
 
  private:
   struct PieceState {
@@ -249,7 +247,6 @@ class AppendSession {
   // Adds an append and returns its sequence number. Times must not decrease from call to call. `dropped`: the append
   // found no room, so adds DropPayload(plan), which only marks its rows as unrecorded.
   uint64_t Add(AppendPlan plan, Clock::Time now, bool dropped = false);
-  void CountRejection(Reason reason) { queue_.CountRejection(reason); }
 
   // `can_write` says whether the stream accepts another message now. Call again after each action except kWait.
   Action Next(Clock::Time now, bool can_write);

@@ -100,11 +100,6 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
     return session_.metrics();
   }
 
-  void CountRejection(Reason reason) override {
-    MutexLock lock(mutex_);
-    session_.CountRejection(reason);
-  }
-
  private:
   // The tag of the event with which Wake ends a wait for gRPC. All other tags are those of RawStream.
   static constexpr intptr_t kWake = 100;

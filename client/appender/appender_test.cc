@@ -223,9 +223,6 @@ TEST_F(AppenderTest, SeveralInOneCallInTheirOrder) {
   queued = {};
   EXPECT_EQ(appender->AppendMany(appends, queued).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(queued.sequences, (std::vector<uint64_t>{12, 13, 14}));
-  EXPECT_EQ(appender->metrics().rejected_by_reason, (std::map<Reason, int64_t>{{Reason::kRowCount, 1}}));
-  appender->CountRejection(Reason::kShape);
-  EXPECT_EQ(appender->metrics().rejected_appends, 2);
 }
 
 TEST_F(AppenderTest, WhatThereIsNoRoomForIsMarkedWhereItMayBeDropped) {

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -33,11 +32,9 @@ constexpr size_t kLargeBytes = size_t{1} << 18;
 // Timeout of a flush, a close or a commit if the call states none.
 constexpr std::chrono::seconds kSettleTimeout(120);
 
-ErrorDetail DetailOf(const absl::Status& status) { return GetErrorDetail(status).value_or(ErrorDetail()); }
-
 // Returns the error with append[index] in front of the field name.
 absl::Status AtIndex(const absl::Status& status, size_t index) {
-  ErrorDetail detail = DetailOf(status);
+  ErrorDetail detail = GetErrorDetail(status).value_or(ErrorDetail());
   const std::string name = absl::StrCat("append[", index, "]");
   absl::string_view message = status.message();
   if (absl::StartsWith(detail.field, "append.")) {
@@ -102,10 +99,7 @@ class Appending {
   }
 
   CallEnd Finish(absl::Status status) {
-    if (status.ok() && !wrong_.ok()) {
-      appender_->appender->CountRejection(DetailOf(wrong_).reason);
-      status = wrong_;
-    }
+    if (status.ok()) status = wrong_;
     if (!status.ok()) return count_ > 1 ? AtIndex(status, queued_.sequences.size()) : status;
     std::copy(queued_.sequences.begin(), queued_.sequences.end(), sequences_);
     if (dropped_ != nullptr) *dropped_ = queued_.dropped;
@@ -158,9 +152,6 @@ rr_commit* NewCommit(const client::CommitOutcome& outcome) {
 std::vector<std::pair<std::string, int64_t>> CountersOf(const AppenderMetrics& metrics) {
   std::vector<std::pair<std::string, int64_t>> counters;
   for (const auto& [name, counter] : client::kAppenderCounters) counters.emplace_back(name, metrics.*counter);
-  for (const auto& [reason, count] : metrics.rejected_by_reason) {
-    counters.emplace_back(absl::StrCat("rejected_", absl::AsciiStrToLower(ReasonName(reason))), count);
-  }
   return counters;
 }
 

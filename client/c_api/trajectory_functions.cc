@@ -160,11 +160,7 @@ rr_error* rr_trajectory_add(rr_trajectory* trajectory, const rr_turn* turn, cons
     const std::shared_ptr<SharedTrajectory>& shared = trajectory->shared;
     RR_RETURN_IF_ERROR(shared->CheckProcess());
     const auto given = std::make_shared<GivenTurn>();
-    if (absl::Status status = given->Read(*turn); !status.ok()) {
-      const Reason reason = GetErrorDetail(status).value_or(ErrorDetail()).reason;
-      if (!given->turn.cut) shared->appender->appender->CountRejection(reason);
-      return WithSample(status, shared->writer->sample());
-    }
+    if (absl::Status status = given->Read(*turn); !status.ok()) return WithSample(status, shared->writer->sample());
     const auto work = [shared, given, result](TrajectoryWriter::Place place) {
       const TurnRows* rows = given->rows ? &*given->rows : nullptr;
       return Into(result, shared->writer->Add(given->turn, rows, given->engine, std::move(place)), NewTurnResult);

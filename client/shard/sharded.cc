@@ -15,15 +15,9 @@
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
 #include "proto/wire/status_macros.h"
-#include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {
 namespace {
-
-void AddTo(const AppenderMetrics& part, AppenderMetrics& total) {
-  for (const auto& [name, counter] : kAppenderCounters) total.*counter += part.*counter;
-  for (const auto& [reason, count] : part.rejected_by_reason) total.rejected_by_reason[reason] += count;
-}
 
 // One appender per member in use, each with an equal share of the queue, so that a member that does not answer fills
 // only its own share. A sequence number modulo the number of members is the member's place.
@@ -48,10 +42,7 @@ class ShardedAppender final : public PlanAppender {
   absl::StatusOr<std::optional<Queued>> Enqueue(AppendPlan& plan, bool may_wait) override {
     const AppendHeader& header = plan.pieces.front().header;
     if (header.prefix) {
-      if (absl::Status status = servers_->CheckFork(header.sample, header.prefix->sample); !status.ok()) {
-        CountRejection(Reason::kField);
-        return status;
-      }
+      RR_RETURN_IF_ERROR(servers_->CheckFork(header.sample, header.prefix->sample));
     }
     RR_ASSIGN_OR_RETURN(PlanAppender* const part, PartOf(servers_->PlaceOf(header.sample)));
     return part->Enqueue(plan, may_wait);
@@ -83,20 +74,13 @@ class ShardedAppender final : public PlanAppender {
 
   AppenderMetrics metrics() const override {
     AppenderMetrics total;
-    {
-      MutexLock lock(mutex_);
-      total = rejected_;
-    }
     for (size_t place = 0; place < runs_.size(); ++place) {
-      if (const Appender* part = PartIfAny(place)) AddTo(part->metrics(), total);
+      const Appender* part = PartIfAny(place);
+      if (part == nullptr) continue;
+      const AppenderMetrics metrics = part->metrics();
+      for (const auto& [name, counter] : kAppenderCounters) total.*counter += metrics.*counter;
     }
     return total;
-  }
-
-  void CountRejection(Reason reason) override {
-    MutexLock lock(mutex_);
-    ++rejected_.rejected_appends;
-    ++rejected_.rejected_by_reason[reason];
   }
 
  private:
@@ -139,7 +123,6 @@ class ShardedAppender final : public PlanAppender {
   Mutex telling_;
   mutable Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  AppenderMetrics rejected_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<PlanAppender>> parts_ ABSL_GUARDED_BY(mutex_);  // Parts are never removed.
 };
 

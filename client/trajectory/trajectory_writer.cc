@@ -4,7 +4,6 @@
 
 #include "client/call/cancellation.h"
 #include "proto/wire/status_macros.h"
-#include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/sample.h"
 
 namespace routing_replay::client {
@@ -17,8 +16,6 @@ bool IsUncertain(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsFailedPrecondition(status) ||
          absl::IsOutOfRange(status);
 }
-
-Reason ReasonOf(const absl::Status& status) { return GetErrorDetail(status).value_or(ErrorDetail()).reason; }
 
 }  // namespace
 
@@ -73,9 +70,7 @@ absl::StatusOr<TurnResult> TrajectoryWriter::Add(const Turn& turn, const TurnRow
   RR_RETURN_IF_ERROR(place->Await());
   AppendOptions common = common_;
   if (!engine.empty()) common.engine = std::string(engine);
-  auto result = Do(turn, rows, common);
-  if (absl::IsInvalidArgument(result.status()) && !turn.cut) appender().CountRejection(ReasonOf(result.status()));
-  return result;
+  return Do(turn, rows, common);
 }
 
 absl::StatusOr<TurnResult> TrajectoryWriter::Do(const Turn& turn, const TurnRows* rows, const AppendOptions& common) {

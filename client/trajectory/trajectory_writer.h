@@ -54,8 +54,7 @@ class TrajectoryWriter {
   //   turn's place in order(); if it is null, turns are not ordered.
   // - Waits for room in the queue, as the appender does. Also waits for the server if rows must be removed, or if an
   //   append failed and the sample's state must be asked for.
-  // - After an error nothing has changed, except that rows may have been removed. INVALID_ARGUMENT counts as a rejected
-  //   append, unless the turn is a cut.
+  // - After an error nothing has changed, except that rows may have been removed.
   absl::StatusOr<TurnResult> Add(const Turn& turn, const TurnRows* rows, absl::string_view engine = "",
                                  Place place = nullptr);
   // Makes a new sample that begins like this one. Only acknowledged rows can be shared; waits for acknowledgements for

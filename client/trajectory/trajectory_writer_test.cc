@@ -125,7 +125,7 @@ TEST_F(TrajectoryWriterTest, AForkSharesWhatIsAcknowledged) {
   EXPECT_EQ(turn.appended, (std::vector<RowRange>{{60, 119}}));
 }
 
-TEST_F(TrajectoryWriterTest, DroppedRowsAreToldAndRejectedTurnsCounted) {
+TEST_F(TrajectoryWriterTest, DroppedRowsAreTold) {
   service_.OnAppend([](const AppendRequest&) { return Do::kHang; });
   appender_ = run_->NewAppender(
       {.max_queued_bytes = 10, .queue_timeout = std::chrono::milliseconds(0), .drop_when_full = true});
@@ -135,7 +135,6 @@ TEST_F(TrajectoryWriterTest, DroppedRowsAreToldAndRejectedTurnsCounted) {
   EXPECT_EQ(turn.dropped_rows, 10);
   EXPECT_EQ(writer->state().counters.unrecorded_rows, 10);
   EXPECT_THAT(Add(*writer, {19, 25}, 40).status(), Fails(absl::StatusCode::kInvalidArgument, Reason::kRowCount));
-  EXPECT_EQ(appender_->metrics().rejected_appends, 1);
 }
 
 TEST_F(TrajectoryWriterTest, TurnsOfManyThreadsAreDoneOneAfterTheOther) {

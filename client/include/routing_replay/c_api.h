@@ -313,7 +313,6 @@ typedef struct rr_append {
   rr_text prefix_sample;
   int64_t prefix_rows, prefix_revision;
   rr_text engine;
-  int64_t surplus_rows;
 } rr_append;
 
 typedef struct rr_outcome {
@@ -362,8 +361,7 @@ RR_API rr_error* rr_appender_close(rr_appender* appender, const rr_call* call);
  * outcomes were returned. Outcomes count as handled when the next call is made, and flush and close wait until all
  * outcomes are handled. call->timeout_ms below 0: no limit. */
 RR_API rr_error* rr_appender_outcomes(rr_appender* appender, const rr_call* call, const rr_outcomes** outcomes);
-/* The counters of AppenderMetrics, rejected_<reason> for each reason that occurred, and the gauges queued_bytes and
- * open_appends. */
+/* The counters of AppenderMetrics. */
 RR_API rr_error* rr_appender_metrics(const rr_appender* appender, const rr_counters** counters);
 
 typedef struct rr_commit {

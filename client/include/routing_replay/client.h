@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -158,7 +157,6 @@ struct AppendOptions {
   // Seals the sample and derives the number of tokens: one more than the rows up to the end of this append, including
   // rows of a prefix. Not needed with seal_num_tokens.
   bool seal = false;
-  int64_t surplus_rows = 0;   // Rows of the last token that the caller left out; for metrics only.
   std::string prefix_sample;  // Not empty: the new sample starts with rows [0, prefix_rows) of this one.
   int64_t prefix_rows = 0;
   int64_t prefix_revision = 0;
@@ -211,12 +209,8 @@ struct AppenderMetrics {
   int64_t reconnects = 0, credit_rejections = 0;
   // Dropped because the queue was full; marked as unrecorded in the store.
   int64_t dropped_appends = 0, dropped_rows = 0;
-  int64_t rejected_appends = 0;                  // Appends that the ingest checks rejected before they were queued,
-  std::map<Reason, int64_t> rejected_by_reason;  // and their number by reason.
-  int64_t unrecorded_appends = 0;                // Appends without a recorded row.
-  int64_t surplus_rows = 0;                      // AppendOptions::surplus_rows.
-  int64_t stale_appends = 0;                     // Failed because a later attempt had replaced their attempt.
-  int64_t queued_bytes = 0, open_appends = 0;    // Gauges.
+  int64_t stale_appends = 0;                   // Failed because a later attempt had replaced their attempt.
+  int64_t queued_bytes = 0, open_appends = 0;  // Gauges.
 };
 
 // One append in a call of AppendMany.
@@ -270,8 +264,6 @@ class Appender {
   // Calls Flush and returns its result; then abandons the appends that have no outcome. A second call does nothing.
   virtual absl::Status Close(std::chrono::milliseconds timeout, AppendFailures* failures = nullptr) = 0;
   virtual AppenderMetrics metrics() const = 0;
-  // Adds to rejected_appends a payload that the caller itself rejected before it called Append.
-  virtual void CountRejection(Reason reason) = 0;
 };
 
 // One piece of a read as it arrives: the ids of `rows` in `layer_count` layers, one layer after the other in `bytes`.

@@ -105,15 +105,14 @@ class AppendExtensionTest(ServerTest):
         self.assertEqual(_native.queue(None, ("a", ROWS), {}), 0)
         self.assertEqual(self.fast.metrics()["appends"], 0)
 
-    def test_a_rejected_append_raises_what_ctypes_raises_and_counts_once(self) -> None:
-        for number, (arguments, options) in enumerate(REJECTED, 1):
+    def test_a_rejected_append_raises_what_ctypes_raises(self) -> None:
+        for arguments, options in REJECTED:
             with self.subTest(arguments=arguments[:1], **options):
                 errors = []
-                for appender, append in ((self.fast, self.fast.append), (self.slow, self.slow_append)):
+                for append in (self.fast.append, self.slow_append):
                     with self.assertRaises(rr.InvalidArgumentError) as caught:
                         append(*arguments, **options)
                     errors.append(caught.exception)
-                    self.assertEqual(appender.metrics()["rejected_appends"], number)
                 self.assertEqual(vars(errors[0]), vars(errors[1]))
 
     def slow_append(self, *arguments: Any, **options: Any) -> int:

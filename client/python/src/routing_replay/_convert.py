@@ -48,9 +48,7 @@ _NO_ROWS = (
     "is not an array of ids: decode engine output with its adapter in routing_replay.engines (sglang.rows, "
     "vllm.rows, envelope.rows …), or pass raw bytes as a Payload"
 )
-_OF_RECORDED = (
-    *("row_start", "take", "unrecorded", "tokens", "layers", "weights", "weight_version", "engine", "surplus_rows"),
-)
+_OF_RECORDED = ("row_start", "take", "unrecorded", "tokens", "layers", "weights", "weight_version", "engine")
 DTYPES = {"u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "i4": "I32", "i8": "I64"}  # By numpy kind and item size.
 _NATIVE_DTYPES = {kind: _native.text(name) for kind, name in DTYPES.items()}
 _BASES = {"all": _native.text("ALL_LAYERS"), "moe": _native.text("MOE_LAYERS")}
@@ -134,8 +132,6 @@ def _fill(target: _native.Append, append: Append) -> list[Any]:
         target.revision = _values.integer(append.revision, "append.revision", sample=sample)
     if append.restart is not _ZERO:
         target.restart = _values.integer(append.restart, "append.restart_nonce", _values.UINT64, sample)
-    if append.surplus_rows is not None:
-        target.surplus_rows = _values.integer(append.surplus_rows, "append.surplus_rows", _values.NATURAL, sample)
     if append.weight_label != "":
         target.weight_label = _values.native_text(append.weight_label, "append.weight_label", sample)
     if append.engine is not None:

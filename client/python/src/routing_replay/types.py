@@ -161,7 +161,7 @@ class RecordedRows:
         start = _values.integer(given.get("row_start", self.row_start), "append.row_start")
         missing = _values.integer(self.missing_rows, "append.unrecorded")
         options: dict[str, Any] = {name: getattr(self, name) for name in ("take", "layers", "engine", "tokens")}
-        options |= {"row_start": start, "surplus_rows": self.surplus_rows}
+        options["row_start"] = start
         if missing:
             options["unrecorded"] = [(start, start + missing)]
         if given.get("weight_version") is None:
@@ -240,7 +240,6 @@ class Append:
         Cannot be combined with restart
     prefix: begin the sample with the first rows of another one
     engine: free text, for example "vllm 0.33.0"
-    surplus_rows: rows of the last token that the engine returned and that were left out; for metrics only
     producer: "rollout" or "trainer"
     """
 
@@ -263,7 +262,6 @@ class Append:
     attempt: int | None = None
     prefix: Prefix | None = None
     engine: str | None = None
-    surplus_rows: int | None = None
     producer: Producer = "rollout"
 
 
