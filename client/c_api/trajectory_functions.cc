@@ -110,26 +110,6 @@ rr_turn_result* NewTurnResult(const TurnResult& turn) {
   return result.Release();
 }
 
-std::vector<std::pair<std::string, int64_t>> CountersOf(const TrajectoryCounters& c) {
-  return {{"turns", c.turns},
-          {"aborted_turns", c.aborted_turns},
-          {"preempted_turns", c.preempted_turns},
-          {"appended_rows", c.appended_rows},
-          {"unrecorded_rows", c.unrecorded_rows},
-          {"unrecorded_samples", c.unrecorded_samples},
-          {"repeated_rows", c.repeated_rows},
-          {"shared_rows", c.shared_rows},
-          {"shared_by_tokens", c.shared_by_tokens},
-          {"surplus_rows", c.surplus_rows},
-          {"conflicting_rows", c.conflicting_rows},
-          {"late_rows", c.late_rows},
-          {"uncompared_rows", c.uncompared_rows},
-          {"retokenised", c.retokenised},
-          {"truncated_rows", c.truncated_rows},
-          {"lost_rows", c.lost_rows},
-          {"failed_appends", c.failed_appends}};
-}
-
 rr_trajectory* NewTrajectory(std::shared_ptr<SharedAppender> appender, std::unique_ptr<TrajectoryWriter> writer) {
   const auto shared = std::make_shared<SharedTrajectory>();
   shared->appender = std::move(appender);
@@ -202,8 +182,7 @@ rr_error* rr_trajectory_describe(rr_trajectory* trajectory, const rr_trajectory_
                .rows = known.rows,
                .acknowledged_rows = known.acknowledged_rows,
                .revision = known.revision,
-               .sealed = known.sealed ? 1 : 0,
-               .counters = Counters(CountersOf(known.counters), result)};
+               .sealed = known.sealed ? 1 : 0};
     *state = result.Release();
     return {};
   });

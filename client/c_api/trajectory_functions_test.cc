@@ -88,8 +88,6 @@ TEST_F(CTrajectoryTest, TurnsForksAndWhatTheyTell) {
   EXPECT_EQ(state->acknowledged_rows, 20);
   EXPECT_EQ(state->revision, 1);
   EXPECT_EQ(state->sealed, 1);
-  EXPECT_EQ(String(state->counters.data[0].name), "turns");
-  EXPECT_EQ(state->counters.data[0].value, 1);
   rr_free(state);
   // A fork outlives its parent.
   rr_object_free(std::exchange(trajectory_, nullptr));

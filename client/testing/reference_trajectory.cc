@@ -90,20 +90,13 @@ int64_t ReferenceTrajectory::Shared(const ReferenceTurn& turn, const Tokens& his
 ReferenceAnswer ReferenceTrajectory::Add(const ReferenceTurn& turn, int64_t& shared) {
   const Tokens history = History(turn);
   shared = 0;
-  TrajectoryCounters c = counters;
+  ReferenceCounters c = counters;
   std::vector<ReferenceRow> now = rows;
   if (parent && (turn.row_start || turn.seal)) {
     shared = Shared(turn, history, true);
     now.assign(parent->rows.begin(), parent->rows.begin() + shared);
-    c.shared_rows += shared;
-    c.shared_by_tokens += shared;
-    if (turn.row_start)
-      c.shared_by_tokens -= std::max<int64_t>(0, std::min(shared, GivenEnd(turn, history)) - *turn.row_start);
   }
-  const auto push = [&](Label label, int64_t version) {
-    now.push_back({label, version});
-    ++(label ? c.appended_rows : c.unrecorded_rows);
-  };
+  const auto push = [&](Label label, int64_t version) { now.push_back({label, version}); };
   if (turn.row_start) {
     const int64_t end = GivenEnd(turn, history);
     c.surplus_rows += *turn.row_start + Size(turn.labels) - end;
@@ -130,15 +123,8 @@ ReferenceAnswer ReferenceTrajectory::Add(const ReferenceTurn& turn, int64_t& sha
   if (turn.seal) {
     if (Size(now) < LastRow(history) && !turn.missing_is_unrecorded) return {kPrecondition, Reason::kNotCommitted};
     while (Size(now) < LastRow(history)) push({}, kUnknownWeightVersion);
-    const bool none = std::none_of(now.begin(), now.end(), [](const ReferenceRow& row) { return row.label; });
-    c.unrecorded_samples += sealed != Size(history) && !now.empty() && none;
     sealed = Size(history);
   }
-  const bool changed = !IsPrefix(tokens, history);
-  c.turns += !turn.cut && (turn.tokens || turn.row_start || turn.outcome != TurnOutcome::kFinished);
-  c.aborted_turns += turn.outcome == TurnOutcome::kAborted;
-  c.preempted_turns += turn.outcome == TurnOutcome::kPreempted;
-  c.retokenised += changed && !turn.cut;
   if (turn.row_start || turn.seal) parent.reset();
   if (turn.tokens) resumed.reset();
   tokens = history;
@@ -148,7 +134,6 @@ ReferenceAnswer ReferenceTrajectory::Add(const ReferenceTurn& turn, int64_t& sha
 }
 
 void ReferenceTrajectory::Truncate(int64_t keep) {
-  counters.truncated_rows += Size(rows) - keep;
   rows.resize(keep);
   sealed.reset();
 }
@@ -159,12 +144,7 @@ void ReferenceTrajectory::Lose(int64_t stored) {
 }
 
 void ReferenceTrajectory::Drop(RowRange dropped) {
-  for (int64_t row = dropped.begin; row < dropped.end; ++row) {
-    if (!rows[row].label) continue;
-    rows[row].label.reset();
-    --counters.appended_rows;
-    ++counters.unrecorded_rows;
-  }
+  for (int64_t row = dropped.begin; row < dropped.end; ++row) rows[row].label.reset();
 }
 
 }  // namespace routing_replay::testing

@@ -39,6 +39,16 @@ struct ReferenceAnswer {
   Reason reason = Reason::kUnspecified;
 };
 
+// Counts since the reference was made.
+struct ReferenceCounters {
+  int64_t repeated_rows = 0;
+  int64_t surplus_rows = 0;
+  int64_t conflicting_rows = 0;
+  int64_t late_rows = 0;
+  int64_t uncompared_rows = 0;
+  int64_t lost_rows = 0;  // Appended, but not stored.
+};
+
 class ReferenceTrajectory {
  public:
   // The tokens and rows of a fork's parent. The fork may share the first of these rows.
@@ -55,7 +65,7 @@ class ReferenceTrajectory {
   // The tokens of the rows that were already on the server when this trajectory began. Unset if the server has no token
   // check of these rows, and after the first turn that has tokens.
   std::optional<Tokens> resumed;
-  client::TrajectoryCounters counters;
+  ReferenceCounters counters;
 
   // Sets `keep` to the number of stored rows that stay valid in this turn, or returns the turn's error.
   ReferenceAnswer Keep(const ReferenceTurn& turn, int64_t& keep) const;

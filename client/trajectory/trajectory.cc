@@ -206,11 +206,7 @@ absl::Status Trajectory::RefinePrefix(const Turn& turn, absl::Span<const RowMark
 }
 
 void Trajectory::Commit(const Turn& turn, const TurnDecision& decision, absl::Span<const RowMark> marks) {
-  if (decision.prefix) {
-    marks_.assign(parent_->marks.begin(), parent_->marks.begin() + decision.prefix->rows);
-    counters_.shared_rows += decision.prefix->rows;
-    counters_.shared_by_tokens += decision.prefix->rows - decision.compare.size();
-  }
+  if (decision.prefix) marks_.assign(parent_->marks.begin(), parent_->marks.begin() + decision.prefix->rows);
   if (turn.rows || turn.seal) parent_.reset();
   if (turn.tokens) {
     tokens_.resize(turn.tokens_start);
@@ -221,46 +217,20 @@ void Trajectory::Commit(const Turn& turn, const TurnDecision& decision, absl::Sp
   marks_.insert(marks_.end(), marks.begin(), marks.end());
   marks_.resize(marks_.size() + decision.tail.size());
   if (decision.seal_num_tokens) sealed_num_tokens_ = decision.seal_num_tokens;
-
-  const auto recorded = std::count_if(marks.begin(), marks.end(), [](auto& m) { return m.kind == Kind::kRecorded; });
-  const bool is_turn = !turn.cut && (turn.tokens || turn.rows || turn.outcome != TurnOutcome::kFinished);
-  TrajectoryCounters& c = counters_;
-  c.unrecorded_samples +=
-      decision.seal_num_tokens && !marks_.empty() &&
-      std::all_of(marks_.begin(), marks_.end(), [](auto& m) { return m.kind == Kind::kUnrecorded; });
-  c.turns += is_turn;
-  c.aborted_turns += turn.outcome == TurnOutcome::kAborted;
-  c.preempted_turns += turn.outcome == TurnOutcome::kPreempted;
-  c.retokenised += decision.retokenised_at && !turn.cut;
-  c.appended_rows += recorded;
-  c.unrecorded_rows += decision.gap.size() + static_cast<int64_t>(marks.size()) - recorded + decision.tail.size();
-  c.repeated_rows += decision.repeated_rows();
-  c.surplus_rows += decision.surplus_rows;
-  c.conflicting_rows += decision.conflicting_rows;
-  c.late_rows += decision.late_rows;
-  c.uncompared_rows += decision.uncompared_rows;
 }
 
 void Trajectory::OnOutcome(const AppendOutcome& outcome) {
   if (!outcome.status.ok()) {
-    ++counters_.failed_appends;
     in_doubt_ = true;
     return;
   }
   if (outcome.revision != revision_) return;
-  counters_.conflicting_rows += outcome.conflicting_rows;
-  counters_.late_rows += outcome.late_rows;
   acknowledged_ = std::max(acknowledged_, std::min(outcome.committed_rows, rows()));
 }
 
 void Trajectory::OnDropped(RowRange rows) {
   const RowRange known = Intersect(rows, {0, this->rows()});
-  for (int64_t row = known.begin; row < known.end; ++row) {
-    if (marks_[row].kind != Kind::kRecorded) continue;
-    marks_[row] = {};
-    --counters_.appended_rows;
-    ++counters_.unrecorded_rows;
-  }
+  for (int64_t row = known.begin; row < known.end; ++row) marks_[row] = {};
 }
 
 absl::Status Trajectory::OnState(const std::optional<SampleState>& found) {
@@ -276,7 +246,6 @@ absl::Status Trajectory::OnState(const std::optional<SampleState>& found) {
   options_.existing = Existing::kNone;
   resumed_check_.reset();
   if (!replace && num_tokens() == 0 && state.committed_rows > 0) resumed_check_ = state.token_check;
-  counters_.lost_rows += std::max<int64_t>(0, rows() - state.committed_rows);
   marks_.resize(state.committed_rows, RowMark{.kind = Kind::kUnknown});
   for (const RowRange range : state.unrecorded) {
     std::fill(marks_.begin() + range.begin, marks_.begin() + range.end, RowMark{});
@@ -290,7 +259,6 @@ absl::Status Trajectory::OnState(const std::optional<SampleState>& found) {
 }
 
 void Trajectory::OnTruncated(const SampleState& state) {
-  counters_.truncated_rows += std::max<int64_t>(0, rows() - state.committed_rows);
   marks_.resize(state.committed_rows, RowMark{.kind = Kind::kUnknown});
   acknowledged_ = state.committed_rows;
   revision_ = state.revision;

@@ -94,25 +94,6 @@ struct TurnDecision {
   int64_t repeated_rows() const { return prefix ? 0 : compare.size(); }  // The sample has them already.
 };
 
-// Counts since the trajectory was made.
-struct TrajectoryCounters {
-  int64_t turns = 0, aborted_turns = 0, preempted_turns = 0;
-  int64_t appended_rows = 0;       // Recorded rows.
-  int64_t unrecorded_rows = 0;     // Appended as unrecorded: delivered as −1, declared missing, or dropped.
-  int64_t unrecorded_samples = 0;  // Samples sealed without a recorded row.
-  int64_t repeated_rows = 0;       // Rows delivered again, which were not sent again.
-  int64_t shared_rows = 0;         // Rows shared from the parent.
-  int64_t shared_by_tokens = 0;    // Shared rows that the turn did not deliver: only their tokens were compared.
-  int64_t surplus_rows = 0;        // The next four counts are as in TurnDecision.
-  int64_t conflicting_rows = 0;    // Includes conflicts that the server found.
-  int64_t late_rows = 0;
-  int64_t uncompared_rows = 0;
-  int64_t retokenised = 0;     // Turns that changed the history.
-  int64_t truncated_rows = 0;  // Rows removed together with their tokens.
-  int64_t lost_rows = 0;       // Appended, but not stored.
-  int64_t failed_appends = 0;
-};
-
 // The facts about one row that the trajectory keeps.
 struct RowMark {
   enum class Kind : uint8_t {
@@ -162,8 +143,8 @@ class Trajectory {
   // Call after Decide, with the marks of decision.compare: counts differences, or makes a fork share less.
   // ALREADY_EXISTS kConflictingRows in a strict run; FAILED_PRECONDITION as in Decide, for a fork that shares less.
   absl::Status Refine(const Turn& turn, absl::Span<const RowMark> marks, TurnDecision& decision) const;
-  // Call before the appends of the decision are sent: takes the turn into the history and the counters. `marks`: one
-  // per row of decision.fresh.
+  // Call before the appends of the decision are sent: takes the turn into the history. `marks`: one per row of
+  // decision.fresh.
   void Commit(const Turn& turn, const TurnDecision& decision, absl::Span<const RowMark> marks);
 
   // Reports the outcome of an append, in any order. Before kAsk and kTruncate are carried out, all outcomes must have
@@ -188,7 +169,6 @@ class Trajectory {
   int64_t acknowledged_rows() const { return acknowledged_; }
   int64_t revision() const { return revision_; }
   bool sealed() const { return sealed_num_tokens_.has_value(); }
-  const TrajectoryCounters& counters() const { return counters_; }
 
  private:
   // The parts of a parent that a fork needs to share its rows.
@@ -228,7 +208,6 @@ class Trajectory {
   bool replace_ = false;  // Rows of another incarnation must be removed.
   // Token check of the rows that were found at the start, until the first turn brings tokens.
   std::optional<TokenCheck> resumed_check_;
-  TrajectoryCounters counters_;
 };
 
 }  // namespace routing_replay::client

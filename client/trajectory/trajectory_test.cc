@@ -50,7 +50,6 @@ TEST(TrajectoryTest, TheBoundaryRowIsTheNextRow) {
   EXPECT_EQ(seal.seal_num_tokens, 10);
   EXPECT_TRUE(seal.fresh.empty());
   EXPECT_TRUE(trajectory.sealed());
-  EXPECT_EQ(trajectory.counters().turns, 2);
 }
 
 TEST(TrajectoryTest, ARowForTheLastTokenIsLeftOut) {
@@ -131,8 +130,6 @@ TEST(TrajectoryTest, AbortsLeaveRowsOpenAndGapsMustBeDeclared) {
   const TurnDecision decision = Do(trajectory, turn);
   EXPECT_EQ(decision.gap, (RowRange{7, 9}));
   EXPECT_EQ(decision.fresh, (RowRange{9, 19}));
-  EXPECT_EQ(trajectory.counters().unrecorded_rows, 2);
-  EXPECT_EQ(trajectory.counters().aborted_turns, 2);
 }
 
 TEST(TrajectoryTest, ForksShareWhatIsAcknowledgedAndTheSame) {
@@ -165,15 +162,13 @@ TEST(TrajectoryTest, ForksShareWhatIsAcknowledgedAndTheSame) {
   EXPECT_EQ(none.rows(), 9);
 }
 
-TEST(TrajectoryTest, SharedRowsThatWereNotGivenAreCounted) {
+TEST(TrajectoryTest, RowsThatWereNotGivenAreSharedByTheirTokens) {
   Trajectory parent({.sample = "p"});
   const std::vector<uint32_t> tokens = Count(10);
   Do(parent, {.tokens = tokens, .rows = RowRange{0, 9}});
   parent.OnOutcome({.sample = "p", .status = absl::OkStatus(), .committed_rows = 9});
   Trajectory fork = parent.Fork("f");
-  Do(fork, {.tokens = tokens, .rows = RowRange{6, 9}});
-  EXPECT_EQ(fork.counters().shared_rows, 9);
-  EXPECT_EQ(fork.counters().shared_by_tokens, 6);
+  EXPECT_EQ(Do(fork, {.tokens = tokens, .rows = RowRange{6, 9}}).shared_rows(), 9);
 }
 
 // A row for the last token is left out. Only for rows 1 … T − 1 it is an error, because these may really be rows
@@ -208,8 +203,6 @@ TEST(TrajectoryTest, CutsGoWithTheTokensAndOpenASealedSample) {
   trajectory.OnTruncated({.committed_rows = 5, .revision = 1});
   EXPECT_EQ(Do(trajectory, cut).seal_num_tokens, 6);
   EXPECT_EQ(trajectory.num_tokens(), 6);
-  EXPECT_EQ(trajectory.counters().truncated_rows, 4);
-  EXPECT_EQ(trajectory.counters().retokenised, 0);
 }
 
 }  // namespace

@@ -192,8 +192,7 @@ TrajectoryWriter::State TrajectoryWriter::state() {
           .rows = trajectory_.rows(),
           .acknowledged_rows = trajectory_.acknowledged_rows(),
           .revision = trajectory_.revision(),
-          .sealed = trajectory_.sealed(),
-          .counters = trajectory_.counters()};
+          .sealed = trajectory_.sealed()};
 }
 
 }  // namespace routing_replay::client

@@ -42,7 +42,6 @@ class TrajectoryWriter {
   struct State {
     int64_t num_tokens = 0, rows = 0, acknowledged_rows = 0, revision = 0;
     bool sealed = false;
-    TrajectoryCounters counters;
   };
 
   // `appender` must be one of `run`. INVALID_ARGUMENT (kField "sample") if that is not a valid id.

@@ -55,7 +55,6 @@ TEST_F(TrajectoryWriterTest, TurnsBecomeOneSample) {
   const TrajectoryWriter::State state = writer->state();
   EXPECT_EQ(state.acknowledged_rows, 49);
   EXPECT_TRUE(state.sealed);
-  EXPECT_EQ(state.counters.turns, 2);
   EXPECT_EQ(Add(*writer, {0, 3}, 9).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
@@ -98,8 +97,6 @@ TEST_F(TrajectoryWriterTest, AfterAnAppendThatFailedTheServerIsAsked) {
   EXPECT_EQ(turn.appended, (std::vector<RowRange>{{5, 29}}));
   ASSERT_OK(appender_->Flush(kLong));
   ExpectStored("s", {ids_.begin(), ids_.begin() + 29});
-  EXPECT_EQ(writer->state().counters.failed_appends, 1);
-  EXPECT_EQ(writer->state().counters.lost_rows, 14);
   EXPECT_EQ(writer->state().revision, 1);
 }
 
@@ -133,7 +130,6 @@ TEST_F(TrajectoryWriterTest, DroppedRowsAreTold) {
   ASSERT_OK(Add(*writer, {0, 9}, 10).status());
   ASSERT_OK_AND_ASSIGN(const TurnResult turn, Add(*writer, {9, 19}, 20));
   EXPECT_EQ(turn.dropped_rows, 10);
-  EXPECT_EQ(writer->state().counters.unrecorded_rows, 10);
   EXPECT_THAT(Add(*writer, {19, 25}, 40).status(), Fails(absl::StatusCode::kInvalidArgument, Reason::kRowCount));
 }
 

@@ -412,7 +412,6 @@ typedef struct rr_turn_result { /* A result. Fields as in Turn of the Python pac
 typedef struct rr_trajectory_state { /* A result. */
   int64_t num_tokens, rows, acknowledged_rows, revision;
   int32_t sealed;
-  rr_counters counters; /* TrajectoryCounters in client/trajectory/turn.h. */
 } rr_trajectory_state;
 
 /* The trajectory makes its appends through `appender`, to the appender's run. */

@@ -71,7 +71,7 @@ class TrajectoryTest(ServerTest):
         for whole in (True, False):
             run, engine = self.open(), Engine()
             trajectory = run.trajectory(f"whole/{whole}", group=7, engine="test 1")
-            context, versions = tokens_of(9), []
+            context, versions, conflicts = tokens_of(9), [], 0
             expected = np.empty((0, 3, 4), np.int32)
             for turn in range(5):
                 engine.version = 1 + turn // 2
@@ -83,6 +83,7 @@ class TrajectoryTest(ServerTest):
                 )
                 self.assertEqual(told.appended, ((len(expected), len(context) - 1),))
                 self.assertEqual(told.repeated_rows, len(expected) if whole else 0)
+                conflicts += told.conflicting_rows
                 # If the engine computes the whole context again under newer weights, the rows that were appended first
                 # are kept.
                 fresh = engine.rows(context, len(expected))
@@ -98,10 +99,7 @@ class TrajectoryTest(ServerTest):
             self.assertEqual((state.group, state.engine), (7, "test 1"))
             self.assertEqual(state.token_check, rr.token_check(context[:-1]))
             self.assertEqual(trajectory.acknowledged_rows, len(expected))
-            metrics = trajectory.metrics()
-            self.assertEqual(metrics["turns"], 5)
-            self.assertEqual(metrics["appended_rows"], len(expected))
-            self.assertEqual(metrics["conflicting_rows"] > 0, whole)
+            self.assertEqual(conflicts > 0, whole)
 
     def test_token_deltas(self) -> None:
         run, engine = self.open(), Engine()
@@ -131,8 +129,6 @@ class TrajectoryTest(ServerTest):
         told = trajectory.add(engine.rows(changed, 25), tokens=changed, start=25, seal=True)
         self.assertEqual((told.retokenised_at, told.truncated_rows, told.appended), (25, 14, ((25, 41),)))
         self.check(run, "a", engine.rows(changed), num_tokens=42, revision=1)
-        metrics = trajectory.metrics()
-        self.assertEqual((metrics["retokenised"], metrics["truncated_rows"]), (1, 14))
         # The last token was never routed: another token in its place truncates nothing.
         other = run.trajectory("b")
         other.add(engine.rows(context), tokens=context)
@@ -159,8 +155,6 @@ class TrajectoryTest(ServerTest):
         self.assertEqual((told.appended, told.repeated_rows, told.conflicting_rows), (((23, 49),), 3, 0))
         trajectory.seal()
         self.check(run, "a", engine.rows(context), num_tokens=50)
-        metrics = trajectory.metrics()
-        self.assertEqual((metrics["turns"], metrics["aborted_turns"], metrics["preempted_turns"]), (5, 3, 1))
 
     def test_missing_rows(self) -> None:
         run, engine = self.open(), Engine()
@@ -264,7 +258,6 @@ class TrajectoryTest(ServerTest):
         self.check(run, "a", engine.rows(context[:40]), num_tokens=None, revision=1)
         trajectory.seal(30)
         self.check(run, "a", engine.rows(context[:30]), num_tokens=30, revision=2)
-        self.assertEqual(trajectory.metrics()["retokenised"], 0)
         for wrong in (0, 31, "7", 2.0):
             with self.assertRaises(rr.InvalidArgumentError):
                 trajectory.cut(wrong)
@@ -288,8 +281,6 @@ class TrajectoryTest(ServerTest):
         told = trajectory.add(engine.rows(context), tokens=context)
         self.assertEqual(told.appended, ((19, 39),))
         appender.flush()
-        metrics = trajectory.metrics()
-        self.assertEqual((metrics["failed_appends"], metrics["lost_rows"]), (1, 10))
         gate.shut()
         changed = [*context[:10], 5, *context[11:]]
         with self.assertRaises(rr.RoutingReplayError):
@@ -341,7 +332,6 @@ class TrajectoryTest(ServerTest):
         state = run.stat("a")
         self.assertEqual((state.num_tokens, state.committed_rows), (400, 399))
         self.assertEqual(sum(end - begin for begin, end in state.unrecorded), dropped)
-        self.assertEqual(trajectory.metrics()["unrecorded_rows"], dropped)
 
     def test_a_queue_that_rejects(self) -> None:
         gate = Gate(self.server)
@@ -481,7 +471,6 @@ class TrajectoryTest(ServerTest):
             await trajectory.seal()
             await trajectory.cut(260, seal=True)
             self.assertEqual((trajectory.num_tokens, trajectory.rows, trajectory.sealed), (260, 259, True))
-            self.assertEqual(trajectory.metrics()["turns"], 11)
             with self.assertRaises(rr.FailedPreconditionError):
                 await trajectory.add(None, tokens=context)
 

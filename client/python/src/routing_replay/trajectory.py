@@ -174,14 +174,6 @@ class TrajectoryCalls:
     def sealed(self) -> bool:
         return self._described(lambda state: bool(state.sealed))
 
-    def metrics(self) -> dict[str, int]:
-        """Counters since the start: turns, aborted_turns, preempted_turns, retokenised (turns that changed the
-        history), appended_rows, unrecorded_rows, unrecorded_samples (1 if sealed without any route), repeated_rows,
-        conflicting_rows, late_rows, uncompared_rows, shared_rows, shared_by_tokens (shared rows that the turn did
-        not bring: only their tokens were compared), surplus_rows, truncated_rows, lost_rows (appended and
-        not stored), failed_appends."""
-        return self._described(lambda state: state.counters.dict())
-
     def _described(self, read: Callable[[Any], T]) -> T:
         return _native.give(lib.rr_trajectory_describe, _native.TrajectoryState, read, self._native.pointer)
 
