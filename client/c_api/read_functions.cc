@@ -50,15 +50,7 @@ absl::StatusOr<ReadRequest> RequestFrom(const rr_read& read) {
   return request;
 }
 
-std::vector<absl::Span<uint8_t>> OutFrom(const rr_read& read) {
-  std::vector<absl::Span<uint8_t>> out;
-  if (read.out == nullptr) return out;
-  out.reserve(read.count);
-  for (size_t i = 0; i < read.count; ++i) out.push_back({static_cast<uint8_t*>(read.out[i]), read.out_sizes[i]});
-  return out;
-}
-
-rr_rows* NewRows(PlaneCollector& planes, absl::Span<const absl::Span<uint8_t>> out) {
+rr_rows* NewRows(PlaneCollector& planes) {
   Result<rr_rows> rows;
   const std::vector<int32_t> layers = planes.LayerIds();
   const auto samples = rows.Array<rr_sample_rows>(planes.samples().size());
@@ -68,9 +60,9 @@ rr_rows* NewRows(PlaneCollector& planes, absl::Span<const absl::Span<uint8_t>> o
     Fill(from.record, rows, sample);
     if (from.record.status != SampleStatus::kOk) continue;
     sample.rows = rows.Ranges(from.rows);
-    sample.ids = out.empty() ? from.ids.data() : out[i].data();
+    sample.ids = from.ids.data();
     sample.ids_size = static_cast<size_t>(planes.BytesOf(TotalRows(from.rows)));
-    if (!from.ids.empty()) rows.Keep(std::move(from.ids));
+    rows.Keep(std::move(from.ids));
   }
   *rows = {.layers = rows.Copy(absl::MakeConstSpan(layers)),
            .layer_count = layers.size(),
@@ -86,13 +78,13 @@ rr_rows* NewRows(PlaneCollector& planes, absl::Span<const absl::Span<uint8_t>> o
 rr_error* rr_run_read(rr_run* run, const rr_read* read, const rr_call* call, const rr_rows** rows) {
   return Guard([&]() -> CallEnd {
     RR_ASSIGN_OR_RETURN(auto request, RequestFrom(*read));
-    const auto work = [run = run->shared->run, request = std::move(request), out = OutFrom(*read),
-                       timeout = TimeoutOf(call, kReadTimeout), rows]() -> CallEnd {
+    const auto work = [run = run->shared->run, request = std::move(request), timeout = TimeoutOf(call, kReadTimeout),
+                       rows]() -> CallEnd {
       const Geometry& geometry = run->geometry();
       RR_ASSIGN_OR_RETURN(auto ordinals, LayerOrdinals(geometry, request.layers));
-      PlaneCollector planes(geometry, request, std::move(ordinals), out);
+      PlaneCollector planes(geometry, request, std::move(ordinals));
       RR_RETURN_IF_ERROR(run->Read(request, planes, timeout));
-      *rows = NewRows(planes, out);
+      *rows = NewRows(planes);
       return {};
     };
     return Perform(call, work, Timeout::kOfWork);

@@ -11,9 +11,8 @@
 
 namespace routing_replay::client {
 
-PlaneCollector::PlaneCollector(const Geometry& geometry, const ReadRequest& request, std::vector<int32_t> ordinals,
-                               std::vector<absl::Span<uint8_t>> out)
-    : geometry_(geometry), request_(request), ordinals_(std::move(ordinals)), out_(std::move(out)) {
+PlaneCollector::PlaneCollector(const Geometry& geometry, const ReadRequest& request, std::vector<int32_t> ordinals)
+    : geometry_(geometry), request_(request), ordinals_(std::move(ordinals)) {
   for (const int32_t ordinal : ordinals_) {
     top_k_ = std::max<int64_t>(top_k_, geometry_.layer(ordinal).top_k);
     id_bytes_ = std::max(id_bytes_, geometry_.layer(ordinal).id_bytes());
@@ -35,23 +34,10 @@ absl::Status PlaneCollector::OnRecord(const SampleRecord& record) {
   if (record.status != SampleStatus::kOk) return absl::OkStatus();
   sample.rows = PromisedRows(request_.samples[record.index], record);
   const int64_t rows = TotalRows(sample.rows);
-  if (!out_.empty()) return TakeOut(record, rows);
   if (rows <= kMaxRows) sample.ids = Buffer(BytesOf(rows));
-  into_ = sample.ids.data();
-  const bool has_memory = rows == 0 || into_ != nullptr;
+  const bool has_memory = rows == 0 || sample.ids.data() != nullptr;
   if (has_memory) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat("no memory for ", rows, " rows of ", layers(), " layers"));
-}
-
-absl::Status PlaneCollector::TakeOut(const SampleRecord& record, int64_t rows) {
-  const absl::Span<uint8_t> out = out_[record.index];
-  into_ = out.data();
-  if (rows <= kMaxRows && BytesOf(rows) <= static_cast<int64_t>(out.size())) return absl::OkStatus();
-  const SampleRead& asked = request_.samples[record.index];
-  return MakeError(absl::StatusCode::kOutOfRange,
-                   absl::StrCat("out: sample ", DescribeSample(asked.sample, asked.handle), " has ", rows, " rows of ",
-                                BytesOf(rows), " bytes; out has ", out.size(), " bytes"),
-                   {.reason = Reason::kLength, .field = "out", .sample = asked.sample});
 }
 
 absl::Status PlaneCollector::OnPiece(const ReadPiece& piece) {
@@ -61,7 +47,8 @@ absl::Status PlaneCollector::OnPiece(const ReadPiece& piece) {
   absl::Span<const uint8_t> bytes = piece.bytes;
   for (int32_t i = piece.layer_begin; i < piece.layer_begin + piece.layer_count; ++i) {
     const int64_t size = geometry_.cut_bytes_at(ordinals_[i], piece.bit_offset, piece.rows.size(), piece.codec);
-    DecodeInto(into_ + (i * rows + row_) * top_k_ * id_bytes_, ordinals_[i], piece, bytes.first(size));
+    uint8_t* const out = sample.ids.data() + (i * rows + row_) * top_k_ * id_bytes_;
+    DecodeInto(out, ordinals_[i], piece, bytes.first(size));
     bytes.remove_prefix(size);
   }
   return absl::OkStatus();

@@ -14,18 +14,16 @@ namespace routing_replay::client {
 struct SamplePlanes {
   SampleRecord record;
   std::vector<RowRange> rows;  // The recorded rows that were read; a normal list.
-  Buffer ids;                  // Empty if the ids were written to the caller's memory.
+  Buffer ids;
 };
 
 // Receives the records and pieces that a ReadChecker has checked, in the order in which the ReadChecker passes them on.
 class PlaneCollector final : public ReadSink {
  public:
-  // `ordinals`: the ordinals of the request's layers. `out`: one buffer per sample, to which its ids are written; if
-  // `out` is empty, the collector allocates buffers. The request and the buffers must outlive the collector.
-  PlaneCollector(const Geometry& geometry, const ReadRequest& request, std::vector<int32_t> ordinals,
-                 std::vector<absl::Span<uint8_t>> out = {});
+  // `ordinals`: the ordinals of the request's layers. The request must outlive the collector.
+  PlaneCollector(const Geometry& geometry, const ReadRequest& request, std::vector<int32_t> ordinals);
 
-  // RESOURCE_EXHAUSTED if there is no memory for the rows of the record, OUT_OF_RANGE if `out` is too small.
+  // RESOURCE_EXHAUSTED if there is no memory for the rows of the record.
   absl::Status OnRecord(const SampleRecord& record) override;
   absl::Status OnPiece(const ReadPiece& piece) override;
 
@@ -36,25 +34,22 @@ class PlaneCollector final : public ReadSink {
   int32_t id_bytes() const { return id_bytes_; }
   std::vector<int32_t> LayerIds() const;
   std::vector<SamplePlanes>& samples() { return samples_; }
-  // Returns the samples as Run::ReadRows does. Must not be called if `out` was given.
+  // Returns the samples as Run::ReadRows does.
   std::vector<SampleRows> ToRows() const;
   // Size of the ids of `rows` rows in bytes.
   int64_t BytesOf(int64_t rows) const { return layers() * rows * top_k_ * id_bytes_; }
 
  private:
-  absl::Status TakeOut(const SampleRecord& record, int64_t rows);
   void DecodeInto(uint8_t* out, int32_t ordinal, const ReadPiece& piece, absl::Span<const uint8_t> cut) const;
 
   const Geometry& geometry_;
   const ReadRequest& request_;
   const std::vector<int32_t> ordinals_;
-  const std::vector<absl::Span<uint8_t>> out_;
   int64_t top_k_ = 0;
   int32_t id_bytes_ = 1;
   std::vector<SamplePlanes> samples_;
-  uint8_t* into_ = nullptr;  // Where the ids of the current sample are written.
-  int64_t filled_ = 0;       // Number of rows of the current sample that have begun to arrive,
-  int64_t row_ = 0;          // and the first row of the current run of rows.
+  int64_t filled_ = 0;  // Number of rows of the current sample that have begun to arrive,
+  int64_t row_ = 0;     // and the first row of the current run of rows.
 };
 
 }  // namespace routing_replay::client

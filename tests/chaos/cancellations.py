@@ -56,7 +56,6 @@ class Worker:
             self.append,
             self.put,
             self.read,
-            self.read_out,
             self.stat,
             self.commit,
             self.trajectory,
@@ -93,14 +92,6 @@ class Worker:
         names = [each.rsplit(":", 1)[0] for each in chosen]
         for each, sample in zip(chosen, await self.run.read(names), strict=True):
             assert (np.asarray(sample.rows) == ROWS[: int(each.rsplit(":", 1)[1])]).all(), each
-
-    async def read_out(self) -> None:
-        if not self.known:
-            return
-        name, count = self.random.choice(self.known).rsplit(":", 1)
-        out = np.zeros((3, int(count), 4), np.uint16)  # [layers, rows, K]
-        await self.run.read_one(name, out=out)
-        assert (out.swapaxes(0, 1) == ROWS[: int(count)]).all(), name
 
     async def stat(self) -> None:
         await asyncio.gather(self.run.list(), self.run.stat_many([self.name()]), self.client.server_info())

@@ -446,10 +446,6 @@ typedef struct rr_read {
   size_t layer_count;
   int32_t producer; /* 0: rollout. */
   int32_t wait, only_begun;
-  /* NULL, or one buffer per sample that receives its ids in the layout of rr_sample_rows. out_sizes[i] is the size of
-   * out[i] in bytes. A buffer that is too small is OUT_OF_RANGE, and the message states the size needed. */
-  void* const* out;
-  const size_t* out_sizes;
 } rr_read;
 
 typedef struct rr_sample_rows {
@@ -461,8 +457,8 @@ typedef struct rr_sample_rows {
   const rr_weight_span* weights;
   size_t weights_count;
   rr_ranges rows;  /* Absolute rows that were read. */
-  const void* ids; /* [layers][rows][top_k], little-endian, id_bytes each; slots beyond a layer's own K are 0. In `out`
-                      if that was given, else part of the result. NULL if the status is not OK. */
+  const void* ids; /* [layers][rows][top_k], little-endian, id_bytes each; slots beyond a layer's own K are 0. NULL if
+                      the status is not OK. */
   size_t ids_size;
 } rr_sample_rows;
 

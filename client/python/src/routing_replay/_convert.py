@@ -9,7 +9,7 @@ import mmap
 import operator
 import reprlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from ctypes import c_int32, c_int64, c_size_t, c_void_p, pointer
+from ctypes import c_int32, c_int64, c_void_p, pointer
 from dataclasses import fields, replace
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -335,35 +335,6 @@ def _check(check: TokenCheck, field: str) -> _native.TokenCheck:
     return _native.TokenCheck(_values.integer(check.rows, field), crc32c)
 
 
-def destinations(made: _native.Read, out: Sequence[Any]) -> list[np.ndarray]:
-    """Sets the buffers into which the library writes the ids. The caller must keep them alive. Torch tensors may be
-    pinned."""
-    arrays = [_writable(buffer, f"out[{i}]") for i, buffer in enumerate(_values.items(out, "out", "arrays"))]
-    if len(arrays) != made.count:
-        raise _values.invalid("out", f"{len(arrays)} for {made.count} samples", reason="LENGTH")
-    made.out, _ = array_of(c_void_p, [array.ctypes.data for array in arrays])
-    made.out_sizes, _ = array_of(c_size_t, [array.nbytes for array in arrays])
-    return arrays
-
-
-def _writable(buffer: Any, field: str) -> np.ndarray:
-    """Returns a numpy view of the buffer, without a copy."""
-    try:
-        if isinstance(buffer, np.ndarray):
-            array = buffer
-        elif hasattr(buffer, "detach"):
-            array = buffer.detach().numpy()
-        else:
-            array = np.frombuffer(memoryview(buffer).cast("B"), np.uint8)
-    except (TypeError, ValueError, RuntimeError, BufferError) as error:
-        raise _values.invalid(field, f"must be memory of this machine: {error}") from None
-    if array.dtype.kind not in "iu":
-        raise _values.invalid(field, f"must be of an integer dtype, got {array.dtype}", reason="DTYPE")
-    if not array.flags.c_contiguous or not array.flags.writeable:
-        raise _values.invalid(field, "must be contiguous and writable")
-    return array
-
-
 # Results.
 
 
@@ -447,9 +418,8 @@ class _Memory:
         self.__array_interface__ = {"version": 3, "data": (address, False), "shape": shape, "typestr": typestr}
 
 
-def rows(owner: _native.Handle, out: Sequence[np.ndarray] | None = None) -> list[SampleRows]:
-    """Converts an rr_rows to results, whose arrays keep the memory of the rr_rows alive. Ids that were written to `out`
-    are views of `out`."""
+def rows(owner: _native.Handle) -> list[SampleRows]:
+    """Converts an rr_rows to results, whose arrays keep the memory of the rr_rows alive."""
     found = _native.Rows.from_address(owner.pointer or 0)
     layers = tuple(found.layers[: found.layer_count])
     typestr = "|u1" if found.id_bytes == 1 else "<u2"
@@ -459,13 +429,8 @@ def rows(owner: _native.Handle, out: Sequence[np.ndarray] | None = None) -> list
         ids = None
         if str(sample.status) == "OK":
             shape = (len(layers), sum(end - begin for begin, end in ranges), found.top_k)
-            if 0 in shape:
-                ids = np.empty(shape, typestr)
-            elif out is None:
-                ids = np.asarray(_Memory(owner, sample.ids, shape, typestr))
-            else:
-                whole = out[index].reshape(-1).view(np.uint8)[: sample.ids_size]
-                ids = whole.view(typestr).reshape(shape)
+            empty = 0 in shape
+            ids = np.empty(shape, typestr) if empty else np.asarray(_Memory(owner, sample.ids, shape, typestr))
             ids = ids.transpose(1, 0, 2)
         made.append(value(SampleRows, sample, index=index, rows=ids, row_ranges=ranges, layers=layers))
     return made

@@ -199,9 +199,7 @@ SampleRead = structure(
     "t:sample i:handle Ranges:rows o:num_tokens,min_weight_version,max_weight_version TokenCheck*:token_checks "
     "z:token_checks_count",
 )
-Read = structure(
-    "Read", "SampleRead*:samples z:count w*:layers z:layer_count w:producer,wait,only_begun p*:out z*:out_sizes"
-)
+Read = structure("Read", "SampleRead*:samples z:count w*:layers z:layer_count w:producer,wait,only_begun")
 SampleRows = structure(
     "SampleRows",
     "t:status,message i:committed_rows,revision q:content_id o:num_tokens Ranges:unrecorded WeightSpan*:weights "

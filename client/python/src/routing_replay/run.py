@@ -441,7 +441,6 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         producer: Producer = "rollout",
         wait: bool = False,
         only_begun: bool = False,
-        out: Sequence[Any] | None = None,
         timeout: float = 120.0,
     ) -> Operation[list[SampleRows]]:
         """Reads and decodes; every byte is checked against its CRC32C. One result per sample, in the order asked.
@@ -451,24 +450,17 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         wait: wait until shortly before `timeout` for rows that are not committed yet, instead of NOT_READY, and for
             samples that nobody has begun, instead of NOT_FOUND
         only_begun: with wait, a sample that nobody has begun is NOT_FOUND at once
-        out: memory for the ids, one buffer per sample: writable, contiguous numpy arrays, torch tensors on the CPU
-            (also pinned ones), or anything with the buffer protocol. Ids are written from the beginning of the buffer
-            as [layers, rows, K] of `Run.geometry.dtype`, or of a narrower dtype if it suffices for all layers read;
-            `rows` of the result is a view of the buffer. OutOfRangeError if a buffer is too small. If absent, all
-            arrays of one read share one block of memory
 
-        A sample that cannot be read has a status that says why; it does not fail the others. Raises DataLossError
-        naming sample, layer and row for damaged bytes; DeadlineExceededError after `timeout` seconds. If a server
-        fails, the rest is read from the next one, or from the same one when it is back (except with "shard:", where its
-        samples become UNAVAILABLE); UnavailableError if no server answers in time. After a call has been cancelled,
-        `out` is no longer written to.
+        All arrays of one read share one block of memory. A sample that cannot be read has a status that says why; it
+        does not fail the others. Raises DataLossError naming sample, layer and row for damaged bytes;
+        DeadlineExceededError after `timeout` seconds. If a server fails, the rest is read from the next one, or from
+        the same one when it is back (except with "shard:", where its samples become UNAVAILABLE); UnavailableError if
+        no server answers in time.
         """
         asked = _convert.read(samples, layers, producer, wait, only_begun)
-        arrays = None if out is None else _convert.destinations(asked, out)
         native, seconds = self.native, _values.seconds(timeout)
         inputs = native.pointer, byref(asked)
-        call = _calls.making(lib.rr_run_read, inputs, seconds, (native, out), lib.rr_free)
-        return call.then(lambda owner: _convert.rows(owner, arrays))
+        return _calls.making(lib.rr_run_read, inputs, seconds, native, lib.rr_free).then(_convert.rows)
 
     @blocking
     def read_one(
@@ -479,14 +471,12 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         producer: Producer = "rollout",
         wait: bool = False,
         only_begun: bool = False,
-        out: Any = None,
         timeout: float = 120.0,
     ) -> Operation[SampleRows]:
-        """As `read`, for one sample; `out` is its buffer."""
-        buffers = None if out is None else [out]
+        """As `read`, for one sample."""
         options = {"layers": layers, "producer": producer, "wait": wait, "only_begun": only_begun, "timeout": timeout}
         read: Any = Run.read
-        return read.build(self, [sample], out=buffers, **options).then(itemgetter(0))
+        return read.build(self, [sample], **options).then(itemgetter(0))
 
     # Listing and removing samples.
 
