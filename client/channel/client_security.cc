@@ -34,7 +34,7 @@ void Fill(std::string& setting, const char* name) {
 // Converts a gRPC target to the form that users write: removes the scheme and escapes.
 std::string AddressOf(absl::string_view target) {
   absl::ConsumePrefix(&target, "dns:///");
-  return absl::StrReplaceAll(target, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
+  return absl::StrReplaceAll(target, {{"%5B", "["}, {"%5D", "]"}});
 }
 
 absl::StatusOr<std::string> ReadPem(absl::string_view setting, const std::string& path) {

@@ -32,8 +32,7 @@ struct GrpcPeer {
 GrpcPeer PeerOf(absl::string_view peer) {
   if (!absl::ConsumePrefix(&peer, "ipv4:") && !absl::ConsumePrefix(&peer, "ipv6:")) return {};
   const size_t colon = peer.rfind(':');
-  GrpcPeer parsed{.host = absl::StrReplaceAll(peer.substr(0, colon),
-                                              {{"%5B", ""}, {"%5D", ""}, {"[", ""}, {"]", ""}, {"%25", "%"}})};
+  GrpcPeer parsed{.host = absl::StrReplaceAll(peer.substr(0, colon), {{"%5B", ""}, {"%5D", ""}, {"[", ""}, {"]", ""}})};
   return absl::SimpleAtoi(peer.substr(colon + 1), &parsed.port) ? parsed : GrpcPeer();
 }
 

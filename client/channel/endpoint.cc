@@ -47,10 +47,9 @@ bool IsHostByte(char c) {
   return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '_';
 }
 
-// inet_pton does not accept the scope of a link-local address ("%eth0").
 bool IsV6(absl::string_view address) {
   in6_addr parsed;
-  return inet_pton(AF_INET6, std::string(address.substr(0, address.find('%'))).c_str(), &parsed) == 1;
+  return inet_pton(AF_INET6, std::string(address).c_str(), &parsed) == 1;
 }
 
 absl::StatusOr<std::string> UnixTarget(absl::string_view endpoint, absl::string_view path) {
@@ -69,10 +68,7 @@ absl::StatusOr<std::string> V6Target(absl::string_view endpoint) {
   absl::string_view port = endpoint.substr(close + 1);
   if (!IsV6(address)) return InvalidEndpoint(endpoint, "has no IPv6 address between its brackets");
   if (!absl::ConsumePrefix(&port, ":") || !IsPort(port)) return InvalidEndpoint(endpoint, "has no port of 1 to 65535");
-  // Brackets and the scope's percent sign must be escaped in a target's path.
-  std::string escaped;
-  for (const char c : address) absl::StrAppend(&escaped, c == '%' ? "%25" : std::string(1, c));
-  return absl::StrCat("dns:///%5B", escaped, "%5D:", port);
+  return absl::StrCat("dns:///%5B", address, "%5D:", port);  // Brackets must be escaped in a target's path.
 }
 
 // Returns the first line of the file; empty if there is none.
@@ -112,14 +108,8 @@ absl::StatusOr<std::string> GrpcTarget(absl::string_view endpoint) {
   absl::string_view rest = endpoint;
   if (absl::ConsumePrefix(&rest, kUnixPrefix)) return UnixTarget(endpoint, rest);
   if (absl::StartsWith(endpoint, "[")) return V6Target(endpoint);
-  if (absl::StartsWith(endpoint, "https://") || absl::StartsWith(endpoint, "http://")) {
-    return InvalidEndpoint(endpoint, "is a URL; use --tls, or the setting tls, to encrypt");
-  }
   const size_t colon = endpoint.find(':');
   if (colon == absl::string_view::npos) return InvalidEndpoint(endpoint, "has no port");
-  if (endpoint.find(':', colon + 1) != absl::string_view::npos) {
-    return InvalidEndpoint(endpoint, "has several colons; an IPv6 address must be in brackets");
-  }
   const absl::string_view host = endpoint.substr(0, colon);
   if (host.empty() || !std::all_of(host.begin(), host.end(), IsHostByte))
     return InvalidEndpoint(endpoint, "has no host name");
@@ -130,7 +120,7 @@ absl::StatusOr<std::string> GrpcTarget(absl::string_view endpoint) {
 
 std::string HostOf(absl::string_view target) {
   absl::ConsumePrefix(&target, kDnsPrefix);
-  return absl::StrReplaceAll(target.substr(0, target.rfind(':')), {{"%5B", ""}, {"%5D", ""}, {"%25", "%"}});
+  return absl::StrReplaceAll(target.substr(0, target.rfind(':')), {{"%5B", ""}, {"%5D", ""}});
 }
 
 absl::StatusOr<std::vector<ServerTarget>> ServerTargets(absl::string_view endpoint) {

@@ -56,7 +56,7 @@ ServerAddress AddressOf(const ServerTarget& target) {
     return address;
   }
   absl::ConsumePrefix(&rest, "dns:///");
-  const std::string plain = absl::StrReplaceAll(rest, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
+  const std::string plain = absl::StrReplaceAll(rest, {{"%5B", "["}, {"%5D", "]"}});
   address.host = HostOf(target.target);
   address.port = plain.substr(plain.rfind(':') + 1);
   address.endpoint = absl::StrCat(target.round_robin ? "dns:///" : "", plain);

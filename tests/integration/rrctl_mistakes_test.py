@@ -21,7 +21,7 @@ class MistakesTest(RrctlTest):
             (["get", "say", "s", "--rows", "0:999"], 1, "0:999 is out of range: sample s has 3 rows"),
             (["ls", "a b"], 1, "got ' ' at byte 2"),
             (["status", "--timeout", "0"], 2, "(see rrctl --help)"),
-            (["--endpoint", "https://a:1", "ls"], 2, "is a URL; use --tls"),
+            (["--endpoint", "https://a:1", "ls"], 2, "has no port of 1 to 65535"),
             (
                 ["--endpoint", "127.0.0.1:1", "--timeout", "1", "ls"],
                 3,
