@@ -158,9 +158,6 @@ absl::StatusOr<NewAppend> AppendFrom(const rr_append& append, std::vector<uint32
                               .token_ids = tokens,
                               .seal_num_tokens = Optional(append.num_tokens),
                               .seal = append.seal != 0,
-                              .prefix_sample = String(append.prefix_sample),
-                              .prefix_rows = append.prefix_rows,
-                              .prefix_revision = append.prefix_revision,
                               .engine = String(append.engine)}};
   if (append.rows == nullptr) return given;
   auto tensor = TensorFrom(*append.rows);

@@ -310,8 +310,6 @@ typedef struct rr_append {
   const rr_weight_span* weights;
   size_t weights_count;
   int32_t seal;
-  rr_text prefix_sample;
-  int64_t prefix_rows, prefix_revision;
   rr_text engine;
 } rr_append;
 

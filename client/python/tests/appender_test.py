@@ -126,16 +126,11 @@ class AppenderTest(ServerTest):
 
     def test_seals_without_a_number(self) -> None:
         run = self.open()
-        run.put("parent", ROWS[:100])
-        prefix = rr.Prefix("parent", 60)
-        run.append("opened", prefix=prefix, seal=True)
-        run.append("behind", ROWS[60:80], row_start=60, prefix=prefix, seal=True)
-        run.append("within", ROWS[:40], prefix=prefix, seal=True)
         run.append("holes", ROWS[:3], unrecorded=[(1, 3), (5, 6)], seal=True)
         run.append("lost", unrecorded=[(0, 4)], seal=True)
         run.append("empty", seal=True)
         run.flush()
-        for name, tokens in (("opened", 61), ("behind", 81), ("within", 61), ("holes", 7), ("lost", 5), ("empty", 1)):
+        for name, tokens in (("holes", 7), ("lost", 5), ("empty", 1)):
             self.assertEqual(run.stat(name).num_tokens, tokens, name)
         # The shape of this payload is only in the header of its .npy file.
         file = io.BytesIO()
@@ -216,7 +211,6 @@ class AppenderTest(ServerTest):
         run.put("order", ROWS[:, [2, 0, 1]], layers=[3, 1, 2])
         for name in ("wide", "order"):
             np.testing.assert_array_equal(run.read_one(name).rows, ROWS)
-        self.assertEqual(run.put("fork", None, prefix=rr.Prefix("p0", 100), row_start=100).committed_rows, 100)
 
     def test_outcomes_and_many_threads(self) -> None:
         run = self.open()

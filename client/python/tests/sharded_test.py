@@ -92,26 +92,19 @@ class ShardedTest(unittest.TestCase):
 
     def test_forks_are_with_their_parents(self) -> None:
         rows, more = self.routes(30), self.routes(5)
-        self.run_.put("parent", rows)
-        for i in range(8):
-            prefix = rr.Prefix("parent", 30)
-            self.run_.append(f"parent:{i}", more, row_start=30, prefix=prefix)
-        self.run_.flush()
-        other = self.connect().run("run")
         whole = np.concatenate([rows, more])
-        self.expect(other, {f"parent:{i}": whole for i in range(8)})
-        other = self.connect().run("run")
-        for i in range(8):
-            other.append(f"parent:{i}", more, row_start=35, seal=True)
-            other.flush()
-        self.expect(self.run_, {f"parent:{i}": np.concatenate([whole, more]) for i in range(8)})
         trajectory = self.run_.trajectory("turns:0")
         trajectory.add(rows, tokens=np.arange(31))
         forks = [trajectory.fork(f"turns:{i}") for i in range(1, 8)]
         for fork in forks:
-            self.assertGreater(fork.add(whole, tokens=np.arange(36), seal=True).shared_rows, 0)
+            self.assertGreater(fork.add(whole, tokens=np.arange(36)).shared_rows, 0)
         self.run_.flush()
         self.expect(self.run_, {f"turns:{i}": whole for i in range(1, 8)})
+        other = self.connect().run("run")
+        for i in range(1, 8):
+            other.append(f"turns:{i}", more, row_start=35, tokens=np.arange(40), seal=True)
+            other.flush()
+        self.expect(self.run_, {f"turns:{i}": np.concatenate([whole, more]) for i in range(1, 8)})
 
     def test_checkpoints(self) -> None:
         samples = self.fill()
@@ -177,7 +170,9 @@ class ShardedTest(unittest.TestCase):
                 self.assertEqual(str(error).count("UNAVAILABLE"), 1)
 
     def test_a_fork_elsewhere_is_rejected(self) -> None:
-        self.run_.put("parent", self.routes(30))
+        trajectory = self.run_.trajectory("parent")
+        trajectory.add(self.routes(30), tokens=np.arange(31))
+        self.run_.flush()
         there = next(server for server in self.servers if "parent" in self.held_by(server))
         names = iter(f"fork/{i}" for i in range(100))
         for name in names:  # Ends at a name whose sample is stored on another server than the parent.
@@ -185,7 +180,7 @@ class ShardedTest(unittest.TestCase):
             if name not in self.held_by(there):
                 break
         with self.assertRaisesRegex(rr.InvalidArgumentError, 'begin the fork\'s id with "parent:"'):
-            self.run_.append(name, self.routes(1), row_start=30, prefix=rr.Prefix("parent", 30))
+            trajectory.fork(name).add(self.routes(1), tokens=np.arange(32), start=30)
 
     def test_a_bare_handle_is_rejected(self) -> None:
         self.run_.put("a", self.routes(3))

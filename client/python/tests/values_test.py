@@ -196,9 +196,6 @@ class ArgumentTest(ServerTest):
         for value in ([0.0], [True], [2**31], 5):
             self.rejected("layers", plan, layers=value)
         self.rejected("layers", plan, layers="some")
-        for value in (("p", 2), "p"):
-            self.rejected("append.prefix", plan, prefix=value)
-        self.rejected("append.prefix.rows", plan, prefix=rr.Prefix("p", 1.5))  # type: ignore[arg-type]
         for name in ("weight_label", "engine", "producer"):
             for value in (3, b"text", "\ud800"):
                 self.rejected(f"append.{name}", plan, **{name: value})

@@ -43,7 +43,6 @@ from routing_replay.types import CheckpointOutcome as CheckpointOutcome
 from routing_replay.types import CheckpointProgress as CheckpointProgress
 from routing_replay.types import Commit as Commit
 from routing_replay.types import Payload as Payload
-from routing_replay.types import Prefix as Prefix
 from routing_replay.types import Provenance as Provenance
 from routing_replay.types import RecordedRows as RecordedRows
 from routing_replay.types import ReleaseOutcome as ReleaseOutcome

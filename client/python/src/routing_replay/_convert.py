@@ -21,7 +21,6 @@ from routing_replay.types import (
     Append,
     AppendOutcome,
     Payload,
-    Prefix,
     Producer,
     RecordedRows,
     RowRange,
@@ -143,8 +142,6 @@ def _fill(target: _native.Append, append: Append) -> list[Any]:
     kept: list[Any] = []
     if append.weights is not None:
         target.weights, target.weights_count = spans(append.weights, "append.weights", sample)
-    if append.prefix is not None:
-        _fill_prefix(target, append.prefix, sample)
     if append.tokens is not None:
         target.tokens, array = _values.native_tokens(append.tokens, "append.token_ids", sample)
         kept.append(array)
@@ -154,14 +151,6 @@ def _fill(target: _native.Append, append: Append) -> list[Any]:
     elif append.take is not None:
         raise _values.invalid("append.tensor.take", "there are no rows to take from", sample)
     return kept
-
-
-def _fill_prefix(target: _native.Append, prefix: Prefix, sample: str) -> None:
-    if not isinstance(prefix, Prefix):
-        raise _values.invalid("append.prefix", f"must be a Prefix, got {prefix!r}", sample)
-    target.prefix_sample = _values.native_text(prefix.sample, "append.prefix.sample", sample)
-    target.prefix_rows = _values.integer(prefix.rows, "append.prefix.rows", sample=sample)
-    target.prefix_revision = _values.integer(prefix.revision, "append.prefix.revision", sample=sample)
 
 
 def producer(value: Any, field: str, sample: Any = None) -> int:

@@ -170,7 +170,7 @@ Append = structure(
     "Append",
     "c:sample z:sample_size w:producer p:rows i:row_start Ranges:unrecorded Tokens:tokens i:revision q:restart "
     "i:attempt w:has_attempt i:group w:has_group i:num_tokens w:has_num_tokens i:weight_version t:weight_label "
-    "WeightSpan*:weights z:weights_count w:seal t:prefix_sample i:prefix_rows,prefix_revision t:engine",
+    "WeightSpan*:weights z:weights_count w:seal t:engine",
 )
 Outcome = structure(
     "Outcome",

@@ -41,15 +41,6 @@ class Payload:
     ids_and_weights: bool = False
 
 
-@dataclass(frozen=True)
-class Prefix:
-    """Begins a new sample with rows [0, rows) of another sample of the same run."""
-
-    sample: str
-    rows: int
-    revision: int = 0
-
-
 def token_ids(tokens: ArrayLike, field: str = "tokens", sample: str | None = None) -> np.ndarray:
     """Converts token ids, integers of any dtype on one axis, to uint32 [n].
 
@@ -222,8 +213,8 @@ class Append:
         empty list, if they are unknown
     layers: "all" (one column per decoder layer), "moe" (per MoE layer) or decoder layer ids; if absent, the length of
         the axis decides
-    seal: no more rows will come; num_tokens is then one more than the rows up to the end of this append, those of a
-        prefix included. Without rows give row_start, the rows so far, or num_tokens
+    seal: no more rows will come; num_tokens is then one more than the rows up to the end of this append. Without rows
+        give row_start, the rows so far, or num_tokens
     num_tokens: seals with this number of tokens
     group: int64 of the caller, for example the training step
     weight_version, weight_label: number and name of the version of the weights that routed the rows
@@ -238,7 +229,6 @@ class Append:
         the earlier attempt are rejected (OLD_REVISION), change nothing, and count as stale_appends; `flush` does not
         raise an error for them. If the first rows of a sample came without an attempt, revision= says what to replace.
         Cannot be combined with restart
-    prefix: begin the sample with the first rows of another one
     engine: free text, for example "vllm 0.33.0"
     producer: "rollout" or "trainer"
     """
@@ -260,7 +250,6 @@ class Append:
     revision: int = 0
     restart: int = 0
     attempt: int | None = None
-    prefix: Prefix | None = None
     engine: str | None = None
     producer: Producer = "rollout"
 
