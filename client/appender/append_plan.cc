@@ -356,27 +356,23 @@ void AddAck(const AppendAck& ack, AppendOutcome& outcome) {
 
 absl::StatusOr<std::optional<PlanAppender::Queued>> PlanAppender::Add(const AppendOptions& options,
                                                                       const TensorDescription* tensor,
-                                                                      absl::Span<const uint8_t> payload, int64_t rows,
+                                                                      absl::Span<const uint8_t> payload,
                                                                       bool may_wait) {
-  auto plan =
-      tensor == nullptr ? PlanUnrecorded(options, rows) : PlanRows(options, *tensor, payload, *geometry_, blocks_);
+  auto plan = tensor == nullptr ? PlanUnrecorded(options, TotalRows(options.unrecorded))
+                                : PlanRows(options, *tensor, payload, *geometry_, blocks_);
   if (plan.ok()) return Enqueue(*plan, may_wait);
   return WithSample(plan.status(), options.sample);
 }
 
 absl::Status PlanAppender::Append(const AppendOptions& options, const TensorDescription& tensor,
                                   absl::Span<const uint8_t> payload) {
-  return Add(options, &tensor, payload, 0, /*may_wait=*/true).status();
-}
-
-absl::Status PlanAppender::AppendUnrecorded(const AppendOptions& options, int64_t rows) {
-  return Add(options, nullptr, {}, rows, /*may_wait=*/true).status();
+  return Add(options, &tensor, payload, /*may_wait=*/true).status();
 }
 
 absl::Status PlanAppender::AppendMany(absl::Span<const NewAppend> appends, QueuedAppends& queued, bool may_wait) {
   for (const NewAppend& append : appends) {
-    RR_ASSIGN_OR_RETURN(const auto one, Add(append.options, append.tensor ? &*append.tensor : nullptr, append.payload,
-                                            TotalRows(append.options.unrecorded), may_wait));
+    RR_ASSIGN_OR_RETURN(const auto one,
+                        Add(append.options, append.tensor ? &*append.tensor : nullptr, append.payload, may_wait));
     if (!one) break;
     queued.sequences.push_back(one->sequence);
     queued.dropped += one->dropped ? 1 : 0;

@@ -137,7 +137,6 @@ class PlanAppender : public Appender {
 
   absl::Status Append(const AppendOptions& options, const TensorDescription& tensor,
                       absl::Span<const uint8_t> payload) final;
-  absl::Status AppendUnrecorded(const AppendOptions& options, int64_t rows) final;
   absl::Status AppendMany(absl::Span<const NewAppend> appends, QueuedAppends& queued, bool may_wait) final;
 
  protected:
@@ -147,10 +146,10 @@ class PlanAppender : public Appender {
         settle_time_(options.append_timeout + std::chrono::seconds(5)) {}
 
  private:
-  // If `tensor` is null, the append has `rows` rows, all unrecorded. Returns nothing if the append would have to wait
-  // for room and `may_wait` is false. An error names the sample.
+  // If `tensor` is null, the append has the rows in options.unrecorded. Returns nothing if the append would have to
+  // wait for room and `may_wait` is false. An error names the sample.
   absl::StatusOr<std::optional<Queued>> Add(const AppendOptions& options, const TensorDescription* tensor,
-                                            absl::Span<const uint8_t> payload, int64_t rows, bool may_wait);
+                                            absl::Span<const uint8_t> payload, bool may_wait);
 
   const std::shared_ptr<const Geometry> geometry_;
   const BlockOptions blocks_;

@@ -157,7 +157,9 @@ TEST_F(AppenderTest, AServerThatHangsIsLeft) {
   const auto appender = run_->NewAppender({.append_timeout = milliseconds(100)});
   // An append without payload needs no credit, so it is sent at once, and then waits for the ack of a server that
   // hangs.
-  ASSERT_OK(appender->AppendUnrecorded({.sample = "s"}, 10));
+  const NewAppend append{.options = {.sample = "s", .unrecorded = {{0, 10}}}};
+  QueuedAppends queued;
+  ASSERT_OK(appender->AppendMany({&append, 1}, queued));
   EXPECT_EQ(appender->Flush(kLong).code(), absl::StatusCode::kDeadlineExceeded);
   hang = false;
   ASSERT_OK(Append(*appender, "t", ids, {0, 100}));
@@ -337,7 +339,9 @@ TEST(DeadAppenderTest, WithoutAServerAppendsFailInTheirTime) {
     run = *client->OpenRun("run", ModelGeometry());
   }
   const auto appender = run->NewAppender({.append_timeout = milliseconds(200)});
-  ASSERT_OK(appender->AppendUnrecorded({.sample = "s"}, 5));
+  const NewAppend append{.options = {.sample = "s", .unrecorded = {{0, 5}}}};
+  QueuedAppends queued;
+  ASSERT_OK(appender->AppendMany({&append, 1}, queued));
   EXPECT_EQ(appender->Flush(kLong).code(), absl::StatusCode::kUnavailable);
 }
 

@@ -203,9 +203,7 @@ TEST_F(AppendReadTest, RecordsSayWhyASampleCannotAnswer) {
   ASSERT_OK(PutRows(*run, routes, {0, 50},
                     {.sample = "sealed", .weight_version = 3, .token_ids = tokens, .seal_num_tokens = 51}));
   ASSERT_OK(PutRows(*run, routes, {0, 20}, {.sample = "open"}));
-  const auto appender = run->NewAppender();
-  ASSERT_OK(appender->AppendUnrecorded({.sample = "dropped", .seal_num_tokens = 51}, 50));
-  ASSERT_OK(appender->Flush(kCallTimeout));
+  ASSERT_OK(run->PutUnrecorded({.sample = "dropped", .seal_num_tokens = 51}, 50));
   ReadRequest request{.samples = {{.sample = "nobody"},
                                   {.sample = "sealed"},
                                   {.sample = "open", .rows = {{10, 30}}},

@@ -58,8 +58,8 @@ class CheckpointTest : public ServerTest {
     Fill(run, "s/1", 40, 2, 3, {});
     Fill(run, "s/2", 2, 3, 4, {});
     Fill(run, "gap", 9, 4, 5, {{0, 8}});
+    ASSERT_OK(run.PutUnrecorded({.sample = "empty", .group = 5, .seal_num_tokens = 1}, 0));
     auto appender = run.NewAppender();
-    ASSERT_OK(appender->AppendUnrecorded({.sample = "empty", .group = 5, .seal_num_tokens = 1}, 0));
     const RandomRoutes routes = MakeRandomRoutes(run.geometry(), 50, 9);
     const std::vector<int32_t> tensor = routes.Tensor({30, 50});
     ASSERT_OK(appender->Append({.sample = "fork",

@@ -57,10 +57,11 @@ absl::Status AddSample(Appender& appender, const LatentGenerator& generator, int
   absl::Status status = Append(appender, routes, {0, half}, options);
   if (index % 5 == 0) ++options.weight_version;
   if (status.ok() && gap > 0) {
-    AppendOptions missing = options;
-    missing.row_start = half;
-    missing.unrecorded = {{half, half + gap}};
-    status = appender.AppendUnrecorded(missing, gap);
+    NewAppend missing{.options = options};
+    missing.options.row_start = half;
+    missing.options.unrecorded = {{half, half + gap}};
+    QueuedAppends queued;
+    status = appender.AppendMany({&missing, 1}, queued);
   }
   options.seal = sealed;
   if (status.ok()) status = Append(appender, routes, {half + gap, rows}, options);

@@ -54,10 +54,7 @@ TEST_F(RrctlCommandsTest, GetShowsEveryRowInPortions) {
   const RandomRoutes routes = MakeRandomRoutes(geometry, kRows, 1);
   constexpr RowRange kUnrecorded{1000, 1700};
   ASSERT_OK(PutRows(*run, routes, {0, kUnrecorded.begin}, {.sample = "s"}));
-  auto appender = run->NewAppender();
-  ASSERT_OK(appender->AppendUnrecorded({.sample = "s", .row_start = kUnrecorded.begin, .unrecorded = {kUnrecorded}},
-                                       kUnrecorded.size()));
-  ASSERT_OK(appender->Flush(kCallTimeout));
+  ASSERT_OK(run->PutUnrecorded({.sample = "s", .row_start = kUnrecorded.begin}, kUnrecorded.size()));
   ASSERT_OK(PutRows(*run, routes, {kUnrecorded.end, kRows}, {.sample = "s"}));
 
   ASSERT_OK_AND_ASSIGN(const Document all, GetAll({.run = "r", .sample = "s"}));
@@ -70,9 +67,7 @@ TEST_F(RrctlCommandsTest, GetShowsEveryRowInPortions) {
 
 TEST_F(RrctlCommandsTest, GetOfAnEmptySampleShowsNothing) {
   const RunHandle run = OpenRun("r", Geometry::Uniform(2, 8, 2));
-  auto appender = run->NewAppender();
-  ASSERT_OK(appender->AppendUnrecorded({.sample = "s", .seal_num_tokens = 1}, 0));
-  ASSERT_OK(appender->Flush(kCallTimeout));
+  ASSERT_OK(run->PutUnrecorded({.sample = "s", .seal_num_tokens = 1}, 0));
   ASSERT_OK_AND_ASSIGN(const Document all, GetAll({.run = "r", .sample = "s"}));
   EXPECT_EQ(all, Document::array());
 }
@@ -216,9 +211,7 @@ TEST_F(RrctlDiffTest, UnrecordedRowsAreRowsOfTheOther) {
   const RunHandle run = OpenRun("r", geometry_);
   ASSERT_OK(PutRows(*run, routes_, {0, 40}, {.sample = "a"}));
   ASSERT_OK(PutRows(*run, routes_, {0, 10}, {.sample = "b"}));
-  auto appender = run->NewAppender();
-  ASSERT_OK(appender->AppendUnrecorded({.sample = "b", .row_start = 10, .unrecorded = {{10, 25}}}, 15));
-  ASSERT_OK(appender->Flush(kCallTimeout));
+  ASSERT_OK(run->PutUnrecorded({.sample = "b", .row_start = 10}, 15));
   ASSERT_OK(PutRows(*run, routes_, {25, 40}, {.sample = "b"}));
   ASSERT_OK_AND_ASSIGN(const Document diff, DiffOf({.a = "r:b", .b = "r:a"}));
   EXPECT_EQ(diff["equal"], false);

@@ -244,21 +244,21 @@ TEST(ShardTest, AForkSharesTheBytesOfItsParent) {
   int i = 0;
   const ShardMembers members = *ShardMembers::Parse(servers.endpoint());
   while (members.PlaceOf(absl::StrCat("fork", i)) == members.PlaceOf("parent")) ++i;
-  const AppendOptions elsewhere{.sample = absl::StrCat("fork", i), .prefix_sample = "parent", .prefix_rows = 1024};
+  const NewAppend elsewhere{
+      .options = {.sample = absl::StrCat("fork", i), .prefix_sample = "parent", .prefix_rows = 1024}};
   const auto rejecting = run->NewAppender();
+  QueuedAppends queued;
   for (const absl::Status& rejected :
-       {run->PutUnrecorded(elsewhere, 0).status(), rejecting->AppendUnrecorded(elsewhere, 0)}) {
+       {run->PutUnrecorded(elsewhere.options, 0).status(), rejecting->AppendMany({&elsewhere, 1}, queued)}) {
     EXPECT_THAT(rejected, Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
     EXPECT_THAT(std::string(rejected.message()), ::testing::HasSubstr("begin the fork's id with \"parent:\""));
   }
   // Another client continues a fork that it knows only by name.
   const auto other = ConnectTo(servers.endpoint());
   ASSERT_OK_AND_ASSIGN(const auto joined, other->JoinRun("fork"));
-  const auto appender = joined->NewAppender();
   for (int i = 0; i < 20; ++i) {
-    ASSERT_OK(appender->AppendUnrecorded({.sample = absl::StrCat("parent:", i), .row_start = 1024, .seal = true}, 0));
+    ASSERT_OK(joined->PutUnrecorded({.sample = absl::StrCat("parent:", i), .row_start = 1024, .seal = true}, 0));
   }
-  EXPECT_OK(appender->Flush(kLong));
   for (int i = 0; i < 20; ++i) ExpectRows(*joined, absl::StrCat("parent:", i), routes, {{0, 1024}});
 }
 

@@ -246,8 +246,6 @@ class Appender {
   // Close. Later failures are reported by on_outcome, Flush and metrics.
   virtual absl::Status Append(const AppendOptions& options, const TensorDescription& tensor,
                               absl::Span<const uint8_t> payload) = 0;
-  // Makes an append without recorded rows: to create or seal a sample (rows = 0), or to append `rows` unrecorded rows.
-  virtual absl::Status AppendUnrecorded(const AppendOptions& options, int64_t rows) = 0;
   // Queues several appends in this order, and adds an entry to `queued` for each. Stops at the first append that fails
   // and returns its error; this is the append after the last one in `queued`. If `may_wait` is false, also stops,
   // without an error, at the first append that would have to wait for room.
@@ -336,7 +334,8 @@ class Run {
   // weight version and each 2 MiB.
   virtual absl::StatusOr<AppendOutcome> Put(const AppendOptions& options, const TensorDescription& tensor,
                                             absl::Span<const uint8_t> payload) = 0;
-  // Put for an append without recorded rows; `rows` as in Appender::AppendUnrecorded.
+  // Put for an append without recorded rows: to create or seal a sample (rows = 0), or to append `rows` unrecorded
+  // rows.
   virtual absl::StatusOr<AppendOutcome> PutUnrecorded(const AppendOptions& options, int64_t rows) = 0;
 
   // Fills in request.run, and passes the rows to `sink` while the next messages arrive. If the server fails, the read
