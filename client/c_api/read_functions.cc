@@ -22,8 +22,6 @@ namespace {
 
 // Timeout of a read if none is given.
 constexpr std::chrono::seconds kReadTimeout(120);
-// An append that waits too long for room would make an import fail.
-constexpr std::chrono::hours kImportQueueTimeout(24);
 
 SampleRead SampleFrom(const rr_sample_read& given) {
   SampleRead sample{.sample = String(given.sample),
@@ -124,7 +122,6 @@ rr_error* rr_client_import(rr_client* client, const rr_import_options* options, 
   return Guard([&]() -> CallEnd {
     ImportOptions asked{.groups = GroupsFrom(options->groups),
                         .run = String(options->run),
-                        .appender = {.queue_timeout = kImportQueueTimeout},
                         .on_progress = ProgressFrom(options->progress, options->progress_context)};
     const auto work = [client = client->shared, directory = String(options->directory), asked = std::move(asked),
                        imported] {

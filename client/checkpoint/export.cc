@@ -107,7 +107,7 @@ class Exporter {
     for (const SampleState& state : states) request.samples.push_back({.sample = state.sample});
     RR_ASSIGN_OR_RETURN(auto ordinals, LayerOrdinals(run_.geometry(), request.layers));
     PlaneCollector planes(run_.geometry(), request, std::move(ordinals));
-    RR_RETURN_IF_ERROR(run_.Read(request, planes, options_.read_timeout));
+    RR_RETURN_IF_ERROR(run_.Read(request, planes, kPortionTimeout));
     for (size_t i = 0; i < states.size(); ++i) {
       SamplePlanes& read = planes.samples()[i];
       RR_RETURN_IF_ERROR(OnSample(states[i], read));

@@ -134,9 +134,9 @@ class Importer {
   Importer(const std::filesystem::path& directory, const ExportedRun& exported, std::shared_ptr<Run> run,
            const ImportOptions& options)
       : directory_(directory), exported_(exported), run_(std::move(run)), options_(options) {
-    AppenderOptions appending = options.appender;
-    appending.on_outcome = [this](const AppendOutcome& outcome) { failure_.On(outcome); };
-    appender_ = run_->NewAppender(std::move(appending));
+    // An append that waits too long for room would make the import fail.
+    appender_ = run_->NewAppender(
+        {.queue_timeout = kFlushTimeout, .on_outcome = [this](const AppendOutcome& outcome) { failure_.On(outcome); }});
     progress_.total = static_cast<int64_t>(exported_.samples.size());
   }
 
@@ -228,8 +228,7 @@ absl::StatusOr<ImportOutcome> ImportRun(Client& client, const std::filesystem::p
   RR_ASSIGN_OR_RETURN(auto exported, ReadExportedRun(directory));
   std::erase_if(exported.samples,
                 [&](const ExportedSample& sample) { return !InGroups(options.groups, sample.group); });
-  RR_ASSIGN_OR_RETURN(
-      auto run, client.OpenRun(options.run.empty() ? exported.run : options.run, exported.geometry, options.settings));
+  RR_ASSIGN_OR_RETURN(auto run, client.OpenRun(options.run.empty() ? exported.run : options.run, exported.geometry));
   return Importer(directory, exported, std::move(run), options).Import();
 }
 

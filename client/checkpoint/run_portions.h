@@ -3,6 +3,7 @@
 #define CLIENT_CHECKPOINT_RUN_PORTIONS_H_
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -14,6 +15,8 @@
 #include "routing_replay/client.h"
 
 namespace routing_replay::client {
+
+inline constexpr std::chrono::seconds kPortionTimeout(120);  // For reading one portion.
 
 // Calls `process` with all samples in portions: some tens of MB, or a single larger sample. If some of them were
 // missing, OK means that they were released meanwhile. Returns the first error of `process`; an error of Run::List

@@ -57,7 +57,7 @@ class Verifier {
       ReadRequest request{.producer = options_.producer};
       for (const SampleState& state : samples) request.samples.push_back({.sample = state.sample});
       CountingSink sink(samples.size());
-      const absl::Status status = run_.Read(std::move(request), sink, options_.read_timeout);
+      const absl::Status status = run_.Read(std::move(request), sink, kPortionTimeout);
       outcome_.bytes += sink.bytes;
       const size_t whole = status.ok() ? samples.size() : DamagedIndex(status, samples);
       if (whole > samples.size()) return status;

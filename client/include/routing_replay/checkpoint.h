@@ -11,7 +11,6 @@
 #ifndef ROUTING_REPLAY_CHECKPOINT_H_
 #define ROUTING_REPLAY_CHECKPOINT_H_
 
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -39,7 +38,6 @@ struct ExportOptions {
   // The directory of an earlier export of the same run. Samples that have not changed since are hard-linked from there,
   // and so are samples of these groups that the run has released since. Empty: everything is read from the run.
   std::filesystem::path previous;
-  std::chrono::milliseconds read_timeout = std::chrono::seconds(120);  // For one portion, some tens of MB.
   OnCheckpointProgress on_progress;
 };
 
@@ -66,8 +64,6 @@ absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& d
 struct ImportOptions {
   std::optional<std::pair<int64_t, int64_t>> groups;  // Which samples to import; half-open, absent: all.
   std::string run;                                    // Empty: the name under which the run was exported.
-  RunSettings settings;                               // Used only if the run does not exist yet.
-  AppenderOptions appender;                           // on_outcome is ignored.
   OnCheckpointProgress on_progress;
 };
 
@@ -78,9 +74,9 @@ struct ImportOutcome {
   int64_t bytes = 0;     // Size of the rows appended, in the dtype of storage.
 };
 
-// Appends the samples of the directory to a run, and creates the run if it does not exist. If the run already has rows
-// of a sample, these must equal the rows in the directory (the server compares them), and only the missing rows are
-// added. A sample whose content id is the same is skipped.
+// Appends the samples of the directory to a run, and creates the run with default settings if it does not exist. If the
+// run already has rows of a sample, these must equal the rows in the directory (the server compares them), and only the
+// missing rows are added. A sample whose content id is the same is skipped.
 //
 // A sample keeps its rows, unrecorded rows, weights, group, seal and the token check at its end. An export has only
 // this check, not the tokens, but the protocol takes checks only with tokens. So the import appends a made-up token
@@ -96,8 +92,7 @@ absl::StatusOr<ImportOutcome> ImportRun(Client& client, const std::filesystem::p
 struct VerifyOptions {
   std::optional<std::pair<int64_t, int64_t>> groups;  // Half-open; absent: all.
   Producer producer = Producer::kRollout;
-  std::chrono::milliseconds read_timeout = std::chrono::seconds(120);  // For one portion, some tens of MB.
-  OnCheckpointProgress on_progress;                                    // Its bytes are those received so far.
+  OnCheckpointProgress on_progress;  // Its bytes are those received so far.
 };
 
 struct DamagedSample {
