@@ -137,21 +137,21 @@ class RunImpl final : public Run {
     return ReadInto(*servers_->at(0).link(), *geometry_, request, sink, deadline);
   }
 
-  absl::StatusOr<SampleState> Seal(absl::string_view sample, Producer producer, int64_t num_tokens,
-                                   int64_t revision) override {
-    v1::SealRequest request;
-    request.set_num_tokens(num_tokens);
-    request.set_revision(revision);
-    return Change(&Stub::Seal, std::move(request), sample, producer, Repeat::kAlways);
-  }
-
   absl::StatusOr<SampleState> Truncate(absl::string_view sample, Producer producer, int64_t rows,
                                        std::optional<int64_t> expected_revision) override {
     v1::TruncateRequest request;
+    request.set_run(name_);
+    request.set_sample(std::string(sample));
+    request.set_producer(ToProto(producer));
     request.set_rows(rows);
     if (expected_revision) request.set_expected_revision(*expected_revision);
+    const size_t place = servers_->PlaceOf(sample);
     // The call must not be repeated, because each call begins a new revision of the sample.
-    return Change(&Stub::Truncate, std::move(request), sample, producer, Repeat::kNever);
+    const auto answer = servers_->at(place).Call(&Stub::Truncate, request, Repeat::kNever);
+    if (!answer.ok()) return servers_->Named(place, answer.status());
+    auto state = FromProto(*answer);
+    if (state.ok()) state->handle = Handle(sample);
+    return state;
   }
 
   absl::StatusOr<std::vector<SampleState>> StatMany(absl::Span<const std::string> samples, Producer producer) override {
@@ -267,21 +267,6 @@ class RunImpl final : public Run {
       if (!status.ok()) return servers_->Named(place, status);
     }
     return outcome;
-  }
-
-  // Makes a unary call that changes one sample.
-  template <typename Method, typename Request>
-  absl::StatusOr<SampleState> Change(Method method, Request request, absl::string_view sample, Producer producer,
-                                     Repeat repeat) const {
-    request.set_run(name_);
-    request.set_sample(std::string(sample));
-    request.set_producer(ToProto(producer));
-    const size_t place = servers_->PlaceOf(sample);
-    const auto answer = servers_->at(place).Call(method, request, repeat);
-    if (!answer.ok()) return servers_->Named(place, answer.status());
-    auto state = FromProto(*answer);
-    if (state.ok()) state->handle = Handle(sample);
-    return state;
   }
 
   // StatMany on one server.

@@ -223,16 +223,6 @@ rr_error* rr_run_list(rr_run* run, const rr_range* groups, int32_t producer, con
   });
 }
 
-rr_error* rr_run_seal(rr_run* run, rr_text sample, int32_t producer, int64_t num_tokens, int64_t revision,
-                      const rr_call* call, const rr_sample_states** state) {
-  return Guard([&]() -> CallEnd {
-    RR_ASSIGN_OR_RETURN(const auto whose, ProducerFrom(producer));
-    return Perform(call, [run = run->shared->run, name = String(sample), whose, num_tokens, revision, state] {
-      return Into(state, run->Seal(name, whose, num_tokens, revision), NewState);
-    });
-  });
-}
-
 rr_error* rr_run_truncate(rr_run* run, rr_text sample, int32_t producer, int64_t rows, rr_integer expected_revision,
                           const rr_call* call, const rr_sample_states** state) {
   return Guard([&]() -> CallEnd {

@@ -65,7 +65,6 @@ class FakeRun final : public Run {
     return None();
   }
   absl::StatusOr<AppendOutcome> PutUnrecorded(const AppendOptions&, int64_t) override { return None(); }
-  absl::StatusOr<SampleState> Seal(absl::string_view, Producer, int64_t, int64_t) override { return None(); }
   absl::StatusOr<SampleState> Truncate(absl::string_view, Producer, int64_t, std::optional<int64_t>) override {
     return None();
   }

@@ -102,7 +102,11 @@ class SameTest : public ::testing::TestWithParam<uint64_t> {
     const uint64_t kind = random_() % 4;
     const auto call = [&](routing_replay::Run& run) -> std::string {
       if (kind == 0) return Comparable(run.Truncate(name, Producer::kRollout, rows / 2, revision));
-      if (kind == 1) return Comparable(run.Seal(name, Producer::kRollout, rows + 1, revision));
+      if (kind == 1) {
+        const auto sealed = run.PutUnrecorded({.sample = name, .revision = revision, .seal_num_tokens = rows + 1}, 0);
+        return absl::StrCat(absl::StatusCodeToString(sealed.status().code()),
+                            sealed.ok() && sealed->sealed ? " sealed" : "");
+      }
       const std::vector<std::string> some = {name, "nobody"};
       const auto released = run.Release(some);
       return absl::StrCat(released.status().ToString(), released.ok() ? released->samples : -1);

@@ -51,7 +51,6 @@ class ScriptedRun final : public Run {
     return unused_;
   }
   absl::StatusOr<AppendOutcome> PutUnrecorded(const AppendOptions&, int64_t) override { return unused_; }
-  absl::StatusOr<SampleState> Seal(absl::string_view, Producer, int64_t, int64_t) override { return unused_; }
   absl::StatusOr<SampleState> Truncate(absl::string_view, Producer, int64_t, std::optional<int64_t>) override {
     return unused_;
   }

@@ -256,8 +256,6 @@ RR_API rr_error* rr_run_stat(rr_run* run, const rr_text* samples, size_t count, 
 /* groups NULL: samples of all groups. */
 RR_API rr_error* rr_run_list(rr_run* run, const rr_range* groups, int32_t producer, const rr_call* call,
                              const rr_sample_states** states);
-RR_API rr_error* rr_run_seal(rr_run* run, rr_text sample, int32_t producer, int64_t num_tokens, int64_t revision,
-                             const rr_call* call, const rr_sample_states** state);
 RR_API rr_error* rr_run_truncate(rr_run* run, rr_text sample, int32_t producer, int64_t rows,
                                  rr_integer expected_revision, const rr_call* call, const rr_sample_states** state);
 /* Releases the samples named by id and by handle (handle 0 is skipped). If `groups` is given, releases all samples of

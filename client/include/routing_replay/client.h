@@ -346,8 +346,6 @@ class Run {
   // Reads and decodes. Returns one entry per entry of request.samples.
   absl::StatusOr<std::vector<SampleRows>> ReadRows(ReadRequest request, std::chrono::milliseconds timeout);
 
-  virtual absl::StatusOr<SampleState> Seal(absl::string_view sample, Producer producer, int64_t num_tokens,
-                                           int64_t revision) = 0;
   virtual absl::StatusOr<SampleState> Truncate(absl::string_view sample, Producer producer, int64_t rows,
                                                std::optional<int64_t> expected_revision) = 0;
   // NOT_FOUND (kNoSample) if there is no such sample.

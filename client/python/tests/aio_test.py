@@ -58,7 +58,7 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual((await run.release_groups(2, 4)).samples, 2)
         self.assertEqual((await run.put("p", ROWS)).committed_rows, 400)
         self.assertEqual((await run.truncate("p", 10)).revision, 1)
-        self.assertTrue((await run.seal("p", 11, revision=1)).sealed)
+        self.assertTrue((await run.put("p", num_tokens=11, revision=1)).sealed)
         self.assertIn(run.name, [summary.run for summary in await self.client.runs()])
         self.assertEqual((await self.client.server_info()).version, rr.__version__)
         self.assertEqual((await run.drop()).samples, 28)

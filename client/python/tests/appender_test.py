@@ -122,7 +122,7 @@ class AppenderTest(ServerTest):
         np.testing.assert_array_equal(sample.rows, ROWS[200:300])
         state = run.truncate("s", 10, expected_revision=1)
         self.assertEqual((state.committed_rows, state.revision, state.sealed), (10, 2, False))
-        self.assertTrue(run.seal("s", 11, revision=2).sealed)
+        self.assertTrue(run.put("s", num_tokens=11, revision=2).sealed)
 
     def test_seals_without_a_number(self) -> None:
         run = self.open()

@@ -85,7 +85,7 @@ class ShardedTest(unittest.TestCase):
             put = self.run_.put(f"a/{i}", rows[10:], row_start=10)
             self.assertEqual(put.committed_rows, 30)
             self.assertEqual(self.run_.truncate(f"a/{i}", 20).revision, 1)
-            self.assertTrue(self.run_.seal(f"a/{i}", 21, revision=1).num_tokens)
+            self.assertTrue(self.run_.put(f"a/{i}", num_tokens=21, revision=1).sealed)
         self.expect(self.run_, {f"a/{i}": rows[:20] for i in range(8)})
         with self.assertRaises(rr.InvalidArgumentError):
             self.run_.append("bad", np.full((2, 3, 4), 64, np.int32))
@@ -160,7 +160,7 @@ class ShardedTest(unittest.TestCase):
         self.servers[2].process.wait()
         for rejected in (
             run.list,
-            lambda: run.seal(name, 1),
+            lambda: run.stat(name),
             lambda: client.run("new", GEOMETRY),
         ):
             with self.assertRaises(rr.UnavailableError) as raised:

@@ -227,9 +227,11 @@ class Worker:
         sample = f"{name}{n}"
         if choice.random() < 0.3:
             count = rows.length(sample) + 1
-            call, state = self.call("seal", lambda: run.seal(sample, count), run=RUN, sample=sample, num_tokens=count)
-            if state is not None:
-                self._state(call, state)
+            sealing = {"run": RUN, "sample": sample, "num_tokens": count}
+            call, outcome = self.call("seal", lambda: run.put(sample, row_start=count - 1, num_tokens=count), **sealing)
+            if outcome is not None:
+                state = {"committed": outcome.committed_rows, "revision": outcome.revision}
+                self.log.write(of=call, code="OK", status="STATE", num_tokens=count, **state)
         if n > KEPT and choice.random() < 0.9:
             names = [f"{name}{i}" for i in range(n - KEPT - 3, n - KEPT + 1)]
             call, released = self.call("release", lambda: run.release(names), run=RUN, samples=names)

@@ -233,7 +233,6 @@ _FALLIBLE = {
     "rr_run_describe": "pp",
     "rr_run_stat": "ppzwpp",
     "rr_run_list": "ppwpp",
-    "rr_run_seal": "ptwiipp",
     "rr_run_truncate": "ptwiopp",
     "rr_run_release": "ppzpzpwpp",
     "rr_run_drop": "ppp",

@@ -262,7 +262,6 @@ class Run(run.RunCalls[Appender, Trajectory], _Closing):
     flush = awaited(run.Run.flush)
     commit = awaited(run.Run.commit)
     put = awaited(run.Run.put)
-    seal = awaited(run.Run.seal)
     truncate = awaited(run.Run.truncate)
     read = awaited(run.Run.read)
     read_one = awaited(run.Run.read_one)

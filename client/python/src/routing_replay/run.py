@@ -277,10 +277,6 @@ class RunCalls(Generic[A, T]):
     def _states(self, function: Any, *arguments: Any) -> Operation[SampleStates]:
         return self._operation(function, arguments, _native.SampleStates, _convert.states)
 
-    def _changing(self, function: Any, sample: str, producer: Producer, *arguments: Any) -> Operation[SampleState]:
-        name, number = _values.native_text(sample, "sample"), _convert.producer(producer, "producer")
-        return self._states(function, name, number, *arguments).then(itemgetter(0))
-
     def _releasing(
         self, samples: Iterable[str | int], groups: tuple[int, int] | None, producer: Producer | None
     ) -> Operation[ReleaseOutcome]:
@@ -413,22 +409,14 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         return found.then(itemgetter(0))
 
     @blocking
-    def seal(
-        self, sample: str, num_tokens: int, *, revision: int = 0, producer: Producer = "rollout"
-    ) -> Operation[SampleState]:
-        """Declares that no more rows will come: rows 0 … num_tokens - 2 must be committed. Idempotent."""
-        tokens = _values.integer(num_tokens, "num_tokens", sample=sample)
-        at = _values.integer(revision, "revision", sample=sample)
-        return self._changing(lib.rr_run_seal, sample, producer, tokens, at)
-
-    @blocking
     def truncate(
         self, sample: str, rows: int, *, expected_revision: int | None = None, producer: Producer = "rollout"
     ) -> Operation[SampleState]:
         """Cuts the sample back to rows [0, rows). The sample is then not sealed, and its revision is one higher."""
+        name, number = _values.native_text(sample, "sample"), _convert.producer(producer, "producer")
         kept = _values.integer(rows, "rows", sample=sample)
         at = _values.optional(expected_revision, "expected_revision", sample=sample)
-        return self._changing(lib.rr_run_truncate, sample, producer, kept, at)
+        return self._states(lib.rr_run_truncate, name, number, kept, at).then(itemgetter(0))
 
     # Reading rows.
 
