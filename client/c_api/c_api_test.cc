@@ -279,43 +279,25 @@ TEST_F(CApiTest, CallsAreCancelledAtAnyMoment) {
   }
 }
 
-struct Progress {
-  std::vector<int64_t> samples;
-  size_t stop_at = 100;
-};
-
-int32_t OnProgress(void* context, int64_t samples, int64_t, int64_t) {
-  auto& progress = *static_cast<Progress*>(context);
-  progress.samples.push_back(samples);
-  return progress.samples.size() == progress.stop_at ? 1 : 0;
-}
-
 TEST_F(CApiTest, ARunGoesToADirectoryAndBack) {
   const testing::ScratchDirectory scratch;
   const std::string directory = scratch.path() + "/checkpoint";
   std::map<std::string, std::vector<uint8_t>> ids;
   for (const char* name : {"a", "b", "c"}) PutRows(name, ids[name] = testing::ModelIds(random_, 100));
 
-  Progress progress;
-  const rr_export_options out{.directory = Text(directory), .progress = OnProgress, .progress_context = &progress};
+  const rr_export_options out{.directory = Text(directory)};
   rr_exported exported{};
   ASSERT_DONE(rr_run_export(c_run_, &out, &kBlocking, &exported));
   EXPECT_EQ(exported.samples, 3);
   EXPECT_EQ(exported.written, 3);
   EXPECT_EQ(exported.bytes, 300);
-  EXPECT_EQ(progress.samples, (std::vector<int64_t>{0, 3}));
 
   testing::FakeService other;
   const rr_client_options options{.endpoint = Text(other.endpoint()), .tls = -1, .call_timeout_ms = -1};
   rr_client* client = nullptr;
   ASSERT_DONE(rr_client_new(&options, &client));
-  progress = {.stop_at = 2};
-  const rr_import_options in{
-      .directory = Text(directory), .run = Text("copy"), .progress = OnProgress, .progress_context = &progress};
+  const rr_import_options in{.directory = Text(directory), .run = Text("copy")};
   const rr_imported* imported = nullptr;
-  EXPECT_EQ(Failure(rr_client_import(client, &in, &kBlocking, &imported)).code, absl::StatusCode::kCancelled);
-  EXPECT_EQ(progress.samples.size(), 2U);
-  progress = {};
   TestQueue queue;
   const rr_call call = queue.Call(1);
   ASSERT_DONE(rr_client_import(client, &in, &call, &imported));

@@ -7,7 +7,6 @@
 #include "client/c_api/calls.h"
 #include "client/c_api/objects.h"
 #include "client/c_api/values.h"
-#include "client/call/cancellation.h"
 #include "client/reader/decoded_rows.h"
 #include "client/reader/read_checker.h"
 #include "proto/wire/status_macros.h"
@@ -89,24 +88,11 @@ rr_error* rr_run_read(rr_run* run, const rr_read* read, const rr_call* call, con
   });
 }
 
-namespace {
-
-OnCheckpointProgress ProgressFrom(rr_progress progress, void* context) {
-  if (progress == nullptr) return nullptr;
-  return [=](const CheckpointProgress& now) {
-    if (progress(context, now.samples, now.total, now.bytes) != 0) client::CallOfThread()->Cancel();
-  };
-}
-
-}  // namespace
-
 rr_error* rr_run_export(rr_run* run, const rr_export_options* options, const rr_call* call, rr_exported* exported) {
   return Guard([&]() -> CallEnd {
     RR_ASSIGN_OR_RETURN(const auto producer, ProducerFrom(options->producer));
-    ExportOptions asked{.groups = GroupsFrom(options->groups),
-                        .producer = producer,
-                        .previous = String(options->previous),
-                        .on_progress = ProgressFrom(options->progress, options->progress_context)};
+    ExportOptions asked{
+        .groups = GroupsFrom(options->groups), .producer = producer, .previous = String(options->previous)};
     const auto work = [run = run->shared->run, directory = String(options->directory), asked = std::move(asked),
                        exported] {
       return Into(exported, ExportRun(*run, directory, asked), [](const ExportOutcome& outcome) {
@@ -120,9 +106,7 @@ rr_error* rr_run_export(rr_run* run, const rr_export_options* options, const rr_
 rr_error* rr_client_import(rr_client* client, const rr_import_options* options, const rr_call* call,
                            const rr_imported** imported) {
   return Guard([&]() -> CallEnd {
-    ImportOptions asked{.groups = GroupsFrom(options->groups),
-                        .run = String(options->run),
-                        .on_progress = ProgressFrom(options->progress, options->progress_context)};
+    ImportOptions asked{.groups = GroupsFrom(options->groups), .run = String(options->run)};
     const auto work = [client = client->shared, directory = String(options->directory), asked = std::move(asked),
                        imported] {
       return Into(imported, ImportRun(*client, directory, asked), [](const ImportOutcome& outcome) {

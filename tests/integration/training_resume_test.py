@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 import unittest
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -105,13 +104,11 @@ class Training:
                     written.write_text(json.dumps(step + 1))
                     written.replace(self.state)
                     self.enter(step, "state")
-                    exporting = partial(self.enter, step, "exporting")
                     previous = self.last_samples()
                     following = self.samples / str(step + 1)
                     if previous != following:
-                        run.checkpoint(
-                            following, (0, step + 1), previous=previous, on_progress=lambda _, enter=exporting: enter()
-                        )
+                        self.enter(step, "exporting")
+                        run.checkpoint(following, (0, step + 1), previous=previous)
                     self.enter(step, "exported")
                     run.release_groups(0, step + 1)
                     self.enter(step, "released")

@@ -470,16 +470,10 @@ RR_API rr_error* rr_run_read(rr_run* run, const rr_read* read, const rr_call* ca
 
 /* --- Checkpoints ------------------------------------------------------------------------------------------------- */
 
-/* Reports progress. It is called on the thread that does the work (the caller's thread if the call blocks). If it
- * returns anything but 0, the call ends with CANCELLED. */
-typedef int32_t (*rr_progress)(void* context, int64_t samples, int64_t total, int64_t bytes);
-
 typedef struct rr_export_options {
   rr_text directory, previous; /* previous: an export of the same run; empty: none. */
   const rr_range* groups;      /* NULL: all. */
   int32_t producer;
-  rr_progress progress; /* NULL: no progress is reported. */
-  void* progress_context;
 } rr_export_options;
 
 typedef struct rr_exported {
@@ -490,8 +484,6 @@ typedef struct rr_import_options {
   rr_text directory;
   rr_text run;            /* "": the name under which it was exported. */
   const rr_range* groups; /* NULL: all. */
-  rr_progress progress;
-  void* progress_context;
 } rr_import_options;
 
 typedef struct rr_imported { /* A result. */

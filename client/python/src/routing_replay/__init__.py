@@ -40,7 +40,6 @@ from routing_replay.trajectory import Turn as Turn
 from routing_replay.types import Append as Append
 from routing_replay.types import AppendOutcome as AppendOutcome
 from routing_replay.types import CheckpointOutcome as CheckpointOutcome
-from routing_replay.types import CheckpointProgress as CheckpointProgress
 from routing_replay.types import Commit as Commit
 from routing_replay.types import Payload as Payload
 from routing_replay.types import Provenance as Provenance

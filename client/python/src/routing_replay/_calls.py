@@ -41,7 +41,6 @@ class Operation(Generic[T]):
     timeout: seconds; None: the client's call_timeout
     kept: objects that must stay alive as long as the call
     settle: called at the end with the error or None; may raise another error
-    in_thread: the call must run in the thread that waits for it
     """
 
     function: Any
@@ -52,7 +51,6 @@ class Operation(Generic[T]):
     timeout: float | None = None
     kept: Any = None
     settle: Callable[[RoutingReplayError | None], object] | None = None
-    in_thread: bool = False
 
     def then(self, convert: Callable[[T], U]) -> Operation[U]:
         """The same operation, with `convert` applied to its result."""
@@ -91,7 +89,7 @@ class Operation(Generic[T]):
     def wait(self) -> T:
         """Blocks until the call ends. In the main thread signal handlers run meanwhile, and an exception in a handler
         cancels the call."""
-        if self.in_thread or not in_main_thread():
+        if not in_main_thread():
             return self.here()
         try:
             queue = _interruptible.pop()

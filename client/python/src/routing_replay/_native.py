@@ -206,13 +206,9 @@ SampleRows = structure(
     "z:weights_count Ranges:rows p:ids z:ids_size",
 )
 Rows = structure("Rows", "w*:layers z:layer_count w:top_k,id_bytes SampleRows*:samples z:count")
-Progress = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int64, c_int64, c_int64)
-ExportOptions = structure(
-    "ExportOptions",
-    "t:directory,previous Range*:groups w:producer Progress:progress p:progress_context",
-)
+ExportOptions = structure("ExportOptions", "t:directory,previous Range*:groups w:producer")
 Exported = structure("Exported", "i:samples,written,unsealed,bytes")
-ImportOptions = structure("ImportOptions", "t:directory,run Range*:groups Progress:progress p:progress_context")
+ImportOptions = structure("ImportOptions", "t:directory,run Range*:groups")
 Imported = structure("Imported", "t:run i:samples,appended,bytes")
 Ids = structure("Ids", "p:data z:count")
 Bytes = structure("Bytes", "p:data z:size")

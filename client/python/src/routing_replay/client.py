@@ -12,7 +12,7 @@ from routing_replay._calls import Operation, blocking
 from routing_replay._native import lib
 from routing_replay.appender import Closing
 from routing_replay.geometry import Geometry
-from routing_replay.run import Link, OnProgress, Path, Progress, Run
+from routing_replay.run import Link, Path, Run
 from routing_replay.types import RestoreOutcome, RunSummary, ServerInfo
 
 
@@ -51,9 +51,9 @@ class ClientCalls:
     def __reduce__(self) -> Any:
         raise TypeError("a Client cannot be pickled; make one in the other process")
 
-    def _asking(self, function: Any, kind: Any, read: Any, *arguments: Any, **more: Any) -> Operation[Any]:
+    def _asking(self, function: Any, kind: Any, read: Any, *arguments: Any) -> Operation[Any]:
         client = self._link.client
-        return _calls.operation(function, (client.pointer, *arguments), kind, read, kept=client, **more)
+        return _calls.operation(function, (client.pointer, *arguments), kind, read, kept=client)
 
 
 class Client(ClientCalls, Closing):
@@ -145,35 +145,28 @@ class Client(ClientCalls, Closing):
         directory: Path,
         run: str | None = None,
         groups: tuple[int, int] | None = None,
-        *,
-        on_progress: OnProgress | None = None,
     ) -> Operation[RestoreOutcome]:
         """Appends the samples of a directory that `Run.checkpoint` wrote, except those that the run already has.
 
         run: name of the run, which is created if it does not exist; by default the name under which it was exported.
             For settings other than the server's defaults, call `run` first
         groups: samples of groups[0] <= group < groups[1]; all if absent
-        on_progress: called in this thread; with asyncio, in the event loop
-
         Rows that the run already has are compared, and only the missing rows are appended. So calling it again does
         nothing, or continues a call that was interrupted. Raises AlreadyExistsError (CONFLICTING_ROWS) naming a sample
         whose rows in the run differ; FailedPreconditionError (NOT_COMMITTED) if the directory has no finished export;
         DataLossError naming a sample whose file is damaged. Rows, unrecorded rows, weights, groups, seals and the token
         check at the end are restored; revisions, content ids and provenance are those of new samples.
         """
-        progress = Progress(on_progress, self._in_loop)
         options = _native.ImportOptions(
             _values.native_text(os.fspath(directory), "directory"),
             _values.native_text("" if run is None else run, "run"),
             _convert.groups(groups),
-            progress.function,
         )
         return self._asking(
             lib.rr_client_import,
             _native.Imported,
             lambda found: _convert.value(RestoreOutcome, found),
             byref(options),
-            **progress.options,
         )
 
     @blocking

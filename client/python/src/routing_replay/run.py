@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import reprlib
@@ -44,7 +43,6 @@ from routing_replay.types import (
     Append,
     AppendOutcome,
     CheckpointOutcome,
-    CheckpointProgress,
     Commit,
     OnFull,
     Producer,
@@ -61,7 +59,6 @@ A = TypeVar("A", bound=AppenderCalls)
 T = TypeVar("T", bound=TrajectoryCalls)
 
 Path = str | os.PathLike[str]
-OnProgress = Callable[[CheckpointProgress], None]
 
 
 class Link:
@@ -120,34 +117,6 @@ class Link:
         self._client = None
         for run in list(self.runs):
             run._drop_native()
-
-
-class Progress:
-    """Reports progress in the thread that does the work, or in the event loop. An exception in `on_progress` ends the
-    work."""
-
-    def __init__(self, on_progress: OnProgress | None, in_loop: bool) -> None:
-        self._on_progress = _values.callback(on_progress, "on_progress")
-        self._error: BaseException | None = None
-        self._post = asyncio.get_running_loop().call_soon_threadsafe if in_loop else None
-        self.function = _native.Progress() if on_progress is None else _native.Progress(self._call)
-        self.options: dict[str, Any] = {"settle": self._settle, "in_thread": on_progress is not None}
-
-    def _call(self, context: Any, samples: int, total: int, size: int) -> int:
-        progress = CheckpointProgress(samples, total, size)
-        self._report(progress) if self._post is None else self._post(self._report, progress)
-        return self._error is not None
-
-    def _report(self, progress: CheckpointProgress) -> None:
-        if self._error is None and self._on_progress is not None:
-            try:
-                self._on_progress(progress)
-            except BaseException as error:
-                self._error = error
-
-    def _settle(self, error: RoutingReplayError | None) -> None:
-        if self._error is not None:
-            raise self._error
 
 
 class RunCalls(Generic[A, T]):
@@ -266,13 +235,11 @@ class RunCalls(Generic[A, T]):
         options["kept"] = native, options.get("kept")
         return _calls.operation(function, (native.pointer, *arguments), kind, read, **options)
 
-    def _into(
-        self, function: Any, arguments: tuple[Any, ...], out: Any, outcome: type[Any], **options: Any
-    ) -> Operation[Any]:
+    def _into(self, function: Any, arguments: tuple[Any, ...], out: Any, outcome: type[Any]) -> Operation[Any]:
         """Makes the operation for a library function that fills a structure of ours."""
         native = self.native
         inputs = (native.pointer, *arguments)
-        return Operation(function, inputs, (byref(out),), lambda: _convert.value(outcome, out), kept=native, **options)
+        return Operation(function, inputs, (byref(out),), lambda: _convert.value(outcome, out), kept=native)
 
     def _states(self, function: Any, *arguments: Any) -> Operation[SampleStates]:
         return self._operation(function, arguments, _native.SampleStates, _convert.states)
@@ -513,7 +480,6 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         *,
         producer: Producer = "rollout",
         previous: Path | None = None,
-        on_progress: OnProgress | None = None,
     ) -> Operation[CheckpointOutcome]:
         """Writes the sealed samples to a new directory. Appends may continue meanwhile.
 
@@ -524,22 +490,17 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         previous: directory of an earlier checkpoint of the run. Unchanged samples become hard links to its files, and
             so do samples of these groups that the run has released since. Each of the two directories may be removed
             without harm to the other
-        on_progress: called in this thread; with asyncio, in the event loop
-
         AlreadyExistsError if the directory is not empty; FailedPreconditionError if `previous` holds another run;
         DataLossError naming a sample that the store or `previous` lost (all others are in the directory then); errors
         of `read`.
         """
-        progress = Progress(on_progress, self.link.in_loop)
         options = _native.ExportOptions(
             _values.native_text(os.fspath(directory), "directory"),
             _values.native_text("" if previous is None else os.fspath(previous), "previous"),
             _convert.groups(groups),
             _convert.producer(producer, "producer"),
-            progress.function,
         )
-        exported = _native.Exported()
-        return self._into(lib.rr_run_export, (byref(options),), exported, CheckpointOutcome, **progress.options)
+        return self._into(lib.rr_run_export, (byref(options),), _native.Exported(), CheckpointOutcome)
 
     @blocking
     def drop(self) -> Operation[ReleaseOutcome]:

@@ -394,17 +394,6 @@ class ReleaseOutcome:
 
 
 @dataclass(frozen=True)
-class CheckpointProgress:
-    """The progress of a checkpoint or a restore: `samples` of `total`, and bytes of rows moved, in the dtype of
-    storage.
-    """
-
-    samples: int
-    total: int
-    bytes: int
-
-
-@dataclass(frozen=True)
 class CheckpointOutcome:
     """The result of a checkpoint. samples: number in the directory, of which `written` were read from the run and the
     others taken from the previous checkpoint. unsealed: samples that were left out, because more rows may come. bytes:
