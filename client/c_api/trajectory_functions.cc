@@ -20,6 +20,13 @@ namespace {
 // How long a fork of a trajectory waits for acks of the shared rows, if the call gives no timeout.
 constexpr std::chrono::seconds kForkWait(1);
 
+absl::StatusOr<TurnOutcome> OutcomeFrom(absl::string_view name) {
+  if (name.empty() || name == "finished") return TurnOutcome::kFinished;
+  if (name == "aborted") return TurnOutcome::kAborted;
+  if (name == "preempted") return TurnOutcome::kPreempted;
+  return Invalid("outcome", absl::StrCat(R"(must be "finished", "aborted" or "preempted", got ")", name, "\""));
+}
+
 absl::Status CheckRow(int64_t row, absl::string_view field) {
   if (row >= 0 && row <= kMaxRows) return absl::OkStatus();
   return Invalid(field, absl::StrCat(row, " is not in [0, ", kMaxRows, "]"));
@@ -36,7 +43,7 @@ struct GivenTurn {
   std::string engine;
 
   absl::Status Read(const rr_turn& given) {
-    turn.finished = given.aborted == 0;
+    RR_ASSIGN_OR_RETURN(turn.outcome, OutcomeFrom(View(given.outcome)));
     turn.weight_version = given.weight_version.present != 0 ? given.weight_version.value : kUnknownWeightVersion;
     turn.weight_label = String(given.weight_label);
     turn.weights = WeightsFrom(given.weights, given.weights_count);

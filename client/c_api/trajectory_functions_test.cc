@@ -34,7 +34,7 @@ class CTrajectoryTest : public CApiTest {
                     .layer_basis = Text("MOE_LAYERS"),
                     .shape = given.shape.data(),
                     .shape_count = 3};
-    given.turn = {.rows = &given.tensor, .tokens = Tokens(end + 1), .row_start = begin};
+    given.turn = {.rows = &given.tensor, .tokens = Tokens(end + 1), .row_start = begin, .outcome = Text("finished")};
   }
   rr_tokens Tokens(int64_t count) {
     return {.data = tokens_.data(), .size = static_cast<size_t>(count) * 4, .dtype = Text("uint32"), .axes = 1};
@@ -115,6 +115,9 @@ TEST_F(CTrajectoryTest, WhatIsWrongWithATurn) {
   const rr_turn_result* turn = nullptr;
   Given given;
   Give(0, 9, given);
+  given.turn.outcome = Text("done");
+  EXPECT_EQ(Failure(rr_trajectory_add(trajectory_, &given.turn, &kBlocking, &turn)).field, "outcome");
+  given.turn.outcome = {};
   given.turn.row_start = -1;
   EXPECT_EQ(Failure(rr_trajectory_add(trajectory_, &given.turn, &kBlocking, &turn)).field, "turn.row_start");
   given.turn.row_start = 0;

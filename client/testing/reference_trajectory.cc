@@ -53,7 +53,7 @@ ReferenceAnswer ReferenceTrajectory::Check(const ReferenceTurn& turn, const Toke
   if (turn.row_start) {
     const int64_t end = GivenEnd(turn, history);
     if (end > LastRow(history)) return {kInvalid, Reason::kRowCount};
-    if (turn.finished && end < LastRow(history)) return {kInvalid, Reason::kRowCount};
+    if (turn.outcome == TurnOutcome::kFinished && end < LastRow(history)) return {kInvalid, Reason::kRowCount};
     if (*turn.row_start > held && !turn.missing_is_unrecorded) return {kPrecondition, Reason::kGap};
     reached = std::max(held, end);
   }

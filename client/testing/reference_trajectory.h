@@ -27,7 +27,7 @@ struct ReferenceTurn {
   std::optional<int64_t> row_start;  // Unset: no rows.
   std::vector<Label> labels;
   std::vector<int64_t> versions;  // One per label.
-  bool finished = true;
+  client::TurnOutcome outcome = client::TurnOutcome::kFinished;
   bool missing_is_unrecorded = false;
   bool seal = false;
   bool cut = false;

@@ -116,7 +116,8 @@ absl::Status Trajectory::DecideRows(const Turn& turn, int64_t held, TurnDecision
   decision.surplus_rows = !given.empty() && given.end == decision.num_tokens && given.begin != 1 ? 1 : 0;
   given.end -= decision.surplus_rows;
   const bool complete = given.end == last_row;
-  if (given.begin < 0 || given.begin > given.end || given.end > last_row || (turn.finished && !complete)) {
+  if (given.begin < 0 || given.begin > given.end || given.end > last_row ||
+      (turn.outcome == TurnOutcome::kFinished && !complete)) {
     return Error(absl::StatusCode::kInvalidArgument, {.reason = Reason::kRowCount, .field = "turn.rows"},
                  absl::StrCat("rows ", ToString(*turn.rows), " of a turn that ends with ", decision.num_tokens,
                               " tokens, whose rows end at ", last_row));

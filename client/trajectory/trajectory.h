@@ -39,6 +39,9 @@
 
 namespace routing_replay::client {
 
+// How the engine ended a request. Only a finished request must deliver all rows.
+enum class TurnOutcome : uint8_t { kFinished, kAborted, kPreempted };
+
 // One answer of the engine, or a change of the history without an answer.
 struct Turn {
   // The new history is the first `tokens_start` tokens of the old history, then `tokens`. Absent: no change.
@@ -46,7 +49,7 @@ struct Turn {
   int64_t tokens_start = 0;
   // Absolute rows that the engine delivered, including rows of −1. Absent: none.
   std::optional<RowRange> rows;
-  bool finished = true;  // False: the engine aborted the request, and need not have delivered all rows.
+  TurnOutcome outcome = TurnOutcome::kFinished;
   // `weights` has the versions of some of the rows: spans of absolute rows among `rows`, ascending and disjoint. The
   // rows that are in no span have weight_version and weight_label.
   int64_t weight_version = kUnknownWeightVersion;

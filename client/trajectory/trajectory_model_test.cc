@@ -169,7 +169,7 @@ class World {
     if (OneIn(12)) std::fill_n(labels.begin(), std::min<int64_t>(begin + Below(4), last), Label());
     int64_t end = last;
     if (OneIn(10) && last > begin) end = last + 1;
-    if (!turn.finished || OneIn(40)) end = begin + Below(last - begin + 1);
+    if (turn.outcome != TurnOutcome::kFinished || OneIn(40)) end = begin + Below(last - begin + 1);
     if (OneIn(60)) end = last + 2;
     turn.row_start = begin;
     for (int64_t row = begin; row < end; ++row) {
@@ -183,17 +183,17 @@ class World {
     ReferenceTurn turn;
     const Tokens& told = writer.model.tokens;
     const auto size = static_cast<int64_t>(told.size());
-    turn.finished = !OneIn(5);
+    if (OneIn(5)) turn.outcome = OneIn(2) ? TurnOutcome::kAborted : TurnOutcome::kPreempted;
     turn.missing_is_unrecorded = OneIn(6);
     turn.seal = OneIn(25);
-    if (!turn.finished && OneIn(4)) return turn;
+    if (turn.outcome != TurnOutcome::kFinished && OneIn(4)) return turn;
     if (OneIn(14)) {
       turn.seal = true;
       return turn;
     }
     if (size > 0 && OneIn(writer.model.sealed ? 3 : 14)) {
       turn.cut = true;
-      turn.finished = true;
+      turn.outcome = TurnOutcome::kFinished;
       turn.tokens_start = 1 + Below(size);
       turn.tokens.emplace();
       turn.seal = OneIn(3);
@@ -239,7 +239,7 @@ class World {
 
   absl::StatusOr<TurnPlan> Plan(Writer& writer, const ReferenceTurn& reference) {
     Turn turn{.tokens_start = reference.tokens_start,
-              .finished = reference.finished,
+              .outcome = reference.outcome,
               .missing_is_unrecorded = reference.missing_is_unrecorded,
               .seal = reference.seal,
               .cut = reference.cut};

@@ -118,8 +118,8 @@ TEST(TrajectoryTest, AbortsLeaveRowsOpenAndGapsMustBeDeclared) {
   const std::vector<uint32_t> tokens = Count(20);
   const auto context = absl::MakeConstSpan(tokens);
   Do(trajectory, {.tokens = context.first(6), .rows = RowRange{0, 5}});
-  Do(trajectory, {.finished = false});
-  Do(trajectory, {.tokens = context.first(10), .rows = RowRange{5, 7}, .finished = false});
+  Do(trajectory, {.outcome = TurnOutcome::kAborted});
+  Do(trajectory, {.tokens = context.first(10), .rows = RowRange{5, 7}, .outcome = TurnOutcome::kAborted});
   EXPECT_EQ(trajectory.rows(), 7);
   EXPECT_THAT(trajectory.Decide({.seal = true}), Fails(kPrecondition, Reason::kNotCommitted));
   Turn turn{.tokens = tokens, .rows = RowRange{9, 19}};

@@ -387,7 +387,7 @@ typedef struct rr_turn {
   int64_t tokens_start;
   int64_t row_start;    /* Absolute position of the first row. */
   int64_t missing_rows; /* Number of rows, from row_start on, that the engine did not give; `rows` follow them. */
-  int32_t aborted;      /* Not 0: the engine aborted the request, and need not have delivered all rows. */
+  rr_text outcome;      /* "finished", "aborted", "preempted". */
   rr_integer weight_version;
   rr_text weight_label;
   const rr_weight_span* weights;

@@ -151,7 +151,7 @@ class TrajectoryTest(ServerTest):
         with self.assertRaises(rr.InvalidArgumentError) as short:
             trajectory.add(engine.rows(context, 23)[:-1], tokens=context, start=23)
         self.assertEqual(short.exception.reason, "ROW_COUNT")
-        told = trajectory.add(engine.rows(context, 20), tokens=context, start=20, weight_version=2)
+        told = trajectory.add(engine.rows(context, 20), tokens=context, start=20, outcome="preempted", weight_version=2)
         self.assertEqual((told.appended, told.repeated_rows, told.conflicting_rows), (((23, 49),), 3, 0))
         trajectory.seal()
         self.check(run, "a", engine.rows(context), num_tokens=50)
@@ -403,6 +403,7 @@ class TrajectoryTest(ServerTest):
             {"tokens": [1.5]},
             {"tokens": context, "start": -1},
             {"tokens": context, "start": "0"},
+            {"tokens": context, "outcome": "lost"},
             {"tokens": context, "missing": "ignore"},
             {"tokens": context, "weights": [(0, 3, 1)]},
             {"tokens": context, "weights": [rr.WeightSpan(3, 5, 1), rr.WeightSpan(0, 3, 1)]},

@@ -185,7 +185,7 @@ Commit = structure("Commit", "t:sample,status i:committed_rows o:num_tokens p:er
 TrajectoryOptions = structure("TrajectoryOptions", "t:sample,engine o:group w:replace")
 Turn = structure(
     "Turn",
-    "p:rows Tokens:tokens i:tokens_start,row_start,missing_rows w:aborted o:weight_version t:weight_label "
+    "p:rows Tokens:tokens i:tokens_start,row_start,missing_rows t:outcome o:weight_version t:weight_label "
     "WeightSpan*:weights z:weights_count w:missing_is_unrecorded,seal o:cut t:engine",
 )
 TurnResult = structure(

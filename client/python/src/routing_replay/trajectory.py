@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from routing_replay.appender import AppenderCalls
 
 T = TypeVar("T")
+OutcomeOfTurn = Literal["finished", "aborted", "preempted"]
 Missing = Literal["raise", "unrecorded"]
 
 _MISSING = {"raise": False, "unrecorded": True}
@@ -62,6 +63,8 @@ class NewTurn:
         history; None if the history does not change (with RecordedRows: the tokens of these)
     start: absolute row of the first row (default 0, or as recorded)
     take, layers: see Append
+    outcome: "finished", "aborted" or "preempted". Only a finished turn must have a row for each token except the last.
+        A row for the last token is left out
     weight_version, weight_label: version of the weights that routed these rows; if there are several versions, give
         `weights` (WeightSpans of absolute rows) instead. A weight_version replaces the versions that the engine
         reported; a weight_label alone is used for rows without a version
@@ -77,6 +80,7 @@ class NewTurn:
     start: int | None = None
     take: RowRange | None = None
     layers: str | Sequence[int] | None = None
+    outcome: OutcomeOfTurn = "finished"
     weight_version: int | None = None
     weight_label: str = ""
     weights: Sequence[WeightSpan] | None = None
@@ -92,7 +96,7 @@ class TrajectoryCalls:
         self.sample = sample
         self._native = native
 
-    def _adding(self, turn: NewTurn, aborted: bool = False) -> Operation[Turn]:
+    def _adding(self, turn: NewTurn) -> Operation[Turn]:
         sample = self.sample
         recorded = turn.rows if isinstance(turn.rows, RecordedRows) else RecordedRows(turn.rows)
         start = _values.integer(recorded.row_start if turn.start is None else turn.start, "start", sample=sample)
@@ -106,7 +110,7 @@ class TrajectoryCalls:
         made = _native.Turn(
             row_start=start,
             missing_rows=missing_rows,
-            aborted=aborted,
+            outcome=_values.native_text(turn.outcome, "outcome", sample),
             weight_version=_values.optional(turn.weight_version, "weight_version", sample=sample),
             weight_label=_values.native_text(turn.weight_label, "weight_label", sample),
             missing_is_unrecorded=_values.choice(turn.missing, "missing", _MISSING) or declared,
@@ -131,6 +135,7 @@ class TrajectoryCalls:
         made = _native.Turn(
             cut=_values.optional(num_tokens, "num_tokens", sample=self.sample),
             missing_is_unrecorded=_values.choice(missing, "missing", _MISSING),
+            outcome=_native.text("finished"),
             seal=bool(seal),
         )
         return self._turn(made, None)
@@ -220,8 +225,7 @@ class Trajectory(TrajectoryCalls):
     @blocking
     @taking(NewTurn)
     def add(self, turn: NewTurn) -> Operation[Turn]:
-        """Adds one answer of the engine. The parameters are the fields of `NewTurn`. There must be a row for each token
-        except the last; a row for the last token is left out.
+        """Adds one answer of the engine. The parameters are the fields of `NewTurn`.
 
         After an error nothing has changed, except that rows may have been removed (those that `Turn.truncated_rows`
         would count). InvalidArgumentError (ROW_COUNT) if the rows do not fit the tokens, and for what the ingest checks
@@ -235,9 +239,9 @@ class Trajectory(TrajectoryCalls):
     @blocking
     @taking(NewTurn)
     def abort(self, turn: NewTurn) -> Operation[Turn]:
-        """Adds an aborted turn, perhaps with some rows and tokens. Parameters as for `add`, but rows may be missing at
-        the end."""
-        return self._adding(turn, aborted=True)
+        """Adds an aborted turn, perhaps with some rows and tokens. Parameters as for `add`."""
+        turn.outcome = "aborted"
+        return self._adding(turn)
 
     @blocking
     def cut(self, num_tokens: int, *, seal: bool = False, missing: Missing = "raise") -> Operation[Turn]:
