@@ -239,7 +239,7 @@ TEST(ForkTest, AReadThatWaitsGoesOnInTheParent) {
   const rr_rows* rows = nullptr;
   const rr_call call = queue.Call(1);
   ASSERT_DONE(rr_run_read(user.run, &read, &call, &rows));
-  const rr_trajectory_options options{.sample = Text("s")};
+  const rr_trajectory_options options{.sample = Text("s"), .existing = Text("none")};
   rr_trajectory* trajectory = nullptr;
   ASSERT_DONE(rr_appender_new_trajectory(user.appender, &options, &trajectory));
   for (int i = 0; i < 20; ++i) {

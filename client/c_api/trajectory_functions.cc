@@ -20,6 +20,13 @@ namespace {
 // How long a fork of a trajectory waits for acks of the shared rows, if the call gives no timeout.
 constexpr std::chrono::seconds kForkWait(1);
 
+absl::StatusOr<Trajectory::Existing> ExistingFrom(absl::string_view name) {
+  if (name.empty() || name == "none") return Trajectory::Existing::kNone;
+  if (name == "resume") return Trajectory::Existing::kResume;
+  if (name == "replace") return Trajectory::Existing::kReplace;
+  return Invalid("existing", absl::StrCat(R"(must be "none", "resume" or "replace", got ")", name, "\""));
+}
+
 absl::StatusOr<TurnOutcome> OutcomeFrom(absl::string_view name) {
   if (name.empty() || name == "finished") return TurnOutcome::kFinished;
   if (name == "aborted") return TurnOutcome::kAborted;
@@ -94,6 +101,7 @@ rr_turn_result* NewTurnResult(const TurnResult& turn) {
              .repeated_rows = decision.repeated_rows(),
              .conflicting_rows = decision.conflicting_rows,
              .late_rows = decision.late_rows,
+             .uncompared_rows = decision.uncompared_rows,
              .shared_rows = decision.shared_rows(),
              .surplus_rows = decision.surplus_rows,
              .dropped_rows = turn.dropped_rows,
@@ -115,10 +123,12 @@ rr_error* rr_appender_new_trajectory(rr_appender* appender, const rr_trajectory_
                                      rr_trajectory** trajectory) {
   return Guard([&]() -> CallEnd {
     const std::shared_ptr<SharedAppender>& shared = appender->shared;
-    TrajectoryWriter::Options given{.trajectory = {.sample = String(options->sample), .replace = options->replace != 0},
-                                    .group = Optional(options->group),
-                                    .engine = String(options->engine)};
-    RR_ASSIGN_OR_RETURN(auto writer, TrajectoryWriter::New(shared->run, shared->appender, std::move(given)));
+    RR_ASSIGN_OR_RETURN(const auto existing, ExistingFrom(View(options->existing)));
+    RR_ASSIGN_OR_RETURN(auto writer,
+                        TrajectoryWriter::New(shared->run, shared->appender,
+                                              {.trajectory = {.sample = String(options->sample), .existing = existing},
+                                               .group = Optional(options->group),
+                                               .engine = String(options->engine)}));
     *trajectory = NewTrajectory(shared, std::move(writer));
     return {};
   });

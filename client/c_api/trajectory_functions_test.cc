@@ -11,7 +11,7 @@ class CTrajectoryTest : public CApiTest {
   void SetUp() override {
     CApiTest::SetUp();
     ASSERT_DONE(rr_run_new_appender(c_run_, nullptr, &appender_));
-    const rr_trajectory_options options{.sample = Text("s"), .group = {7, 1}};
+    const rr_trajectory_options options{.sample = Text("s"), .existing = Text("none"), .group = {7, 1}};
     ASSERT_DONE(rr_appender_new_trajectory(appender_, &options, &trajectory_));
   }
   void TearDown() override {
@@ -131,8 +131,10 @@ TEST_F(CTrajectoryTest, WhatIsWrongWithATurn) {
   EXPECT_EQ(Rows(trajectory_), 0);
 
   rr_trajectory* other = nullptr;
-  const rr_trajectory_options options{.sample = Text("no id")};
+  rr_trajectory_options options{.sample = Text("no id")};
   EXPECT_EQ(Failure(rr_appender_new_trajectory(appender_, &options, &other)).field, "sample");
+  options = {.sample = Text("t"), .existing = Text("maybe")};
+  EXPECT_EQ(Failure(rr_appender_new_trajectory(appender_, &options, &other)).field, "existing");
   EXPECT_EQ(Failure(rr_trajectory_fork(trajectory_, Text("no id"), &kBlocking, &other)).field, "sample");
 }
 

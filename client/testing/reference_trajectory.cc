@@ -37,6 +37,16 @@ Tokens ReferenceTrajectory::History(const ReferenceTurn& turn) const {
 }
 
 ReferenceAnswer ReferenceTrajectory::Keep(const ReferenceTurn& turn, int64_t& keep) const {
+  if (resumed || (tokens.empty() && !rows.empty())) {
+    if (!turn.tokens || turn.tokens_start != 0) return {kInvalid, Reason::kField};
+    if (!resumed || Size(*turn.tokens) < Size(*resumed)) return {kExists, Reason::kOtherTokens};
+    for (int64_t i = 0; i < Size(*resumed); ++i) {
+      if ((*turn.tokens)[i] != (*resumed)[i]) return {kExists, Reason::kOtherTokens};
+    }
+    keep = std::min(Size(rows), LastRow(*turn.tokens));
+    if (sealed && !turn.cut && Size(*turn.tokens) != sealed) return {kPrecondition, Reason::kSealed};
+    return Check(turn, *turn.tokens, keep);
+  }
   if (turn.tokens && turn.tokens_start > Size(tokens)) return {kInvalid, Reason::kField};
   const Tokens history = History(turn);
   if (sealed && !turn.cut && (Size(history) != sealed || !IsPrefix(tokens, history))) {
@@ -70,7 +80,7 @@ int64_t ReferenceTrajectory::Shared(const ReferenceTurn& turn, const Tokens& his
     if (turn.row_start && n >= *turn.row_start + Size(turn.labels)) break;
     if (compare_rows && turn.row_start && n >= *turn.row_start) {
       const Label given = turn.labels[n - *turn.row_start];
-      if (given && given != parent->rows[n].label) break;
+      if (given && (parent->rows[n].foreign || given != parent->rows[n].label)) break;
     }
     ++n;
   }
@@ -102,6 +112,8 @@ ReferenceAnswer ReferenceTrajectory::Add(const ReferenceTurn& turn, int64_t& sha
       if (!given) continue;
       if (!now[row].label) {
         ++c.late_rows;
+      } else if (now[row].foreign) {
+        ++c.uncompared_rows;
       } else if (given != now[row].label) {
         ++c.conflicting_rows;
       }
@@ -114,6 +126,7 @@ ReferenceAnswer ReferenceTrajectory::Add(const ReferenceTurn& turn, int64_t& sha
     sealed = Size(history);
   }
   if (turn.row_start || turn.seal) parent.reset();
+  if (turn.tokens) resumed.reset();
   tokens = history;
   rows = now;
   counters = c;

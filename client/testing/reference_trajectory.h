@@ -19,6 +19,7 @@ using Tokens = std::vector<uint32_t>;
 struct ReferenceRow {
   Label label;
   int64_t version = kUnknownWeightVersion;
+  bool foreign = false;  // Sent by an earlier trajectory of the sample.
 };
 
 struct ReferenceTurn {
@@ -44,6 +45,7 @@ struct ReferenceCounters {
   int64_t surplus_rows = 0;
   int64_t conflicting_rows = 0;
   int64_t late_rows = 0;
+  int64_t uncompared_rows = 0;
   int64_t lost_rows = 0;  // Appended, but not stored.
 };
 
@@ -60,6 +62,9 @@ class ReferenceTrajectory {
   std::vector<ReferenceRow> rows;
   std::optional<int64_t> sealed;
   std::optional<Parent> parent;
+  // The tokens of the rows that were already on the server when this trajectory began. Unset if the server has no token
+  // check of these rows, and after the first turn that has tokens.
+  std::optional<Tokens> resumed;
   ReferenceCounters counters;
 
   // Sets `keep` to the number of stored rows that stay valid in this turn, or returns the turn's error.

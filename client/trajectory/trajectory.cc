@@ -15,6 +15,8 @@
 namespace routing_replay::client {
 namespace {
 
+using Kind = RowMark::Kind;
+
 int64_t CommonPrefix(absl::Span<const uint32_t> a, absl::Span<const uint32_t> b) {
   const size_t shorter = std::min(a.size(), b.size());
   return std::mismatch(a.begin(), a.begin() + shorter, b.begin()).first - a.begin();
@@ -29,7 +31,8 @@ bool Fits(const TokenCheck& check, absl::Span<const uint32_t> tokens) {
 
 }  // namespace
 
-Trajectory::Trajectory(Options options) : options_(std::move(options)), in_doubt_(options_.replace) {}
+Trajectory::Trajectory(Options options)
+    : options_(std::move(options)), in_doubt_(options_.existing != Existing::kNone) {}
 
 Trajectory Trajectory::Fork(std::string sample) const {
   Trajectory fork({.sample = std::move(sample), .strict = options_.strict});
@@ -77,6 +80,7 @@ absl::StatusOr<TurnDecision> Trajectory::Decide(const Turn& turn) const {
 
 absl::StatusOr<Trajectory::NewHistory> Trajectory::Read(const Turn& turn) const {
   if (replace_) return NewHistory{.num_tokens = num_tokens()};
+  if (resumed_check_ || rows() > num_tokens()) return ReadResumed(turn);
   if (!turn.tokens) return NewHistory{num_tokens(), num_tokens(), rows()};
   if (turn.tokens_start < 0 || turn.tokens_start > num_tokens()) {
     return Error(absl::StatusCode::kInvalidArgument, {.reason = Reason::kField, .field = "turn.tokens_start"},
@@ -89,6 +93,22 @@ absl::StatusOr<Trajectory::NewHistory> Trajectory::Read(const Turn& turn) const 
   history.changed = history.same < num_tokens();
   // The last token has no row.
   history.keep = std::min({rows(), history.same, std::max<int64_t>(0, history.num_tokens - 1)});
+  return history;
+}
+
+absl::StatusOr<Trajectory::NewHistory> Trajectory::ReadResumed(const Turn& turn) const {
+  if (!turn.tokens || turn.tokens_start != 0) {
+    return Error(absl::StatusCode::kInvalidArgument, {.reason = Reason::kField, .field = "turn.tokens"},
+                 "the first turn of a resumed sample needs the whole history");
+  }
+  NewHistory history;
+  history.num_tokens = static_cast<int64_t>(turn.tokens->size());
+  if (!resumed_check_ || !Fits(*resumed_check_, *turn.tokens)) {
+    return Error(absl::StatusCode::kAlreadyExists, {.reason = Reason::kOtherTokens},
+                 absl::StrCat("it has ", rows(), " rows of other tokens, or of tokens that cannot be compared"));
+  }
+  history.same = rows();
+  history.keep = std::min(rows(), std::max<int64_t>(0, history.num_tokens - 1));
   return history;
 }
 
@@ -156,9 +176,10 @@ absl::Status Trajectory::Refine(const Turn& turn, absl::Span<const RowMark> mark
   std::optional<int64_t> first_conflict;
   for (int64_t row = decision.compare.begin; row < decision.compare.end; ++row) {
     const RowMark& given = marks[row - decision.compare.begin];
-    if (!given.recorded || SameRoute(given, marks_[row])) continue;
-    decision.late_rows += !marks_[row].recorded;
-    if (!marks_[row].recorded) continue;
+    if (given.kind != Kind::kRecorded || SameRoute(given, marks_[row])) continue;
+    decision.uncompared_rows += marks_[row].kind == Kind::kUnknown;
+    decision.late_rows += marks_[row].kind == Kind::kUnrecorded;
+    if (marks_[row].kind != Kind::kRecorded) continue;
     ++decision.conflicting_rows;
     if (!first_conflict) first_conflict = row;
   }
@@ -170,7 +191,9 @@ absl::Status Trajectory::Refine(const Turn& turn, absl::Span<const RowMark> mark
 
 absl::Status Trajectory::RefinePrefix(const Turn& turn, absl::Span<const RowMark> marks, TurnDecision& decision) const {
   int64_t row = decision.compare.begin;
-  const auto fits = [&](const RowMark& given) { return !given.recorded || SameRoute(given, parent_->marks[row]); };
+  const auto fits = [&](const RowMark& given) {
+    return given.kind != Kind::kRecorded || SameRoute(given, parent_->marks[row]);
+  };
   while (row < decision.compare.end && fits(marks[row - decision.compare.begin])) ++row;
   if (row == decision.compare.end) return absl::OkStatus();
   // From here on the sample differs from its parent.
@@ -188,6 +211,7 @@ void Trajectory::Commit(const Turn& turn, const TurnDecision& decision, absl::Sp
   if (turn.tokens) {
     tokens_.resize(turn.tokens_start);
     tokens_.insert(tokens_.end(), turn.tokens->begin(), turn.tokens->end());
+    resumed_check_.reset();
   }
   marks_.resize(marks_.size() + decision.gap.size());
   marks_.insert(marks_.end(), marks.begin(), marks.end());
@@ -211,16 +235,18 @@ void Trajectory::OnDropped(RowRange rows) {
 
 absl::Status Trajectory::OnState(const std::optional<SampleState>& found) {
   const SampleState state = found.value_or(SampleState{});
-  const bool replace = replace_ || options_.replace;
-  if (!replace && found) {
+  const bool replace = replace_ || options_.existing == Existing::kReplace;
+  if (!replace && found && num_tokens() > 0) {
     const bool proven = state.token_check ? Fits(*state.token_check, tokens_) : state.committed_rows <= rows();
     if (!proven) {
       return Error(absl::StatusCode::kAlreadyExists, {.reason = Reason::kOtherTokens},
                    absl::StrCat("it has ", state.committed_rows, " rows of other tokens"));
     }
   }
-  options_.replace = false;
-  marks_.resize(state.committed_rows);
+  options_.existing = Existing::kNone;
+  resumed_check_.reset();
+  if (!replace && num_tokens() == 0 && state.committed_rows > 0) resumed_check_ = state.token_check;
+  marks_.resize(state.committed_rows, RowMark{.kind = Kind::kUnknown});
   for (const RowRange range : state.unrecorded) {
     std::fill(marks_.begin() + range.begin, marks_.begin() + range.end, RowMark{});
   }
@@ -233,7 +259,7 @@ absl::Status Trajectory::OnState(const std::optional<SampleState>& found) {
 }
 
 void Trajectory::OnTruncated(const SampleState& state) {
-  marks_.resize(state.committed_rows);
+  marks_.resize(state.committed_rows, RowMark{.kind = Kind::kUnknown});
   acknowledged_ = state.committed_rows;
   revision_ = state.revision;
   sealed_num_tokens_.reset();
@@ -272,7 +298,7 @@ std::vector<RowMark> MarkRows(const Geometry& geometry, const DecodedRows& rows)
   std::vector<RowMark> marks(rows.rows.size());
   for (const Block& block : rows.blocks) {
     RowMark* const first = marks.data() + (block.rows.begin - rows.rows.begin);
-    for (int64_t row = 0; row < block.rows.size(); ++row) first[row].recorded = true;
+    for (int64_t row = 0; row < block.rows.size(); ++row) first[row].kind = RowMark::Kind::kRecorded;
     DigestBlock(geometry, block, first);
   }
   return marks;

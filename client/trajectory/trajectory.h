@@ -88,6 +88,7 @@ struct TurnDecision {
   int64_t surplus_rows = 0;      // Rows of the last token, which are left out.
   int64_t conflicting_rows = 0;  // Rows that already have another route, which stays.
   int64_t late_rows = 0;         // Rows that are already unrecorded, and stay so.
+  int64_t uncompared_rows = 0;   // Rows that another writer has appended, so that they cannot be compared.
 
   int64_t shared_rows() const { return prefix ? prefix->rows : 0; }      // Shared from the parent.
   int64_t repeated_rows() const { return prefix ? 0 : compare.size(); }  // The sample has them already.
@@ -95,7 +96,12 @@ struct TurnDecision {
 
 // The facts about one row that the trajectory keeps.
 struct RowMark {
-  bool recorded = false;
+  enum class Kind : uint8_t {
+    kRecorded,
+    kUnrecorded,
+    kUnknown,  // Committed by another writer: there is nothing to compare with.
+  };
+  Kind kind = Kind::kUnrecorded;
   // Digest of the ids of all MoE layers, in order. Two different rows of one geometry have equal digests with a
   // probability of about 1 in 2^64.
   uint64_t digest = 0;
@@ -103,7 +109,9 @@ struct RowMark {
 };
 
 // True if both have a route and the routes are equal.
-inline bool SameRoute(const RowMark& a, const RowMark& b) { return a.recorded && b.recorded && a.digest == b.digest; }
+inline bool SameRoute(const RowMark& a, const RowMark& b) {
+  return a.kind == RowMark::Kind::kRecorded && b.kind == RowMark::Kind::kRecorded && a.digest == b.digest;
+}
 
 // Makes one mark per row of rows.rows. Equal ids give equal marks, whatever the codec and the block size. Thread-safe.
 std::vector<RowMark> MarkRows(const Geometry& geometry, const DecodedRows& rows);
@@ -111,10 +119,15 @@ std::vector<RowMark> MarkRows(const Geometry& geometry, const DecodedRows& rows)
 // Thread-compatible.
 class Trajectory {
  public:
+  enum class Existing : uint8_t {
+    kNone,     // The sample is new: the server is not asked.
+    kResume,   // The sample may exist: continue after its rows if they belong to the same tokens.
+    kReplace,  // The sample may exist: remove all of its rows.
+  };
   struct Options {
     std::string sample;
-    bool strict = false;   // As in the run's settings: conflicting rows are an error.
-    bool replace = false;  // The sample may exist: ask the server, and remove all of its rows.
+    bool strict = false;  // As in the run's settings: conflicting rows are an error.
+    Existing existing = Existing::kNone;
   };
   explicit Trajectory(Options options);
   // Makes a new sample that begins like this one. Later changes of the parent do not affect it. Its first turn must
@@ -140,7 +153,7 @@ class Trajectory {
   // Reports that an append was dropped by its queue: its rows become unrecorded, if they arrive at all.
   void OnDropped(RowRange rows);
   // Reports the answer to kAsk; nothing if the sample does not exist. ALREADY_EXISTS kOtherTokens if the sample has
-  // rows of other tokens than the history, unless they are to be replaced.
+  // rows of other tokens than the history.
   absl::Status OnState(const std::optional<SampleState>& state);
   void OnTruncated(const SampleState& state);
   // Reports that it is unknown whether the sample was truncated.
@@ -174,6 +187,7 @@ class Trajectory {
     bool changed = false;  // True if the history changed other than by appending tokens.
   };
   absl::StatusOr<NewHistory> Read(const Turn& turn) const;
+  absl::StatusOr<NewHistory> ReadResumed(const Turn& turn) const;
   // `held`: rows that are kept.
   absl::Status DecideRows(const Turn& turn, int64_t held, TurnDecision& decision) const;
   absl::Status RefinePrefix(const Turn& turn, absl::Span<const RowMark> marks, TurnDecision& decision) const;
@@ -185,13 +199,15 @@ class Trajectory {
 
   Options options_;
   std::vector<uint32_t> tokens_;
-  std::vector<RowMark> marks_;    // One per row; fewer than tokens_, except of rows that are to be replaced.
+  std::vector<RowMark> marks_;    // One per row; fewer than tokens_, except in a resumed sample.
   std::optional<Parent> parent_;  // Set until the sample is created.
   int64_t acknowledged_ = 0;
   int64_t revision_ = 0;
   std::optional<int64_t> sealed_num_tokens_;
   bool in_doubt_ = false;
   bool replace_ = false;  // Rows of another incarnation must be removed.
+  // Token check of the rows that were found at the start, until the first turn brings tokens.
+  std::optional<TokenCheck> resumed_check_;
 };
 
 }  // namespace routing_replay::client

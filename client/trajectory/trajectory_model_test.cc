@@ -80,6 +80,7 @@ struct Writer {
   bool exists = false;
   int64_t revision = 0;
   std::vector<ReferenceRow> stored;
+  Tokens written;  // The tokens that the rows belong to.
   std::optional<int64_t> sealed;
   int64_t acknowledged = 0;  // As acknowledged to the trajectory.
 };
@@ -140,7 +141,7 @@ class World {
       ++tally_["fork"];
       return AddWriter(absl::StrCat("s", writers_.size()), &writer - writers_.data());
     }
-    if (OneIn(40)) return Restart(writer);
+    if (OneIn(40)) return Restart(writer, OneIn(2));
     ReferenceTurn turn = OneIn(12) && last_.contains(writer.name) ? last_[writer.name] : NextTurn(writer);
     last_[writer.name] = turn;
     Do(writer, turn);
@@ -203,6 +204,7 @@ class World {
     if (OneIn(30)) turn.tokens_start = Below(size + 2);
     Tokens history = told;
     if (size == 0 && writer.model.parent && OneIn(2)) history = writer.model.parent->tokens;
+    if (size == 0 && writer.model.resumed && !OneIn(4)) history = *writer.model.resumed;
     if (!history.empty() && OneIn(10)) history[Below(history.size())] = 100 + Below(10);
     if (OneIn(20)) history.resize(Below(history.size() + 1));
     if (!OneIn(15) || history.empty()) {
@@ -275,6 +277,7 @@ class World {
     EXPECT_EQ(detail.sample, writer.name);
     ++tally_[ReasonName(detail.reason)];
     CheckWriter(writer);
+    if (detail.reason == Reason::kOtherTokens) Restart(writer, true);
   }
 
   void Ask(Writer& writer) {
@@ -287,6 +290,7 @@ class World {
     writer.acknowledged = static_cast<int64_t>(writer.stored.size());
     writer.in_doubt = false;
     writer.replacing = writer.replacing && (!writer.stored.empty() || writer.sealed);
+    if (writer.model.tokens.empty()) NoteTokens(writer, state);
     ++tally_["ask"];
   }
 
@@ -337,6 +341,7 @@ class World {
       Queue(writer, append, rows);
     }
     ASSERT_EQ(next, static_cast<int64_t>(writer.model.rows.size()));
+    writer.written = writer.model.tokens;
     tally_["shared rows"] += shared;
     CheckWriter(writer);
   }
@@ -354,18 +359,30 @@ class World {
         {static_cast<size_t>(&writer - writers_.data()), std::move(queued), {first + rows.begin, first + rows.end}});
   }
 
-  // Replaces the trajectory by a new one that replaces the sample, as if the writer had died.
-  void Restart(Writer& writer) {
+  // Replaces the trajectory by a new one that takes over the sample, as if the writer had died.
+  void Restart(Writer& writer, bool replace) {
     Settle();
     ++tally_["restart"];
+    const auto state = store_->Stat("run", Producer::kRollout, {.sample = writer.name});
     const bool strict = writer.model.strict;
-    writer.trajectory = Subject({.sample = writer.name, .strict = strict, .replace = true});
+    using Existing = Subject::Existing;
+    writer.trajectory = Subject(
+        {.sample = writer.name, .strict = strict, .existing = replace ? Existing::kReplace : Existing::kResume});
     writer.model = {};
     writer.model.strict = strict;
     writer.model.rows = writer.stored;
-    writer.replacing = !writer.stored.empty() || writer.sealed;
+    for (ReferenceRow& row : writer.model.rows) row.foreign = true;
+    writer.replacing = replace && (!writer.stored.empty() || writer.sealed);
+    NoteTokens(writer, state);
     writer.in_doubt = true;
     last_.erase(writer.name);
+  }
+
+  // Tells the reference the tokens of the rows that were found on the server, if the server has a token check of them.
+  static void NoteTokens(Writer& writer, const absl::StatusOr<SampleState>& state) {
+    writer.model.resumed.reset();
+    if (writer.replacing || writer.stored.empty() || !state->token_check) return;
+    writer.model.resumed = Tokens(writer.written.begin(), writer.written.begin() + writer.stored.size());
   }
 
   // Appends in flight.
@@ -471,6 +488,7 @@ class World {
     EXPECT_EQ(turn.surplus_rows, after.surplus_rows - before.surplus_rows);
     EXPECT_EQ(turn.conflicting_rows, after.conflicting_rows - before.conflicting_rows);
     EXPECT_EQ(turn.late_rows, after.late_rows - before.late_rows);
+    EXPECT_EQ(turn.uncompared_rows, after.uncompared_rows - before.uncompared_rows);
   }
 
   // Compares the store's rows and versions one by one.
@@ -500,6 +518,7 @@ class World {
     tally_["rows"] += static_cast<int64_t>(rows.size());
     tally_["conflicting"] += writer.model.counters.conflicting_rows;
     tally_["late"] += writer.model.counters.late_rows;
+    tally_["uncompared"] += writer.model.counters.uncompared_rows;
     tally_["surplus"] += writer.model.counters.surplus_rows;
     tally_["lost"] += writer.model.counters.lost_rows;
     tally_["sealed"] += writer.sealed.has_value();
@@ -553,16 +572,28 @@ TEST(TrajectoryModelTest, RandomTrajectoriesDoWhatTheReferenceDoes) {
     World(seed, tally).Go(40);
     if (HasFailure()) return;
   }
-  for (const char* name : {"FIELD",         "ROW_COUNT",
-                           "GAP",           "SEALED",
-                           "NOT_COMMITTED", "CONFLICTING_ROWS",
-                           "fork",          "ask",
-                           "truncate",      "truncate without an answer",
-                           "dropped",       "restart",
-                           "shared rows",   "acknowledged",
-                           "failed",        "unrecorded rows",
-                           "conflicting",   "late",
-                           "surplus",       "lost",
+  for (const char* name : {"FIELD",
+                           "ROW_COUNT",
+                           "GAP",
+                           "SEALED",
+                           "NOT_COMMITTED",
+                           "OTHER_TOKENS",
+                           "CONFLICTING_ROWS",
+                           "fork",
+                           "ask",
+                           "truncate",
+                           "truncate without an answer",
+                           "dropped",
+                           "restart",
+                           "shared rows",
+                           "acknowledged",
+                           "failed",
+                           "unrecorded rows",
+                           "conflicting",
+                           "late",
+                           "uncompared",
+                           "surplus",
+                           "lost",
                            "sealed"}) {
     EXPECT_GT(tally[name], static_cast<int64_t>(seeds / 50)) << name;
   }

@@ -19,7 +19,7 @@ std::vector<uint32_t> Count(uint32_t tokens) {
   return ids;
 }
 
-RowMark Mark(uint64_t digest) { return {true, digest}; }
+RowMark Mark(uint64_t digest) { return {RowMark::Kind::kRecorded, digest}; }
 
 // Returns marks for these rows. The mark of row r has the digest r + `version`.
 std::vector<RowMark> Marks(RowRange rows, uint64_t version = 0) {

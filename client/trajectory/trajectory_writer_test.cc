@@ -22,8 +22,9 @@ class TrajectoryWriterTest : public testing::ClientTest {
     tokens_ = MakeTokens(200, 1);
     ids_ = ModelIds(random_, 200);
   }
-  std::unique_ptr<TrajectoryWriter> New(const std::string& sample, bool replace = false) {
-    auto made = TrajectoryWriter::New(run_, appender_, {.trajectory = {.sample = sample, .replace = replace}});
+  std::unique_ptr<TrajectoryWriter> New(const std::string& sample,
+                                        Trajectory::Existing existing = Trajectory::Existing::kNone) {
+    auto made = TrajectoryWriter::New(run_, appender_, {.trajectory = {.sample = sample, .existing = existing}});
     EXPECT_OK(made);
     return *std::move(made);
   }
@@ -99,13 +100,13 @@ TEST_F(TrajectoryWriterTest, AfterAnAppendThatFailedTheServerIsAsked) {
   EXPECT_EQ(writer->state().revision, 1);
 }
 
-TEST_F(TrajectoryWriterTest, ASampleOfAnEarlierWriterIsReplaced) {
+TEST_F(TrajectoryWriterTest, ASampleOfAnEarlierWriterIsGoneOnWith) {
   ASSERT_OK(Add(*New("s"), {0, 9}, 10).status());
   ASSERT_OK(appender_->Flush(kLong));
-  const auto writer = New("s", /*replace=*/true);
+  const auto writer = New("s", Trajectory::Existing::kResume);
   ASSERT_OK_AND_ASSIGN(const TurnResult turn, Add(*writer, {0, 49}, 50));
-  EXPECT_EQ(turn.appended, (std::vector<RowRange>{{0, 49}}));
-  EXPECT_EQ(turn.truncated_rows, 9);
+  EXPECT_EQ(turn.appended, (std::vector<RowRange>{{9, 49}}));
+  EXPECT_EQ(turn.decision.uncompared_rows, 9);
 }
 
 TEST_F(TrajectoryWriterTest, AForkSharesWhatIsAcknowledged) {

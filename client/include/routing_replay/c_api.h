@@ -377,8 +377,8 @@ RR_API rr_error* rr_run_commit(rr_run* run, rr_text sample, rr_integer num_token
 
 typedef struct rr_trajectory_options {
   rr_text sample, engine;
+  rr_text existing; /* "none", "resume", "replace". */
   rr_integer group;
-  int32_t replace; /* Not 0: the sample may exist; its rows are removed. */
 } rr_trajectory_options;
 
 typedef struct rr_turn {
@@ -399,8 +399,8 @@ typedef struct rr_turn {
 } rr_turn;
 
 typedef struct rr_turn_result { /* A result. Fields as in Turn of the Python package. */
-  int64_t num_tokens, unrecorded_rows, truncated_rows, repeated_rows, conflicting_rows, late_rows, shared_rows,
-      surplus_rows, dropped_rows;
+  int64_t num_tokens, unrecorded_rows, truncated_rows, repeated_rows, conflicting_rows, late_rows, uncompared_rows,
+      shared_rows, surplus_rows, dropped_rows;
   rr_integer retokenised_at;
   rr_ranges appended;
 } rr_turn_result;

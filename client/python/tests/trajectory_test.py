@@ -297,7 +297,15 @@ class TrajectoryTest(ServerTest):
         before.trajectory("a").add(engine.rows(context[:20]), tokens=context[:20])
         before.flush()
         run = self.open()
+        resumed = run.trajectory("a", existing="resume")
+        told = resumed.add(engine.rows(context, version=2), tokens=context)
+        self.assertEqual((told.appended, told.uncompared_rows), (((19, 39),), 19))
+        expected = np.concatenate([engine.rows(context[:20]), engine.rows(context, 19, version=2)])
+        self.check(run, "a", expected, revision=0)
         other = tokens_of(40, 5)
+        with self.assertRaises(rr.AlreadyExistsError) as tokens:
+            run.trajectory("a", existing="resume").add(engine.rows(other), tokens=other)
+        self.assertEqual(tokens.exception.reason, "OTHER_TOKENS")
         # A trajectory that does not know of the stored sample gets the server's error, and repeats it from then on.
         unaware = run.trajectory("a")
         unaware.add(engine.rows(other), tokens=other)
@@ -305,8 +313,8 @@ class TrajectoryTest(ServerTest):
             run.flush()
         with self.assertRaises(rr.AlreadyExistsError):
             unaware.add(engine.rows([*other, 1], 39), tokens=[*other, 1], start=39)
-        told = run.trajectory("a", replace=True).add(engine.rows(other), tokens=other, seal=True)
-        self.assertEqual(told.truncated_rows, 19)
+        told = run.trajectory("a", existing="replace").add(engine.rows(other), tokens=other, seal=True)
+        self.assertEqual(told.truncated_rows, 39)
         self.check(run, "a", engine.rows(other), num_tokens=40, revision=1)
 
     def test_rows_that_the_queue_does_not_take(self) -> None:
@@ -414,7 +422,7 @@ class TrajectoryTest(ServerTest):
         ):
             with self.subTest(options), self.assertRaises(rr.InvalidArgumentError):
                 run.trajectory("a").add(rows, **options)
-        for options in ({"group": "x"}, {"engine": 7}):
+        for options in ({"existing": "maybe"}, {"group": "x"}, {"engine": 7}):
             with self.subTest(options), self.assertRaises(rr.InvalidArgumentError):
                 run.trajectory("a", **options)
         for sample in ("", "a b", 7):

@@ -182,7 +182,7 @@ AppenderOptions = structure(
     "AppenderOptions", "i:max_queued_bytes,queue_timeout_ms,append_timeout_ms w:on_full,keep_outcomes"
 )
 Commit = structure("Commit", "t:sample,status i:committed_rows o:num_tokens p:error")
-TrajectoryOptions = structure("TrajectoryOptions", "t:sample,engine o:group w:replace")
+TrajectoryOptions = structure("TrajectoryOptions", "t:sample,engine,existing o:group")
 Turn = structure(
     "Turn",
     "p:rows Tokens:tokens i:tokens_start,row_start,missing_rows t:outcome o:weight_version t:weight_label "
@@ -190,8 +190,8 @@ Turn = structure(
 )
 TurnResult = structure(
     "TurnResult",
-    "i:num_tokens,unrecorded_rows,truncated_rows,repeated_rows,conflicting_rows,late_rows,shared_rows,"
-    "surplus_rows,dropped_rows o:retokenised_at Ranges:appended",
+    "i:num_tokens,unrecorded_rows,truncated_rows,repeated_rows,conflicting_rows,late_rows,uncompared_rows,"
+    "shared_rows,surplus_rows,dropped_rows o:retokenised_at Ranges:appended",
 )
 TrajectoryState = structure("TrajectoryState", "i:num_tokens,rows,acknowledged_rows,revision w:sealed")
 SampleRead = structure(

@@ -38,7 +38,7 @@ from routing_replay.errors import (
     RoutingReplayError,
 )
 from routing_replay.geometry import Geometry
-from routing_replay.trajectory import Trajectory, TrajectoryCalls
+from routing_replay.trajectory import Existing, Trajectory, TrajectoryCalls
 from routing_replay.types import (
     Append,
     AppendOutcome,
@@ -205,12 +205,14 @@ class RunCalls(Generic[A, T]):
         *,
         group: int | None = None,
         engine: str = "",
-        replace: bool = False,
+        existing: Existing = "none",
         appender: A | None = None,
     ) -> T:
         """A sample that grows turn by turn, appended through the run's own appender unless another one is given.
 
-        replace: the sample may exist; its rows are removed first
+        existing: "none" if the sample is new, which saves a question to the server; "resume" if an earlier writer may
+            have begun the sample: the first turn then continues after the existing rows, if they belong to the same
+            tokens; "replace" to remove existing rows
         """
         if appender is None:
             appender = self._default_appender()
@@ -222,8 +224,8 @@ class RunCalls(Generic[A, T]):
         options = _native.TrajectoryOptions(
             _values.native_text(sample, "sample"),
             _values.native_text(engine, "engine", sample),
+            _values.native_text(existing, "existing", sample),
             _values.optional(group, "group", sample=sample),
-            bool(replace),
         )
         made = _native.made(lib.rr_appender_new_trajectory, appender.line.pointer, byref(options))
         return self._trajectory_type(appender, sample, _native.Handle(lib.rr_object_free, made))

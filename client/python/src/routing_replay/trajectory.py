@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 OutcomeOfTurn = Literal["finished", "aborted", "preempted"]
 Missing = Literal["raise", "unrecorded"]
+Existing = Literal["none", "resume", "replace"]
 
 _MISSING = {"raise": False, "unrecorded": True}
 
@@ -35,7 +36,7 @@ class Turn:
     retokenised_at: first position at which the tokens differ from the history (or end), or None
     truncated_rows: rows that were removed because of this difference
     repeated_rows: rows of the turn that existed already; the existing rows stay. Of these, conflicting_rows differ from
-        the existing route, and late_rows exist as unrecorded
+        the existing route, late_rows exist as unrecorded, and uncompared_rows were sent by another process
     shared_rows: rows that a fork takes from its parent
     surplus_rows: rows of the last token, which were left out
     dropped_rows: rows for which the queue had no room; they become unrecorded
@@ -49,6 +50,7 @@ class Turn:
     repeated_rows: int = 0
     conflicting_rows: int = 0
     late_rows: int = 0
+    uncompared_rows: int = 0
     shared_rows: int = 0
     surplus_rows: int = 0
     dropped_rows: int = 0
