@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/appender/append_plan.h"
 #include "client/appender/appender.h"
 #include "client/caller.h"
@@ -458,13 +460,31 @@ class ClientImpl final : public Client {
     return Merged(parts);
   }
 
+  ClientMetrics metrics() const override {
+    ClientMetrics all;
+    std::set<std::string> transports;
+    const std::shared_ptr<const Servers> servers = Known();
+    for (size_t place = 0; servers != nullptr && place < servers->size(); ++place) {
+      const ClientMetrics one = servers->at(place).link()->metrics();
+      all.grpc_streams += one.grpc_streams;
+      all.direct_streams += one.direct_streams;
+      all.unix_streams += one.unix_streams;
+      all.shm_streams += one.shm_streams;
+      if (!one.transport.empty()) transports.insert(one.transport);
+    }
+    all.transport = absl::StrJoin(transports, ",");
+    return all;
+  }
+
  private:
+  std::shared_ptr<const Servers> Known() const {
+    MutexLock lock(mutex_);
+    return all_;
+  }
+
   // Asks the server only once.
   absl::StatusOr<std::shared_ptr<const Servers>> AllServers() {
-    {
-      MutexLock lock(mutex_);
-      if (all_ != nullptr) return all_;
-    }
+    if (auto known = Known()) return known;
     RR_ASSIGN_OR_RETURN(auto all, Servers::All(given_, options_));
     MutexLock lock(mutex_);
     if (all_ == nullptr) all_ = std::move(all);
@@ -492,7 +512,7 @@ class ClientImpl final : public Client {
 
   const std::shared_ptr<const Servers> given_;
   const ClientOptions options_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::shared_ptr<const Servers> all_ ABSL_GUARDED_BY(mutex_);  // Null: given_ was not asked for its list yet.
 };
 

@@ -177,6 +177,25 @@ TEST_F(CApiTest, ACallUnderWayIsCancelled) {
   rr_queue_cancel(queue.get(), 1);
 }
 
+TEST_F(CApiTest, WhichWayStreamsWent) {
+  const rr_transports* before = nullptr;
+  ASSERT_DONE(rr_client_metrics(c_client_, &before));
+  EXPECT_EQ(before->transport.size, 0u);
+  rr_free(before);
+  PutRows("a", {1, 2, 3});
+  const rr_sample_read sample{.sample = Text("a")};
+  const rr_read request{.samples = &sample, .count = 1};
+  const rr_rows* rows = nullptr;
+  ASSERT_DONE(rr_run_read(c_run_, &request, &kBlocking, &rows));
+  rr_free(rows);
+  const rr_transports* after = nullptr;  // The fake server in this process has only gRPC.
+  ASSERT_DONE(rr_client_metrics(c_client_, &after));
+  EXPECT_EQ(std::string(after->transport.data, after->transport.size), "grpc");
+  EXPECT_GE(after->grpc_streams, 1);
+  EXPECT_EQ(after->direct_streams + after->unix_streams + after->shm_streams, 0);
+  rr_free(after);
+}
+
 TEST_F(CApiTest, RetriesAndWaitsAreCancelled) {
   service_.FailNext(1'000'000);
   TestQueue queue;

@@ -180,6 +180,20 @@ rr_error* rr_client_server_info(rr_client* client, const rr_call* call, const rr
   });
 }
 
+rr_error* rr_client_metrics(const rr_client* client, const rr_transports** transports) {
+  return Guard([&]() -> CallEnd {
+    const ClientMetrics metrics = client->shared->metrics();
+    Result<rr_transports> result;
+    *result = {.transport = result.Text(metrics.transport),
+               .grpc_streams = metrics.grpc_streams,
+               .direct_streams = metrics.direct_streams,
+               .unix_streams = metrics.unix_streams,
+               .shm_streams = metrics.shm_streams};
+    *transports = result.Release();
+    return absl::OkStatus();
+  });
+}
+
 namespace {
 
 rr_sample_states* NewState(const SampleState& state) { return NewStates({&state, 1}); }

@@ -133,6 +133,10 @@ bool DirectConnection::IsFresh() {
   return bytes.ok() && *bytes == 0;
 }
 
+const char* DirectConnection::transport() const {
+  return in_memory_ ? "shm" : address_.unix_socket.empty() ? "direct" : "unix";
+}
+
 absl::Status DirectConnection::TakeMemory(Clock::Time deadline) {
   stream_->Wait(POLLIN, deadline);
   RR_ASSIGN_OR_RETURN(const int memory, ReceiveMemory(fd()));

@@ -70,6 +70,8 @@ class DirectConnection {
   // Returns true if more can be received or sent at once, without waiting for an event.
   bool IsReady() const { return stream_->HasBytes() || (sending() && stream_->HasRoom()); }
   const DirectAddress& address() const { return address_; }
+  // "direct", "unix" or "shm".
+  const char* transport() const;
   bool in_memory() const { return in_memory_; }
   // Returns true if another call may begin on this connection: no bytes of the last call are left, and the server has
   // not closed the connection.

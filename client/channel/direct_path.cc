@@ -145,8 +145,9 @@ absl::StatusOr<std::string> DirectPath::Look(const ServerConnection& server) {
   RR_ASSIGN_OR_RETURN(const auto offer, Ask(server, soon));
   RR_ASSIGN_OR_RETURN(const auto connection, ConnectTo(server, offer, soon));
   const DirectAddress& address = connection->address();
-  if (connection->in_memory()) return "shared memory of this machine";
-  if (!address.unix_socket.empty()) return "a Unix socket of this machine";
+  const absl::string_view transport = connection->transport();
+  if (transport == "shm") return "shared memory of this machine";
+  if (transport == "unix") return "a Unix socket of this machine";
   return absl::StrCat(server.tls == nullptr ? "TCP" : "TLS", " to ", address.host, " port ", address.port);
 }
 

@@ -88,12 +88,25 @@ absl::StatusOr<ServerConnection> Link::Connect() {
 
 std::unique_ptr<DirectConnection> Link::BeginDirect(const ServerConnection& connection, const std::string& method,
                                                     Clock::Time deadline) {
-  return connection.not_direct.empty() ? direct_.Begin(connection, method, deadline) : nullptr;
+  std::unique_ptr<DirectConnection> direct;
+  if (connection.not_direct.empty()) direct = direct_.Begin(connection, method, deadline);
+  MutexLock lock(mutex_);
+  metrics_.transport = direct == nullptr ? "grpc" : direct->transport();
+  ++(metrics_.transport == "grpc"     ? metrics_.grpc_streams
+     : metrics_.transport == "direct" ? metrics_.direct_streams
+     : metrics_.transport == "unix"   ? metrics_.unix_streams
+                                      : metrics_.shm_streams);
+  return direct;
 }
 
 absl::StatusOr<std::string> Link::LookForDirect(const ServerConnection& connection) {
   if (!connection.not_direct.empty()) return absl::NotFoundError(connection.not_direct);
   return direct_.Look(connection);
+}
+
+ClientMetrics Link::metrics() const {
+  MutexLock lock(mutex_);
+  return metrics_;
 }
 
 void Link::EndDirect(const ServerConnection& connection, std::unique_ptr<DirectConnection> direct,

@@ -48,6 +48,8 @@ class Link final : private ForkPart {
                                                 Clock::Time deadline);
   // See DirectPath::Look.
   absl::StatusOr<std::string> LookForDirect(const ServerConnection& connection);
+  // Counts of all calls for which BeginDirect was called.
+  ClientMetrics metrics() const;
   // Reports that a call over the direct path ended with `status`.
   void EndDirect(const ServerConnection& connection, std::unique_ptr<DirectConnection> direct,
                  const absl::Status& status);
@@ -69,7 +71,8 @@ class Link final : private ForkPart {
   const std::shared_ptr<const ClientSecurity> security_;
   ServerChoice choice_;
   DirectPath direct_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
+  ClientMetrics metrics_ ABSL_GUARDED_BY(mutex_);
   ServerTarget target_ ABSL_GUARDED_BY(mutex_);
   ChannelKeys keys_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<DirectTls> direct_tls_ ABSL_GUARDED_BY(mutex_);  // Null: no encryption.

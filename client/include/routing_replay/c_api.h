@@ -210,6 +210,11 @@ typedef struct rr_server_info { /* A result. */
   rr_counters counters;
 } rr_server_info;
 
+typedef struct rr_transports { /* A result. */
+  rr_text transport;
+  int64_t grpc_streams, direct_streams, unix_streams, shm_streams;
+} rr_transports;
+
 RR_API rr_error* rr_client_new(const rr_client_options* options, rr_client** client);
 /* geometry NULL: joins an existing run, never creates it. wait_ms: how long to wait while the server cannot be reached
  * and, without a geometry, while the run does not exist yet. */
@@ -218,6 +223,8 @@ RR_API rr_error* rr_client_open_run(rr_client* client, rr_text name, const rr_ge
                                     const rr_call* call, rr_run** run);
 RR_API rr_error* rr_client_runs(rr_client* client, const rr_call* call, const rr_runs** runs);
 RR_API rr_error* rr_client_server_info(rr_client* client, const rr_call* call, const rr_server_info** info);
+/* ClientMetrics of client.h. Clients of one process with equal options share their counters. */
+RR_API rr_error* rr_client_metrics(const rr_client* client, const rr_transports** transports);
 
 RR_API rr_error* rr_run_describe(const rr_run* run, const rr_run_info** info);
 

@@ -94,6 +94,13 @@ struct ServerSummary {
   std::vector<std::pair<std::string, int64_t>> counters;
 };
 
+// Which transport appends and reads use: "grpc", or one without gRPC: "direct" (TCP), "unix" (unix socket) or "shm"
+// (shared memory).
+struct ClientMetrics {
+  std::string transport;  // Of the newest stream; if several servers differ, one for each. Empty: no stream yet.
+  int64_t grpc_streams = 0, direct_streams = 0, unix_streams = 0, shm_streams = 0;  // Streams begun so far.
+};
+
 class Run;
 
 // One server, several that share a store, or several that act as one. Thread-safe. Destroy it after everything made
@@ -121,6 +128,8 @@ class Client {
   // With "shard:" the numbers are sums over the servers; uptime is the shortest; version and store are those of the
   // first server.
   virtual absl::StatusOr<ServerSummary> GetServerInfo() = 0;
+  // Counts the streams of this client and of its runs.
+  virtual ClientMetrics metrics() const = 0;
 };
 
 // Describes the rows of one append.

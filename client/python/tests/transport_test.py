@@ -107,33 +107,20 @@ class TransportTest(unittest.TestCase):
     def elsewhere(self, port: int, target: str | None = None, says: bytes = b"") -> None:
         self.addCleanup(Forwarder(port, target, says).close)
 
-    def streams(self, client: rr.Client) -> collections.Counter[str]:
-        """How many streams of each transport the server has begun."""
-        counters = client.server_info().counters
-        names = ("grpc", "direct", "unix", "shm")
-        return collections.Counter(
-            {name: counters.get(f'routing_replay_streams_total{{transport="{name}"}}', 0) for name in names}
-        )
-
-    def read(self, client: rr.Client, run: rr.Run) -> dict[str, int]:
-        """Reads a sample. Returns the streams that this took."""
-        before = self.streams(client)
-        np.testing.assert_array_equal(run.read_one("a").rows, ROWS)
-        return self.streams(client) - before
-
-    def use(self, endpoint: str, transport: str = "") -> dict[str, int]:
-        """Makes an append and two reads. Returns the streams that this took."""
+    def use(self, endpoint: str, transport: str = "") -> dict[str, object]:
+        """Makes an append and two reads. Returns the client's metrics."""
         with mock.patch.dict(os.environ, {"ROUTING_REPLAY_TRANSPORT": transport}), self.client(endpoint) as client:
-            before = self.streams(client)
+            self.assertIsNone(client.metrics()["transport"])
             run = client.run("run", GEOMETRY)
             run.append(f"s{transport}", ROWS, seal=True)
             run.flush(30)
             for _ in range(2):
                 np.testing.assert_array_equal(run.read_one(f"s{transport}").rows, ROWS)
-            return self.streams(client) - before
+            return client.metrics()
 
-    def check(self, streams: dict[str, int], transport: str) -> None:
-        self.assertEqual(streams, {transport: 3})
+    def check(self, metrics: dict[str, object], transport: str) -> None:
+        counts = {f"{name}_streams": 3 if name == transport else 0 for name in ("grpc", "direct", "unix", "shm")}
+        self.assertEqual(metrics, {"transport": transport, **counts})
 
     def direct_lines(self) -> list[str]:
         return [line for line in self.lines if "direct path" in line]
@@ -145,6 +132,10 @@ class TransportTest(unittest.TestCase):
         for asked, name in used.items():
             with self.subTest(asked=asked):
                 self.check(self.use(server.endpoint, asked), name)
+        with self.client(server.endpoint) as client:
+            counters = client.server_info().counters
+        for name, times in collections.Counter(used.values()).items():
+            self.assertEqual(counters[f'routing_replay_streams_total{{transport="{name}"}}'], 3 * times)
         self.assertEqual(self.direct_lines(), [])
 
     def test_a_server_without_it(self) -> None:
@@ -224,7 +215,7 @@ class TransportTest(unittest.TestCase):
                 run.flush(60)
                 for name in ("a", "b"):
                     np.testing.assert_array_equal(run.read_one(name, timeout=60).rows, ROWS)
-                self.assertEqual(self.read(client, run), {transport: 1})
+                self.assertEqual(client.metrics()["transport"], transport)
             server.stop()
 
     def test_a_server_that_says_nothing_costs_no_call_its_time(self) -> None:
@@ -251,12 +242,12 @@ class TransportTest(unittest.TestCase):
                 run.append("b", ROWS)
                 run.flush(30)
                 assert sockets() > before
-                assert self.read(client, run) == {self.local: 1}
+                assert client.metrics()["transport"] == self.local, client.metrics()
 
             self.assertEqual(in_child(child), 0)
             for name in ("a", "b"):
                 np.testing.assert_array_equal(run.read_one(name).rows, ROWS)
-            self.assertEqual(self.read(client, run), {self.local: 1})
+            self.assertEqual(client.metrics()["transport"], self.local)
 
     @staticmethod
     def is_open(fd: str) -> bool:
@@ -344,8 +335,9 @@ class TlsTransportTest(TransportTest):
                     np.testing.assert_array_equal(run.read_one("a").rows, ROWS)
                     time.sleep(1)
                 with rr.Client(server.endpoint, **security) as late:
-                    self.assertEqual(self.read(late, late.run("run", GEOMETRY)), {"direct": 1})
-                self.assertEqual(self.read(client, run), {"direct": 1})
+                    np.testing.assert_array_equal(late.run("run", GEOMETRY).read_one("a").rows, ROWS)
+                    self.assertEqual(late.metrics()["transport"], "direct")
+                self.assertEqual(client.metrics()["transport"], "direct")
         self.assertEqual(self.direct_lines(), [])
 
     def await_certificate(self, endpoint: str, authority: str) -> None:

@@ -389,6 +389,11 @@ def summaries(found: Any) -> list[RunSummary]:
     ]
 
 
+def transports(found: _native.Transports) -> dict[str, Any]:
+    counts = {f"{name}_streams": getattr(found, f"{name}_streams") for name in ("grpc", "direct", "unix", "shm")}
+    return {"transport": str(found.transport) or None, **counts}
+
+
 def server_info(found: _native.ServerInfo) -> ServerInfo:
     return value(ServerInfo, found, counters=found.counters.dict(), uptime=found.uptime_ms / 1000)
 

@@ -150,6 +150,7 @@ ServerInfo = structure(
     "t:version,store i:budget_bytes,stored_bytes,reserved_bytes,samples,runs,uptime_ms,spill_budget_bytes,"
     "spilled_bytes w:draining Counters:counters",
 )
+Transports = structure("Transports", "t:transport i:grpc_streams,direct_streams,unix_streams,shm_streams")
 TokenCheck = structure("TokenCheck", "i:rows u:crc32c")
 Provenance = structure("Provenance", "i:begin,end,weight_version,appends t:weight_label,engine")
 SampleState = structure(
@@ -225,6 +226,7 @@ _FALLIBLE = {
     "rr_client_open_run": "ptppoipp",
     "rr_client_runs": "ppp",
     "rr_client_server_info": "ppp",
+    "rr_client_metrics": "pp",
     "rr_client_import": "pppp",
     "rr_run_describe": "pp",
     "rr_run_stat": "ppzwpp",

@@ -48,6 +48,19 @@ class ClientCalls:
         made = _native.made(lib.rr_client_new, byref(options))
         self._link = Link(_native.Handle(lib.rr_object_free, made), self._in_loop)
 
+    def metrics(self) -> dict[str, Any]:
+        """How appends and reads go to the server.
+
+        transport: transport of the newest stream: "grpc", or without gRPC "direct" (TCP), "unix" or "shm" (shared
+            memory); None before the first stream; if several servers differ, that of each server
+        grpc_streams, direct_streams, unix_streams, shm_streams: number of streams begun. Clients of one process with
+            equal options share these counters
+
+        By default the fastest transport that reaches the server is used. To force one, set the environment variable
+        ROUTING_REPLAY_TRANSPORT to its name before the client is made.
+        """
+        return _native.give(lib.rr_client_metrics, _native.Transports, _convert.transports, self._link.client.pointer)
+
     def __reduce__(self) -> Any:
         raise TypeError("a Client cannot be pickled; make one in the other process")
 
