@@ -39,9 +39,6 @@ class StoreTime {
       : clock_(clock),
         offset_(std::chrono::duration_cast<std::chrono::milliseconds>(clock.TimeOfDay().time_since_epoch()) -
                 SinceStart()) {}
-  // A time that starts at `now_ms` instead of the present time of day.
-  StoreTime(const Clock& clock, int64_t now_ms)
-      : clock_(clock), offset_(std::chrono::milliseconds(now_ms) - SinceStart()) {}
 
   int64_t NowMs() const { return (SinceStart() + offset_).count(); }
 

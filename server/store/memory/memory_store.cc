@@ -43,7 +43,8 @@ class MemoryRun {
   int64_t record_bytes() const { return record_.bytes(); }
   RunState State() const;
 
-  // Adds a sample found at the start. RESOURCE_EXHAUSTED (kOverBudget), ALREADY_EXISTS (kHandleCollision).
+  // Adds a sample found at the start, which counts as a use of it. RESOURCE_EXHAUSTED (kOverBudget), ALREADY_EXISTS
+  // (kHandleCollision).
   absl::Status Adopt(KeptSample sample);
 
   // Upper bound of the memory that Append charges to the budget in addition to the command's reservation.
@@ -93,11 +94,8 @@ RunState MemoryRun::State() const {
 }
 
 absl::Status MemoryRun::Adopt(KeptSample kept) {
-  // The last use may have been written up to a TTL late, or not at all, so the sample gets one more TTL.
-  const Clock::Duration idle = std::max(kept.idle - info().options.ttl, Clock::Duration::zero());
-  RR_ASSIGN_OR_RETURN(
-      const std::shared_ptr<MemorySample> sample,
-      index_.FindOrInsert(handle_of_(kept.sample), kept.sample, kept.producer, context_->clock.Now() - idle));
+  RR_ASSIGN_OR_RETURN(const std::shared_ptr<MemorySample> sample,
+                      index_.FindOrInsert(handle_of_(kept.sample), kept.sample, kept.producer, context_->clock.Now()));
   return sample->Adopt(std::move(kept.content));
 }
 
@@ -219,10 +217,7 @@ void MemoryRun::Visit(const std::function<void(std::shared_ptr<MemorySample>)>& 
 int64_t MemoryRun::Sweep(size_t shard, int64_t limit) {
   ReleaseResult result;
   const Clock::Time now = context_->clock.Now();
-  const SampleIndex::Looked looked = index_.FindIdle(shard, now, limit);
-  // A use that cannot be written still counts while this process runs.
-  for (const std::shared_ptr<MemorySample>& sample : looked.used) sample->NoteUse().IgnoreError();
-  for (const std::shared_ptr<MemorySample>& sample : looked.idle) {
+  for (const std::shared_ptr<MemorySample>& sample : index_.FindIdle(shard, now, limit)) {
     // A sample that cannot be removed now is still idle the next time.
     RemoveOne(*sample, now - info().options.ttl, result).IgnoreError();
   }

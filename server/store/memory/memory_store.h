@@ -81,8 +81,6 @@ class SampleJournal {
   // is no room for it, UNAVAILABLE for other failures of the storage, NOT_FOUND (kNoRun) once the run is dropped;
   // nothing is changed then.
   virtual absl::Status Write(const SampleChange& change) = 0;
-  // Records that the sample was used. Called within one TTL after a use that changed nothing.
-  virtual absl::Status NoteUse(Producer producer, absl::string_view sample) = 0;
   // Like Write, for a sample that is removed.
   virtual absl::Status Remove(Producer producer, absl::string_view sample) = 0;
 };
@@ -90,7 +88,6 @@ class SampleJournal {
 struct KeptSample {
   Producer producer = Producer::kRollout;
   std::string sample;
-  Clock::Duration idle{0};  // Time since a change or a use was written.
   SampleContent content;
 };
 

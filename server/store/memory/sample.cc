@@ -232,12 +232,6 @@ absl::StatusOr<std::optional<MemorySample::Remains>> MemorySample::Remove(Clock:
   return EndLocked();
 }
 
-absl::Status MemorySample::NoteUse() {
-  MutexLock lock(mutex());
-  if (phase_ != Phase::kAlive || run_->journal == nullptr) return absl::OkStatus();
-  return run_->journal->NoteUse(producer_, id());
-}
-
 std::optional<MemorySample::Remains> MemorySample::End() {
   MutexLock lock(mutex());
   if (phase_ != Phase::kAlive) return std::nullopt;
@@ -435,25 +429,27 @@ std::vector<std::shared_ptr<MemorySample>> SampleIndex::OfShard(size_t shard_ind
   return all;
 }
 
-SampleIndex::Looked SampleIndex::FindIdle(size_t shard_index, Clock::Time now, int64_t limit) {
+std::vector<std::shared_ptr<MemorySample>> SampleIndex::FindIdle(size_t shard_index, Clock::Time now, int64_t limit) {
   Shard& shard = shards_[shard_index];
   const Clock::Duration ttl = run_->info.options.ttl;
-  Looked looked;
+  std::vector<std::shared_ptr<MemorySample>> idle;
+  std::vector<MemorySample*> used;
   MutexLock lock(shard.mutex);
-  for (const MemorySample* due : shard.by_due) {
-    if (due->due() > now) break;
-    std::shared_ptr<MemorySample> sample = FindIn(shard, {due->handle(), due->producer()});
-    const bool idle = sample->last_used() + ttl <= now;
-    if (idle && static_cast<int64_t>(looked.idle.size()) == limit) break;
-    (idle ? looked.idle : looked.used).push_back(std::move(sample));
+  for (MemorySample* due : shard.by_due) {
+    if (due->due() > now || static_cast<int64_t>(idle.size()) == limit) break;
+    if (due->last_used() + ttl <= now) {
+      idle.push_back(FindIn(shard, {due->handle(), due->producer()}));
+    } else {
+      used.push_back(due);
+    }
   }
   // A sample that was used since it was queued is queued again with its new time, once per TTL.
-  for (const std::shared_ptr<MemorySample>& sample : looked.used) {
-    shard.by_due.erase(sample.get());
+  for (MemorySample* sample : used) {
+    shard.by_due.erase(sample);
     sample->set_due(sample->last_used() + ttl);
-    shard.by_due.insert(sample.get());
+    shard.by_due.insert(sample);
   }
-  return looked;
+  return idle;
 }
 
 std::vector<std::shared_ptr<MemorySample>> SampleIndex::Close() {

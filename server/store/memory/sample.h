@@ -106,9 +106,6 @@ class MemorySample final {
   // Removes an alive sample that was last used at or before `unused_since`. Returns nothing if it was used later or is
   // not alive. Does not call watchers: see Notify. After an error of SampleJournal::Remove the sample stays alive.
   absl::StatusOr<std::optional<Remains>> Remove(Clock::Time unused_since);
-  // In a durable store, writes that the sample was used, so that it does not expire after a restart. Errors of
-  // SampleJournal::NoteUse.
-  absl::Status NoteUse();
   // Removes an alive sample because its run is dropped.
   std::optional<Remains> End();
   // Removes the sample if it is unborn, and returns whether it was.
@@ -205,12 +202,8 @@ class SampleIndex {
   std::vector<std::shared_ptr<MemorySample>> After(Producer producer, absl::string_view id, size_t limit) const;
   // All samples of a shard.
   std::vector<std::shared_ptr<MemorySample>> OfShard(size_t shard) const;
-  struct Looked {
-    std::vector<std::shared_ptr<MemorySample>> idle;  // At most `limit` samples that were not used for the run's TTL.
-    std::vector<std::shared_ptr<MemorySample>> used;  // Samples used since they were last examined, at least a TTL ago.
-  };
-  // The samples of a shard that are due for examination. They stay in the index.
-  Looked FindIdle(size_t shard, Clock::Time now, int64_t limit);
+  // At most `limit` samples of a shard that were not used for the run's TTL. They stay in the index.
+  std::vector<std::shared_ptr<MemorySample>> FindIdle(size_t shard, Clock::Time now, int64_t limit);
   // Takes all samples out, and rejects new ones from now on.
   std::vector<std::shared_ptr<MemorySample>> Close();
 

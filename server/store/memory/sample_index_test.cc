@@ -81,20 +81,20 @@ TEST_F(SampleIndexTest, ListsOverShardsById) {
 TEST_F(SampleIndexTest, IdleSamplesComeUpWhenTheirTimeHasCome) {
   const auto a = Open("a", 0), b = Open("b", 16), c = Open("c", 32);  // One shard.
   clock_.Advance(hours(6));
-  EXPECT_TRUE(index_.FindIdle(0, clock_.Now(), 10).idle.empty());
+  EXPECT_TRUE(index_.FindIdle(0, clock_.Now(), 10).empty());
   const std::vector<RowRange> none;
   ASSERT_OK(b->Snapshot(none, nullptr));
   clock_.Advance(hours(4));
-  EXPECT_EQ(index_.FindIdle(0, clock_.Now(), 1).idle.size(), 1u);
-  EXPECT_EQ(index_.FindIdle(0, clock_.Now(), 10).idle.size(), 2u);
-  EXPECT_TRUE(index_.FindIdle(1, clock_.Now(), 10).idle.empty());
+  EXPECT_EQ(index_.FindIdle(0, clock_.Now(), 1).size(), 1u);
+  EXPECT_EQ(index_.FindIdle(0, clock_.Now(), 10).size(), 2u);
+  EXPECT_TRUE(index_.FindIdle(1, clock_.Now(), 10).empty());
   ASSERT_OK_AND_ASSIGN(const auto used, b->Remove(clock_.Now() - hours(10)));
   EXPECT_FALSE(used.has_value());
   ASSERT_OK_AND_ASSIGN(const auto idle, a->Remove(clock_.Now() - hours(10)));
   EXPECT_TRUE(idle.has_value());
   index_.Remove(*a);
   clock_.Advance(hours(6));
-  EXPECT_EQ(index_.FindIdle(0, clock_.Now(), 10).idle.size(), 2u);
+  EXPECT_EQ(index_.FindIdle(0, clock_.Now(), 10).size(), 2u);
 }
 
 TEST_F(SampleIndexTest, AClosedIndexTakesNothing) {

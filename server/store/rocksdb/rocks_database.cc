@@ -171,8 +171,6 @@ std::string WindowKey(Producer producer, absl::string_view sample, int64_t windo
                       BigEndian(static_cast<uint64_t>(window)));
 }
 
-std::string UseKey(Producer producer, absl::string_view sample) { return SampleKey(kUsePrefix, producer, sample); }
-
 std::string BlockKey(uint64_t block) { return absl::StrCat(kBlockPrefix, BigEndian(block)); }
 
 std::string BlockIdKey(uint64_t block) { return absl::StrCat(kBlockIdPrefix, BigEndian(block)); }
@@ -184,12 +182,6 @@ absl::string_view SampleOf(absl::string_view head_key) { return head_key.substr(
 absl::string_view RunOf(absl::string_view run_key) { return run_key.substr(1); }
 
 uint64_t BlockOf(absl::string_view block_id_key) { return FromBigEndian(block_id_key.substr(1)); }
-
-std::string EncodeTime(int64_t ms) { return BigEndian(static_cast<uint64_t>(ms)); }
-
-int64_t DecodeTime(absl::string_view value) {
-  return value.size() == sizeof(uint64_t) ? static_cast<int64_t>(FromBigEndian(value)) : 0;
-}
 
 }  // namespace routing_replay::server::rocks
 
@@ -313,14 +305,12 @@ class RocksRun::DiskBlock final : public StoredBlock {
 };
 
 RocksRun::RocksRun(std::shared_ptr<RunUsage> usage, std::shared_ptr<RocksFamily> family, const RunInfo& info,
-                   std::shared_ptr<const StoreTime> time, std::shared_ptr<const std::atomic<bool>> forgets,
-                   std::shared_ptr<RocksSpace> space)
+                   std::shared_ptr<const std::atomic<bool>> forgets, std::shared_ptr<RocksSpace> space)
     : BlockHome(std::move(usage)),
       family_(std::move(family)),
       run_(info.run),
       geometry_(info.geometry),
       write_options_(RocksWriteOptions(*info.options.durability)),
-      time_(std::move(time)),
       forgets_(std::move(forgets)),
       space_(std::move(space)) {}
 
@@ -356,7 +346,6 @@ absl::Status RocksRun::Write(const SampleChange& change) {
                       rocks::WindowKey(change.producer, change.sample, change.windows_before));
   }
   batch.Put(family_->handle, rocks::HeadKey(change.producer, change.sample), EncodeHead(change.lists));
-  batch.Put(family_->handle, rocks::UseKey(change.producer, change.sample), rocks::EncodeTime(time_->NowMs()));
   ByteReservation room;
   if (change.grows || !change.added.empty()) {
     RR_ASSIGN_OR_RETURN(room, space_->Promise(static_cast<int64_t>(batch.GetDataSize())));
@@ -366,16 +355,9 @@ absl::Status RocksRun::Write(const SampleChange& change) {
   return absl::OkStatus();
 }
 
-absl::Status RocksRun::NoteUse(Producer producer, absl::string_view sample) {
-  rocksdb::WriteBatch batch;
-  batch.Put(family_->handle, rocks::UseKey(producer, sample), rocks::EncodeTime(time_->NowMs()));
-  return Commit(std::move(batch));
-}
-
 absl::Status RocksRun::Remove(Producer producer, absl::string_view sample) {
   rocksdb::WriteBatch batch;
   batch.Delete(family_->handle, rocks::HeadKey(producer, sample));
-  batch.Delete(family_->handle, rocks::UseKey(producer, sample));
   batch.DeleteRange(family_->handle, rocks::WindowKey(producer, sample, 0), rocks::WindowKey(producer, sample, -1));
   return Commit(std::move(batch));
 }

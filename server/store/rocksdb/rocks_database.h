@@ -5,15 +5,12 @@
 //
 //   default             'r' run                        → RunRecord
 //                       "end"                          → how the last process ended
-//                       "seen"                         → when it began or ended: ms, time of use
 //   "run:" + run        'h' producer sample            → SampleHead
 //                       'w' producer sample 0 window   → WindowRecord
-//                       'u' producer sample            → when it was last used: ms, time of use
 //                       'b' block                      → CRCs of the planes, then the block's bytes; a blob
 //                       'i' block                      → nothing: which blocks there are, without reading blobs
 //
-// producer: one byte. window, block, times: 8 bytes, big-endian. Sample ids contain no byte 0. The time of use does not
-// advance while no server is running.
+// producer: one byte. window, block: 8 bytes, big-endian. Sample ids contain no byte 0.
 #ifndef SERVER_STORE_ROCKSDB_ROCKS_DATABASE_H_
 #define SERVER_STORE_ROCKSDB_ROCKS_DATABASE_H_
 
@@ -44,7 +41,6 @@
 #include "server/store/records/records.h"
 #include "server/store/row_pieces.h"
 #include "server/store/store.h"
-#include "server/store/store_time.h"
 
 namespace routing_replay::server {
 
@@ -83,18 +79,15 @@ namespace routing_replay::server::rocks {
 inline constexpr absl::string_view kRunPrefix = "r";
 inline constexpr absl::string_view kHeadPrefix = "h";
 inline constexpr absl::string_view kWindowPrefix = "w";
-inline constexpr absl::string_view kUsePrefix = "u";
 inline constexpr absl::string_view kBlockPrefix = "b";
 inline constexpr absl::string_view kBlockIdPrefix = "i";
 inline constexpr char kEndKey[] = "end";
-inline constexpr char kSeenKey[] = "seen";
 
 std::string RunFamily(absl::string_view run);
 std::string RunKey(absl::string_view run);
 std::string HeadKey(Producer producer, absl::string_view sample);
 // The windows of a sample follow one another, ascending.
 std::string WindowKey(Producer producer, absl::string_view sample, int64_t window);
-std::string UseKey(Producer producer, absl::string_view sample);
 std::string BlockKey(uint64_t block);
 std::string BlockIdKey(uint64_t block);
 
@@ -105,10 +98,6 @@ absl::string_view SampleOf(absl::string_view head_key);
 absl::string_view RunOf(absl::string_view run_key);
 // Requires a key made by BlockIdKey.
 uint64_t BlockOf(absl::string_view block_id_key);
-
-std::string EncodeTime(int64_t ms);
-// 0 if it is not a time.
-int64_t DecodeTime(absl::string_view value);
 
 }  // namespace routing_replay::server::rocks
 
@@ -189,15 +178,13 @@ class RocksRun final : public BlockHome, public SampleJournal, public SpaceUser 
  public:
   // While `forgets` is true, blocks that nobody holds are deleted. Rows are written only if `space` has room.
   RocksRun(std::shared_ptr<RunUsage> usage, std::shared_ptr<RocksFamily> family, const RunInfo& info,
-           std::shared_ptr<const StoreTime> time, std::shared_ptr<const std::atomic<bool>> forgets,
-           std::shared_ptr<RocksSpace> space);
+           std::shared_ptr<const std::atomic<bool>> forgets, std::shared_ptr<RocksSpace> space);
 
   SampleJournal* journal() override { return this; }
   int64_t Cost(const Geometry& geometry, int64_t rows, Codec codec) const override;
   std::shared_ptr<StoredBlock> Keep(Block block, int64_t cost) override;
 
   absl::Status Write(const SampleChange& change) override;
-  absl::Status NoteUse(Producer producer, absl::string_view sample) override;
   absl::Status Remove(Producer producer, absl::string_view sample) override;
 
   // Removes files whose blocks are all deleted. A file with only some deleted blocks stays until RocksDB decides to
@@ -220,7 +207,6 @@ class RocksRun final : public BlockHome, public SampleJournal, public SpaceUser 
   const std::string run_;
   const std::shared_ptr<const Geometry> geometry_;
   const rocksdb::WriteOptions write_options_;
-  const std::shared_ptr<const StoreTime> time_;
   const std::shared_ptr<const std::atomic<bool>> forgets_;
   const std::shared_ptr<RocksSpace> space_;
   std::atomic<uint64_t> next_block_{1};

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -24,6 +23,7 @@
 #include "server/store/records/records.h"
 #include "server/store/rocksdb/rocks_database.h"
 #include "server/store/sample_rules.h"
+#include "server/store/store_time.h"
 
 namespace routing_replay::server {
 namespace {
@@ -92,8 +92,6 @@ bool LogIsGone(rocksdb::Env& env, const std::string& path) {
          std::none_of(names.begin(), names.end(), [](const std::string& name) { return absl::EndsWith(name, ".log"); });
 }
 
-// Twice as long as the longest TTL, or more.
-constexpr int64_t kLongestIdleMs = std::chrono::milliseconds(std::chrono::hours(24 * 365)).count();
 constexpr absl::string_view kUnreadable = "the database cannot be read";
 constexpr uint32_t kChangesAtOnce = 1000;
 
@@ -105,27 +103,22 @@ std::string OpenBy(const std::string& boot_id) { return absl::StrCat("open ", bo
 
 // When it returns, the mark is in a file other than the log, so that damage to the log cannot bring back the previous
 // mark. kClosed requires that everything else is in such files, too: after it, the log is not needed.
-absl::Status Mark(const RocksFamily& family, absl::string_view value, int64_t now_ms) {
-  rocksdb::WriteBatch batch;
-  batch.Put(family.handle, rocks::kEndKey, {value.data(), value.size()});
-  batch.Put(family.handle, rocks::kSeenKey, rocks::EncodeTime(now_ms));
-  rocksdb::Status status = family.db->Write(RocksWriteOptions(Durability::kSynced), &batch);
+absl::Status Mark(const RocksFamily& family, absl::string_view value) {
+  rocksdb::Status status = family.db->Put(RocksWriteOptions(Durability::kSynced), family.handle, rocks::kEndKey,
+                                          {value.data(), value.size()});
   if (status.ok()) status = family.db->Flush(RocksFlushAtOnce(), family.handle);
   return FromRocks(status, "the database cannot be written to");
 }
 
 absl::Status ReadMark(bool log_damaged, const std::string& boot_id, OpenedDatabase& opened) {
   const RocksFamily& family = *opened.by_default;
-  std::string mark, seen;
-  for (const auto& [key, value] : {std::pair(rocks::kEndKey, &mark), std::pair(rocks::kSeenKey, &seen)}) {
-    const rocksdb::Status got = family.db->Get(rocksdb::ReadOptions(), family.handle, key, value);
-    if (!got.ok() && !got.IsNotFound()) return FromRocks(got, kUnreadable);
-  }
-  opened.last_mark_ms = rocks::DecodeTime(seen);
+  std::string mark;
+  const rocksdb::Status got = family.db->Get(rocksdb::ReadOptions(), family.handle, rocks::kEndKey, &mark);
+  if (!got.ok() && !got.IsNotFound()) return FromRocks(got, kUnreadable);
   if (mark == kClosed) return absl::OkStatus();
   if (log_damaged || mark == kDamaged) {
     opened.last_end = LastEnd::kDamaged;
-    return Mark(family, kDamaged, opened.last_mark_ms);
+    return Mark(family, kDamaged);
   }
   opened.last_end = !boot_id.empty() && mark == OpenBy(boot_id) ? LastEnd::kSameBoot : LastEnd::kUnknown;
   return absl::OkStatus();
@@ -157,13 +150,12 @@ bool MayLack(LastEnd end, Durability durability) {
 // RESOURCE_EXHAUSTED if the database cannot be written.
 class Recovery {
  public:
-  Recovery(const RocksFamily& family, int32_t block_rows, bool doubtful, const StoreTime& time,
-           const StoreTime& use_time, RocksRun& run, RecoveryReport& report)
+  Recovery(const RocksFamily& family, int32_t block_rows, bool doubtful, const StoreTime& time, RocksRun& run,
+           RecoveryReport& report)
       : family_(family),
         block_rows_(block_rows),
         doubtful_(doubtful),
         now_ms_(time.NowMs()),
-        use_now_ms_(use_time.NowMs()),
         run_(run),
         report_(report) {}
 
@@ -202,17 +194,8 @@ class Recovery {
     }
     ++report_.samples;
     report_.rows += content.rows();
-    samples_.push_back({producer, sample, Idle(producer, sample), std::move(content)});
+    samples_.push_back({producer, sample, std::move(content)});
     return absl::OkStatus();
-  }
-
-  // Zero for a sample without a record of its last use.
-  std::chrono::milliseconds Idle(Producer producer, const std::string& sample) const {
-    std::string value;
-    const rocksdb::Status got =
-        family_.db->Get(rocksdb::ReadOptions(), family_.handle, rocks::UseKey(producer, sample), &value);
-    const int64_t used_ms = got.ok() ? rocks::DecodeTime(value) : use_now_ms_;
-    return std::chrono::milliseconds(std::clamp<int64_t>(use_now_ms_ - used_ms, 0, kLongestIdleMs));
   }
 
   // Returns the stored block; all samples that refer to it share one object. Null if the block is missing, or if
@@ -244,7 +227,6 @@ class Recovery {
   const int32_t block_rows_;
   const bool doubtful_;
   const int64_t now_ms_;
-  const int64_t use_now_ms_;
   RocksRun& run_;
   RecoveryReport& report_;
   ContentIds content_ids_;
@@ -264,8 +246,7 @@ class RocksKeeper final : public RunKeeper {
         boot_id_(options.boot_id),
         cache_(rocksdb::NewLRUCache(options.cache_bytes)),
         env_(options.env),
-        clock_(*options.memory.clock),
-        time_(clock_),
+        time_(*options.memory.clock),
         budget_(*options.memory.budget) {}
   ~RocksKeeper() override {
     if (space_ != nullptr) space_->Stop();
@@ -290,8 +271,6 @@ class RocksKeeper final : public RunKeeper {
   absl::Status Drop(absl::string_view run) override;
 
  private:
-  // `last`: time of the last mark.
-  int64_t LastServedMs(int64_t last) const;
   absl::Status Close();
   // Writes everything that is in the log or in memory, of all runs, to files.
   absl::Status Flush();
@@ -302,8 +281,8 @@ class RocksKeeper final : public RunKeeper {
   // Drops the family of a run without a record. Nothing is written to it afterwards, even if this fails.
   absl::Status DropFamily(const std::string& name);
   std::shared_ptr<RocksRun> MakeRun(std::shared_ptr<RocksFamily> family, const RunInfo& run) {
-    auto made = std::make_shared<RocksRun>(std::make_shared<RunUsage>(budget_), std::move(family), run, use_time_,
-                                           forgets_, space_);
+    auto made =
+        std::make_shared<RocksRun>(std::make_shared<RunUsage>(budget_), std::move(family), run, forgets_, space_);
     space_->Join(made);
     return made;
   }
@@ -313,10 +292,7 @@ class RocksKeeper final : public RunKeeper {
   const std::string boot_id_;
   const std::shared_ptr<rocksdb::Cache> cache_;
   rocksdb::Env* const env_;
-  const Clock& clock_;
   const StoreTime time_;
-  // Clock for times of use, which stops while no server is running. Set from Open on.
-  std::shared_ptr<const StoreTime> use_time_;
   ByteBudget& budget_;
   const std::shared_ptr<RocksHealth> health_ = std::make_shared<RocksHealth>();
   const std::shared_ptr<std::atomic<bool>> forgets_ = std::make_shared<std::atomic<bool>>(false);
@@ -340,7 +316,6 @@ absl::Status RocksKeeper::Open() {
   default_ = std::move(opened.by_default);
   families_ = std::move(opened.families);
   last_end_ = opened.last_end;
-  use_time_ = std::make_shared<const StoreTime>(clock_, LastServedMs(opened.last_mark_ms));
   return absl::OkStatus();
 }
 
@@ -373,18 +348,6 @@ absl::StatusOr<std::vector<KeptRun>> RocksKeeper::Recover(RecoveryReport& report
   return runs;
 }
 
-// The latest time at which a server is known to have run: `last` (its start or end), or the last use of a sample.
-// Values that cannot be read are reported when their run is recovered.
-int64_t RocksKeeper::LastServedMs(int64_t last) const {
-  for (const auto& [name, family] : families_) {
-    ForEach(*family, rocks::kUsePrefix, [&](absl::string_view, absl::string_view used) {
-      last = std::max(last, rocks::DecodeTime(used));
-      return absl::OkStatus();
-    }).IgnoreError();
-  }
-  return last;
-}
-
 absl::StatusOr<KeptRun> RocksKeeper::RecoverRun(absl::string_view name, absl::string_view record,
                                                 RecoveryReport& report) {
   RR_ASSIGN_OR_RETURN(RunInfo info, DecodeRun(record));
@@ -393,8 +356,7 @@ absl::StatusOr<KeptRun> RocksKeeper::RecoverRun(absl::string_view name, absl::st
   const std::shared_ptr<RocksRun> run = MakeRun(family, info);
   const bool doubtful = MayLack(last_end_, *info.options.durability);
   report.doubtful_runs += doubtful ? 1 : 0;
-  RR_ASSIGN_OR_RETURN(auto samples,
-                      Recovery(*family, info.options.block_rows, doubtful, time_, *use_time_, *run, report).Run());
+  RR_ASSIGN_OR_RETURN(auto samples, Recovery(*family, info.options.block_rows, doubtful, time_, *run, report).Run());
   return KeptRun{std::move(info), run, std::move(samples)};
 }
 
@@ -403,7 +365,7 @@ absl::Status RocksKeeper::Start(const RecoveryReport& report) {
   if (report.log_damaged) {
     RR_RETURN_IF_ERROR(Flush());
   }
-  RR_RETURN_IF_ERROR(Mark(*default_, OpenBy(boot_id_), use_time_->NowMs()));
+  RR_RETURN_IF_ERROR(Mark(*default_, OpenBy(boot_id_)));
   started_ = true;
   return absl::OkStatus();
 }
@@ -418,7 +380,7 @@ absl::Status RocksKeeper::Flush() {
 
 absl::Status RocksKeeper::Close() {
   RR_RETURN_IF_ERROR(Flush());
-  return Mark(*default_, kClosed, use_time_->NowMs());
+  return Mark(*default_, kClosed);
 }
 
 absl::StatusOr<std::shared_ptr<BlockHome>> RocksKeeper::Create(const RunInfo& info) {

@@ -75,7 +75,6 @@ struct OpenedDatabase {
   std::shared_ptr<RocksFamily> by_default;
   std::map<std::string, std::shared_ptr<RocksFamily>> families;  // All but the default family, by name.
   LastEnd last_end = LastEnd::kClean;
-  int64_t last_mark_ms = 0;  // Time of the last mark; 0 if none can be read.
 };
 
 // Makes the database if it does not exist. A log that ends early because a process was killed is not damage. After

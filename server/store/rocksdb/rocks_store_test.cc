@@ -219,30 +219,6 @@ TEST_F(RocksStoreTest, ARunKeepsItsDurability) {
   EXPECT_EQ(store_->GetRun("careful")->options.durability, Durability::kSynced);
 }
 
-TEST_F(RocksStoreTest, RestartsAreNoUse) {
-  Open();
-  const auto hours = [](int count) { return std::chrono::hours(count); };
-  const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.ttl = hours(10), .block_rows = 32});
-  for (const char* sample : {"read", "idle"}) {
-    ASSERT_OK(store_->Append(MakeAppend(run, {.sample = sample, .rows = {0, 40}})));
-  }
-  clock_.Advance(hours(9));
-  EXPECT_FALSE(Read("read").empty());  // The sweep writes down this use.
-  clock_.Advance(hours(2));
-  EXPECT_EQ(store_->Sweep(10), 1);
-  Open();
-  EXPECT_EQ(report_.samples, 1);
-  // A use is written down up to one TTL (10 h) later, so after a restart a sample is kept for one more TTL. Its
-  // recorded use is 20 h ago here, which is not yet too long.
-  clock_.Advance(hours(18));
-  Open();
-  EXPECT_EQ(store_->Sweep(10), 0);
-  EXPECT_EQ(Stat("read").committed_rows, 40);
-  clock_.Advance(hours(3));
-  Open();
-  EXPECT_EQ(store_->Sweep(10), 1);
-}
-
 TEST_F(RocksStoreTest, TimeWithoutAServerIsNoIdleness) {
   const auto hours = [](int count) { return std::chrono::hours(count); };
   for (const bool clean : {true, false}) {
