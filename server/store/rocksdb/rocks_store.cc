@@ -9,7 +9,6 @@
 #include <fstream>
 #include <functional>
 #include <map>
-#include <numeric>
 #include <set>
 #include <utility>
 #include <vector>
@@ -236,8 +235,6 @@ class Recovery {
   std::vector<KeptSample> samples_;
 };
 
-constexpr uint64_t kSmallLogs = 1 << 20;
-
 class RocksKeeper final : public RunKeeper {
  public:
   explicit RocksKeeper(const RocksStoreOptions& options)
@@ -275,8 +272,6 @@ class RocksKeeper final : public RunKeeper {
   // Writes everything that is in the log or in memory, of all runs, to files.
   absl::Status Flush();
   void FlushSoon(const RocksFamily& family);
-  // True if the logs are so small that writing a file per run is not worth it. False if their size is not known.
-  bool LogsAreSmall() const;
   absl::StatusOr<KeptRun> RecoverRun(absl::string_view run, absl::string_view record, RecoveryReport& report);
   // Drops the family of a run without a record. Nothing is written to it afterwards, even if this fails.
   absl::Status DropFamily(const std::string& name);
@@ -418,10 +413,7 @@ absl::Status RocksKeeper::Drop(absl::string_view run) {
   // Without its record the run is gone, whatever happens to its family: one that cannot be dropped now is dropped when
   // the run is made again, or at the next start.
   DropFamily(rocks::RunFamily(run)).IgnoreError();
-  // The logs with the dropped run's rows are deleted once the other runs' data in them is flushed. That is skipped
-  // while the logs are small: if many small runs are dropped in a row, each flush would write the data of all other
-  // runs.
-  if (LogsAreSmall()) return absl::OkStatus();
+  // The logs with the dropped run's rows are deleted once the other runs' data in them is flushed.
   FlushSoon(*default_);
   for (const auto& [name, family] : families_) FlushSoon(*family);
   return absl::OkStatus();
@@ -431,13 +423,6 @@ void RocksKeeper::FlushSoon(const RocksFamily& family) {
   rocksdb::FlushOptions options = RocksFlushAtOnce();
   options.wait = false;
   db_->Flush(options, family.handle).PermitUncheckedError();  // If it fails, a log stays longer.
-}
-
-bool RocksKeeper::LogsAreSmall() const {
-  rocksdb::VectorLogPtr logs;
-  if (!db_->GetSortedWalFiles(logs).ok()) return false;
-  const auto add = [](uint64_t bytes, const auto& log) { return bytes + log->SizeFileBytes(); };
-  return std::accumulate(logs.begin(), logs.end(), uint64_t{0}, add) < kSmallLogs;
 }
 
 absl::Status RocksKeeper::DropFamily(const std::string& name) {

@@ -37,8 +37,6 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
   }
   // The number of bytes that RocksDB has asked to append, over all files.
   int64_t appended() const { return appended_; }
-  // The number of table files (.sst) that RocksDB has begun to write.
-  int tables() const { return tables_; }
   rocksdb::IOStatus status(const std::string& name = "") const {
     MutexLock lock(mutex_);
     return name.find(of_) == std::string::npos ? rocksdb::IOStatus::OK() : status_;
@@ -48,7 +46,6 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
                                     rocksdb::IODebugContext* debug) override {
     if (!status(name).ok()) return status(name);
     const rocksdb::IOStatus made = FileSystemWrapper::NewWritableFile(name, options, file, debug);
-    tables_ += name.ends_with(".sst");
     if (made.ok()) *file = std::make_unique<File>(*this, name, std::move(*file));
     return made;
   }
@@ -83,7 +80,6 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
   };
 
   mutable std::atomic<int64_t> appended_{0};
-  std::atomic<int> tables_{0};
   mutable Mutex mutex_;
   rocksdb::IOStatus status_ ABSL_GUARDED_BY(mutex_);
   std::string of_ ABSL_GUARDED_BY(mutex_);
@@ -318,24 +314,6 @@ TEST_F(RocksStoreTest, ADroppedRunGivesItsDiskBack) {
   ASSERT_OK(store_->DropRun("run"));
   while (size() > 2'000'000) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_OK(store_->Stat("other", Producer::kRollout, {.sample = "a"}));
-}
-
-TEST_F(RocksStoreTest, DropsOfSmallRunsDoNotMakeOthersWriteFiles) {
-  constexpr int kRuns = 40;
-  Open();
-  ASSERT_OK(store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32}));
-  for (int i = 0; i < kRuns; ++i) ASSERT_OK(store_->OpenRun(absl::StrCat(i), &TestGeometry(), std::nullopt));
-  Open();
-  ASSERT_OK_AND_ASSIGN(const RunInfo run, store_->OpenRun("run", nullptr, std::nullopt));
-  const int before = files_->tables();
-  for (int i = 0; i < kRuns; ++i) {
-    ASSERT_OK(store_->Append(MakeAppend(run, {.sample = absl::StrCat(i), .rows = {0, 32}})));
-    ASSERT_OK(store_->DropRun(absl::StrCat(i)));
-  }
-  Open();
-  EXPECT_LT(files_->tables() - before, kRuns / 2);
-  EXPECT_EQ(Read("0"), ExpectedRows(TestGeometry(), {}, 32));
-  EXPECT_EQ(store_->ListRuns()->size(), 1u);
 }
 
 // The parameter says which record is damaged: that of the run, or one of a sample.
