@@ -60,8 +60,8 @@ class MemoryRun {
   std::unique_ptr<Store::Watch> WatchSample(Producer producer, const SampleRef& ref, std::function<void()> changed);
   // Calls `look` for every sample of both producers; none is locked meanwhile.
   void Visit(const std::function<void(std::shared_ptr<MemorySample>)>& look) const;
-  // Removes at most `limit` idle samples of one shard of the index.
-  int64_t Sweep(size_t shard, int64_t limit);
+  // Removes at most `limit` idle samples.
+  int64_t Sweep(int64_t limit);
   // Ends every sample. The run rejects new ones.
   ReleaseResult Drop();
 
@@ -214,12 +214,14 @@ void MemoryRun::Visit(const std::function<void(std::shared_ptr<MemorySample>)>& 
   }
 }
 
-int64_t MemoryRun::Sweep(size_t shard, int64_t limit) {
+int64_t MemoryRun::Sweep(int64_t limit) {
   ReleaseResult result;
   const Clock::Time now = context_->clock.Now();
-  for (const std::shared_ptr<MemorySample>& sample : index_.FindIdle(shard, now, limit)) {
-    // A sample that cannot be removed now is still idle the next time.
-    RemoveOne(*sample, now - info().options.ttl, result).IgnoreError();
+  for (size_t shard = 0; shard < SampleIndex::kShards && result.samples < limit; ++shard) {
+    for (const std::shared_ptr<MemorySample>& sample : index_.FindIdle(shard, now, limit - result.samples)) {
+      // A sample that cannot be removed now is still idle the next time.
+      RemoveOne(*sample, now - info().options.ttl, result).IgnoreError();
+    }
   }
   return result.samples;
 }
@@ -335,7 +337,6 @@ class MemoryStore final : public Store {
   Mutex runs_change_;
   mutable Mutex mutex_;
   std::map<std::string, std::shared_ptr<MemoryRun>> runs_ ABSL_GUARDED_BY(mutex_);
-  size_t sweep_start_ ABSL_GUARDED_BY(mutex_) = 0;
 
   // Null without a disk to spill to. Destroyed before the members that it uses.
   const std::unique_ptr<Spiller> spiller_;
@@ -451,22 +452,10 @@ absl::StatusOr<AppendAck> MemoryStore::Append(AppendCommand command) {
 }
 
 int64_t MemoryStore::Sweep(int64_t limit) {
-  const std::vector<std::shared_ptr<MemoryRun>> runs = AllRuns();
-  const size_t shards = runs.size() * SampleIndex::kShards;
-  if (shards == 0) return 0;
-  size_t start;
-  {
-    MutexLock lock(mutex_);
-    start = sweep_start_;
-  }
   int64_t removed = 0;
-  size_t visited = 0;
-  for (; visited < shards && removed < limit; ++visited) {
-    const size_t at = (start + visited) % shards;
-    removed += runs[at / SampleIndex::kShards]->Sweep(at % SampleIndex::kShards, limit - removed);
+  for (const std::shared_ptr<MemoryRun>& run : AllRuns()) {
+    if (removed < limit) removed += run->Sweep(limit - removed);
   }
-  MutexLock lock(mutex_);
-  sweep_start_ = start + visited;  // So that a busy shard does not keep the others waiting.
   return removed;
 }
 
