@@ -62,6 +62,9 @@ class MemoryRun {
   void Visit(const std::function<void(std::shared_ptr<MemorySample>)>& look) const;
   // Removes at most `limit` idle samples.
   int64_t Sweep(int64_t limit);
+  void FreeSpace() {
+    if (context_->journal != nullptr) context_->journal->FreeSpace();
+  }
   // Ends every sample. The run rejects new ones.
   ReleaseResult Drop();
 
@@ -455,6 +458,7 @@ int64_t MemoryStore::Sweep(int64_t limit) {
   int64_t removed = 0;
   for (const std::shared_ptr<MemoryRun>& run : AllRuns()) {
     if (removed < limit) removed += run->Sweep(limit - removed);
+    run->FreeSpace();
   }
   return removed;
 }

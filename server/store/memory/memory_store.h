@@ -83,6 +83,9 @@ class SampleJournal {
   virtual absl::Status Write(const SampleChange& change) = 0;
   // Like Write, for a sample that is removed.
   virtual absl::Status Remove(Producer producer, absl::string_view sample) = 0;
+  // Frees the space of removed samples if the storage lacks room. Called by every Sweep of the store, by one thread at
+  // a time.
+  virtual void FreeSpace() = 0;
 };
 
 struct KeptSample {

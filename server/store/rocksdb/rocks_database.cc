@@ -216,50 +216,12 @@ absl::StatusOr<ByteReservation> RocksSpace::Promise(int64_t bytes) {
   if (error) return promised;  // RocksDB will report what is wrong with the disk.
   const int64_t unwritten = static_cast<int64_t>(buffers_->memory_usage());
   if (static_cast<int64_t>(space.available) >= kept_ + unwritten + promised_.used()) return promised;
-  if (ended_.exchange(false)) {
-    MutexLock lock(mutex_);
-    wanted_ = true;
-    changed_.NotifyAll();
-  }
+  ++rejections_;
   return MakeError(absl::StatusCode::kResourceExhausted,
                    absl::StrCat("the disk of ", path_, " is full: ", HumanBytes(static_cast<int64_t>(space.available)),
                                 " are free, but ", HumanBytes(kept_ + unwritten),
                                 " are reserved for data still to be written; release samples, drop runs or free space"),
                    {.reason = Reason::kOverBudget});
-}
-
-void RocksSpace::Join(std::weak_ptr<SpaceUser> user) {
-  MutexLock lock(mutex_);
-  std::erase_if(users_, [](const auto& each) { return each.expired(); });
-  users_.push_back(std::move(user));
-  if (!thread_.joinable() && !stop_) thread_ = std::thread([this] { Run(); });
-}
-
-void RocksSpace::Stop() {
-  std::thread thread;
-  {
-    MutexLock lock(mutex_);
-    stop_ = true;
-    changed_.NotifyAll();
-    thread = std::move(thread_);
-  }
-  if (thread.joinable()) thread.join();
-}
-
-std::vector<std::weak_ptr<SpaceUser>> RocksSpace::Users() {
-  MutexLock lock(mutex_);
-  while (!wanted_ && !stop_) changed_.Wait(mutex_);
-  wanted_ = false;
-  return users_;
-}
-
-void RocksSpace::Run() {
-  while (!stop_) {
-    for (const std::weak_ptr<SpaceUser>& each : Users()) {
-      const std::shared_ptr<SpaceUser> user = each.lock();
-      if (user != nullptr && !stop_ && !user->GiveBack(stop_).ok()) NoteEnd();
-    }
-  }
 }
 
 class RocksRun::DiskBlock final : public StoredBlock {
@@ -402,20 +364,25 @@ void RocksRun::Forget(uint64_t block) {
     forgotten_.push_back(block);
     many = forgotten_.size() >= kForgotten;
   }
-  space_->NoteEnd();
+  ended_ = true;
   if (!many) return;
   // What remains is deleted by a later write, or when the database is opened again.
   Commit(rocksdb::WriteBatch()).IgnoreError();
 }
 
-absl::Status RocksRun::GiveBack(std::atomic<bool>& stop) {
+void RocksRun::FreeSpace() {
+  const int64_t rejections = space_->rejections();
+  if (seen_rejections_.exchange(rejections) == rejections || !ended_.exchange(false)) return;
+  if (!GiveBack().ok()) ended_ = true;  // What remains is freed after a later rejection.
+}
+
+absl::Status RocksRun::GiveBack() {
   const absl::Status taken_away = Commit(rocksdb::WriteBatch());
   if (family_->closed) return absl::OkStatus();  // Everything is removed with the column family.
   if (!taken_away.ok()) return taken_away;
   const absl::string_view what = "the space of removed rows cannot be freed";
   RR_RETURN_IF_ERROR(FromRocks(family_->db->Flush(RocksFlushAtOnce(), family_->handle), what));
   rocksdb::CompactRangeOptions options;
-  options.canceled = &stop;
   // Garbage collection would rewrite the rows that are still needed, and there is no room for them now.
   options.blob_garbage_collection_policy = rocksdb::BlobGarbageCollectionPolicy::kDisable;
   return FromRocks(family_->db->CompactRange(options, family_->handle, nullptr, nullptr), what);

@@ -27,7 +27,6 @@
 #include <memory>
 #include <shared_mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -103,15 +102,6 @@ uint64_t BlockOf(absl::string_view block_id_key);
 
 namespace routing_replay::server {
 
-// Interface for users of disk space (runs) that can free unneeded data on request.
-class SpaceUser {
- public:
-  virtual ~SpaceUser() = default;
-  // Frees the disk space of unneeded data; ends early once `stop` is set. After an error some of it remains and may be
-  // freed later.
-  virtual absl::Status GiveBack(std::atomic<bool>& stop) = 0;
-};
-
 // Rejects rows before the disk is completely full, so that removals can still be written and data in memory can still
 // be flushed. If the disk were really full, RocksDB would reject every write and could not be opened again. One per
 // database. Thread-safe; all runs share it.
@@ -119,36 +109,19 @@ class RocksSpace {
  public:
   // Keeps an eighth of the disk of `path` free, 64 MiB at most, in addition to the data in `buffers`.
   RocksSpace(std::string path, std::shared_ptr<const rocksdb::WriteBufferManager> buffers);
-  // Stop must have returned before, unless Join was never called.
-  ~RocksSpace() = default;
 
   // Reserves room for a write of `bytes` until the write has ended; this object must outlive the reservation.
-  // RESOURCE_EXHAUSTED (kOverBudget) if the remaining space is reserved by others. Then, if anything was removed since
-  // the last time, its space is freed in the background, so a later call may succeed.
-  absl::StatusOr<ByteReservation> Promise(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Records that something was removed whose bytes are still on the disk. Call it when GiveBack can find them.
-  void NoteEnd() { ended_ = true; }
-  // Calls GiveBack on `user` from now on, as long as it exists.
-  void Join(std::weak_ptr<SpaceUser> user) ABSL_LOCKS_EXCLUDED(mutex_);
-  // GiveBack is not called any more once this returns.
-  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+  // RESOURCE_EXHAUSTED (kOverBudget) if the remaining space is reserved by others.
+  absl::StatusOr<ByteReservation> Promise(int64_t bytes);
+  // How many writes Promise has rejected.
+  int64_t rejections() const { return rejections_; }
 
  private:
-  void Run();
-  std::vector<std::weak_ptr<SpaceUser>> Users() ABSL_LOCKS_EXCLUDED(mutex_);
-
   const std::string path_;
   const std::shared_ptr<const rocksdb::WriteBufferManager> buffers_;
   const int64_t kept_;
   ByteBudget promised_{std::numeric_limits<int64_t>::max()};
-  std::atomic<bool> ended_{false};
-  std::atomic<bool> stop_{false};
-
-  Mutex mutex_;
-  CondVar changed_;
-  bool wanted_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<std::weak_ptr<SpaceUser>> users_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<int64_t> rejections_{0};
 };
 
 // The handle of a column family, valid while somebody uses it; it keeps the database open.
@@ -174,7 +147,7 @@ struct RocksFamily {
 };
 
 // Thread-safe. Once the family is closed it neither writes nor deletes: NOT_FOUND (kNoRun).
-class RocksRun final : public BlockHome, public SampleJournal, public SpaceUser {
+class RocksRun final : public BlockHome, public SampleJournal {
  public:
   // While `forgets` is true, blocks that nobody holds are deleted. Rows are written only if `space` has room.
   RocksRun(std::shared_ptr<RunUsage> usage, std::shared_ptr<RocksFamily> family, const RunInfo& info,
@@ -187,9 +160,9 @@ class RocksRun final : public BlockHome, public SampleJournal, public SpaceUser 
   absl::Status Write(const SampleChange& change) override;
   absl::Status Remove(Producer producer, absl::string_view sample) override;
 
-  // Removes files whose blocks are all deleted. A file with only some deleted blocks stays until RocksDB decides to
-  // rewrite it.
-  absl::Status GiveBack(std::atomic<bool>& stop) override;
+  // Works if a write was rejected and samples were removed since the last time. Removes files whose blocks are all
+  // deleted. A file with only some deleted blocks stays until RocksDB decides to rewrite it.
+  void FreeSpace() override;
 
   // A block that is already in the database. Call before anything is written: new blocks get higher numbers than this
   // one.
@@ -198,6 +171,7 @@ class RocksRun final : public BlockHome, public SampleJournal, public SpaceUser 
  private:
   class DiskBlock;
 
+  absl::Status GiveBack();
   absl::Status Commit(rocksdb::WriteBatch batch);
   void PutBlock(const DiskBlock& block, rocksdb::WriteBatch& batch) const;
   // Call it when nobody can reach the block any more. A later write deletes it.
@@ -210,6 +184,8 @@ class RocksRun final : public BlockHome, public SampleJournal, public SpaceUser 
   const std::shared_ptr<const std::atomic<bool>> forgets_;
   const std::shared_ptr<RocksSpace> space_;
   std::atomic<uint64_t> next_block_{1};
+  std::atomic<int64_t> seen_rejections_{0};
+  std::atomic<bool> ended_{false};  // Something was removed whose bytes are still on the disk.
 
   Mutex mutex_;
   std::vector<uint64_t> forgotten_ ABSL_GUARDED_BY(mutex_);

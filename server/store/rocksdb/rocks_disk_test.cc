@@ -71,7 +71,10 @@ class RocksDiskTest : public ::testing::Test {
     return samples;
   }
   void AppendOnceThereIsRoom(int sample) {
-    while (!Append(sample).ok()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    while (!Append(sample).ok()) {
+      store_->Sweep(1);  // Frees the space of what was removed.
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
   }
   void ExpectSamples(int samples) {
     const std::vector<RowRange> all{{0, kRows}};

@@ -246,7 +246,6 @@ class RocksKeeper final : public RunKeeper {
         time_(*options.memory.clock),
         budget_(*options.memory.budget) {}
   ~RocksKeeper() override {
-    if (space_ != nullptr) space_->Stop();
     // If the mark cannot be written, the next start assumes a crash, which is right.
     if (started_) Close().IgnoreError();
     families_.clear();
@@ -276,10 +275,7 @@ class RocksKeeper final : public RunKeeper {
   // Drops the family of a run without a record. Nothing is written to it afterwards, even if this fails.
   absl::Status DropFamily(const std::string& name);
   std::shared_ptr<RocksRun> MakeRun(std::shared_ptr<RocksFamily> family, const RunInfo& run) {
-    auto made =
-        std::make_shared<RocksRun>(std::make_shared<RunUsage>(budget_), std::move(family), run, forgets_, space_);
-    space_->Join(made);
-    return made;
+    return std::make_shared<RocksRun>(std::make_shared<RunUsage>(budget_), std::move(family), run, forgets_, space_);
   }
 
   const std::string path_;
