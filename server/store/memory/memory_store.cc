@@ -1,16 +1,13 @@
 #include "server/store/memory/memory_store.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/wire/human.h"
 #include "proto/wire/mutex.h"
 #include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
@@ -490,34 +487,6 @@ std::vector<std::shared_ptr<MemoryRun>> MemoryStore::AllRuns() const {
   return runs;
 }
 
-// Bytes of the budget that the runs need. Blocks that samples share are counted once.
-int64_t BytesOf(absl::Span<const KeptRun> runs) {
-  std::set<const StoredBlock*> shared;
-  int64_t bytes = 0;
-  for (const KeptRun& run : runs) {
-    bytes += MemoryRun::RecordBytes(run.info);
-    for (const KeptSample& sample : run.samples) {
-      bytes += sample.content.metadata_bytes();
-      for (const RowPiece& piece : sample.content.pieces.all()) {
-        if (piece.exclusive() || shared.insert(piece.stored.get()).second) bytes += piece.stored->cost();
-      }
-    }
-  }
-  return bytes;
-}
-
-absl::Status CheckFits(int64_t bytes, const ByteBudget& budget) {
-  constexpr double kTenths = 10;
-  bytes += budget.used();
-  if (bytes <= budget.limit()) return absl::OkStatus();
-  const double times = static_cast<double>(bytes) / static_cast<double>(budget.limit());
-  return MakeError(absl::StatusCode::kResourceExhausted,
-                   absl::StrCat("the runs in the store need ", HumanBytes(bytes), " of memory, but only ",
-                                HumanBytes(budget.limit()), " are available: start with a --memory-budget at least ",
-                                HumanNumber(std::ceil(times * kTenths) / kTenths), " times as large"),
-                   {.reason = Reason::kOverBudget});
-}
-
 }  // namespace
 
 std::unique_ptr<Store> NewMemoryStore(MemoryStoreOptions options) {
@@ -527,10 +496,16 @@ std::unique_ptr<Store> NewMemoryStore(MemoryStoreOptions options) {
 absl::StatusOr<std::unique_ptr<Store>> NewKeptStore(MemoryStoreOptions options,
                                                     const std::shared_ptr<RunKeeper>& keeper,
                                                     std::vector<KeptRun> runs) {
-  RR_RETURN_IF_ERROR(CheckFits(BytesOf(runs), *options.budget));
   auto store = std::make_unique<MemoryStore>(std::move(options), keeper);
   for (KeptRun& run : runs) {
-    RR_RETURN_IF_ERROR(store->Adopt(std::move(run)));
+    const absl::Status adopted = store->Adopt(std::move(run));
+    if (absl::IsResourceExhausted(adopted)) {
+      return MakeError(adopted.code(),
+                       absl::StrCat("the runs in the store need more memory; start with a larger --memory-budget: ",
+                                    adopted.message()),
+                       {.reason = Reason::kOverBudget});
+    }
+    RR_RETURN_IF_ERROR(adopted);
   }
   keeper->Begin();
   return store;
