@@ -1,20 +1,12 @@
 #include "server/store/memory/sample.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "proto/wire/status_macros.h"
 #include "server/store/store_rules.h"
 
 namespace routing_replay::server {
-namespace {
-
-bool AnyAlive(const std::vector<std::shared_ptr<MemorySample>>& samples) {
-  return std::any_of(samples.begin(), samples.end(), [](const auto& sample) { return sample->alive(); });
-}
-
-}  // namespace
 
 std::optional<absl::StatusOr<AppendAck>> MemorySample::Append(AppendCommand& command, ParentRows& parent) {
   Work work;
@@ -212,11 +204,6 @@ absl::StatusOr<int64_t> MemorySample::Spill() const {
   return freed;
 }
 
-bool MemorySample::alive() const {
-  MutexLock lock(mutex());
-  return phase_ == Phase::kAlive;
-}
-
 std::optional<int64_t> MemorySample::group() const {
   MutexLock lock(mutex());
   if (phase_ != Phase::kAlive) return std::nullopt;
@@ -356,27 +343,15 @@ std::shared_ptr<MemorySample> SampleIndex::Find(int64_t handle, absl::string_vie
 absl::StatusOr<std::shared_ptr<MemorySample>> SampleIndex::FindOrInsert(int64_t handle, const std::string& id,
                                                                         Producer producer, Clock::Time last_used) {
   Shard& shard = ShardOf(handle);
-  for (;;) {
-    std::vector<std::shared_ptr<MemorySample>> others;
-    {
-      MutexLock lock(shard.mutex);
-      if (shard.closed) return NoRunError(run_->info.run);
-      for (Producer p : {Producer::kRollout, Producer::kTrainer}) {
-        std::shared_ptr<MemorySample> sample = FindIn(shard, {handle, p});
-        if (sample == nullptr) continue;
-        if (sample->id() != id) {
-          others.push_back(std::move(sample));
-        } else if (p == producer) {
-          return sample;
-        }
-      }
-      if (others.empty()) return Insert(shard, handle, id, producer, last_used);
-    }
-    // Another sample has this handle. If an append is just opening it, alive() waits for that append, and the handle is
-    // free again if the append is rejected.
-    if (AnyAlive(others)) return HandleCollisionError(id, others.front()->id());
-    std::this_thread::yield();
+  MutexLock lock(shard.mutex);
+  if (shard.closed) return NoRunError(run_->info.run);
+  for (Producer p : {Producer::kRollout, Producer::kTrainer}) {
+    std::shared_ptr<MemorySample> sample = FindIn(shard, {handle, p});
+    if (sample == nullptr) continue;
+    if (sample->id() != id) return HandleCollisionError(id, sample->id());
+    if (p == producer) return sample;
   }
+  return Insert(shard, handle, id, producer, last_used);
 }
 
 std::shared_ptr<MemorySample> SampleIndex::Insert(Shard& shard, int64_t handle, const std::string& id,

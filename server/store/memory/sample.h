@@ -87,7 +87,6 @@ class MemorySample final {
   // StoredBlock::Spill: some blocks may have moved nevertheless.
   absl::StatusOr<int64_t> Spill() const;
 
-  bool alive() const;
   // Its group, if alive.
   std::optional<int64_t> group() const;
 
