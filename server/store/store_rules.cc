@@ -36,18 +36,12 @@ std::string Describe(const RunOptions& options) {
 absl::Status CheckServers(const RunInfo& run, uint64_t stated, bool makes) {
   const uint64_t known = run.options.shard_fingerprint;
   if (stated == known || (stated == 0 && !makes)) return absl::OkStatus();
-  if (known == 0) {
-    return Mismatch("shard_fingerprint",
-                    absl::StrCat("run \"", run.run, "\" is on this server alone, not spread over the ",
-                                 "servers of a list (fingerprint ", Hex(stated), ")"));
-  }
-  const std::string other = stated == 0 ? "this endpoint is one server"
-                                        : absl::StrCat("fingerprint of this client's server list: ", Hex(stated));
   return Mismatch(
       "shard_fingerprint",
       absl::StrCat("run \"", run.run, "\" is spread over other servers than this client's endpoint names; ",
                    "name all the servers that it was made with, by the same names (shard:a:7400,b:7400), or ",
-                   "make another run (fingerprint of the existing run's server list: ", Hex(known), ", ", other, ")"));
+                   "make another run (fingerprint of the run's server list: ", Hex(known),
+                   ", of this client's: ", Hex(stated), "; 0 is one server)"));
 }
 
 absl::Status CheckCoverage(const AppendHeader& header, absl::Span<const Block> blocks) {

@@ -71,7 +71,7 @@ TEST(RunOptionsTest, OneServerOfARunOfSeveralIsLookedAtButNotWrittenTo) {
   for (const auto& options : {std::optional<RunOptions>(), std::optional(RunOptions{})}) {
     const absl::Status rejected = CheckJoin(run, &geometry, options);
     EXPECT_THAT(rejected, Fails(absl::StatusCode::kFailedPrecondition, Reason::kGeometryMismatch));
-    EXPECT_THAT(std::string(rejected.message()), ::testing::HasSubstr("this endpoint is one server"));
+    EXPECT_THAT(std::string(rejected.message()), ::testing::HasSubstr("is spread over other servers"));
   }
   EXPECT_OK(CheckBlocks(run, {.geometry = run.geometry}));
 }

@@ -207,7 +207,7 @@ class ShardedTest(unittest.TestCase):
             with self.assertRaisesRegex(rr.FailedPreconditionError, "spread over other servers"):
                 fewer.run("run", geometry)
         part = self.connect(self.servers[0].endpoint)
-        with self.assertRaisesRegex(rr.FailedPreconditionError, "this endpoint is one server"):
+        with self.assertRaisesRegex(rr.FailedPreconditionError, "spread over other servers"):
             part.run("run", GEOMETRY)
         self.assertEqual(part.run("run").list(), [])
         with self.assertRaises(rr.InvalidArgumentError):
