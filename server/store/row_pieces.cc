@@ -163,12 +163,6 @@ RowPieces RowPieces::Prefix(int64_t rows) const {
   return prefix;
 }
 
-size_t RowPieces::Count(RowRange range) const {
-  if (range.empty()) return 0;
-  const size_t first = FirstEndingAfter(range.begin), last = FirstEndingAfter(range.end - 1);
-  return last - first + (last < pieces_.size() && pieces_[last].rows.begin < range.end);
-}
-
 std::vector<RowPiece> RowPieces::Find(RowRange range) const {
   std::vector<RowPiece> found;
   if (range.empty()) return found;

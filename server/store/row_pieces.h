@@ -170,8 +170,6 @@ class RowPieces {
 
   // The parts of pieces inside `range`, ascending.
   std::vector<RowPiece> Find(RowRange range) const;
-  // Number of parts that Find(range) returns.
-  size_t Count(RowRange range) const;
 
  private:
   std::vector<RowPiece> pieces_;

@@ -133,8 +133,8 @@ struct SampleSnapshot {
   TokenChecks tokens{kDefaultBlockRows};
 };
 
-// Called before a snapshot is made, with about the memory that it will take. If it returns an error, Snapshot returns
-// that error.
+// Called before a sample's state is copied to a snapshot, with about the memory that the snapshot takes. If it returns
+// an error, Snapshot returns that error.
 using AdmitSnapshot = std::function<absl::Status(int64_t bytes)>;
 
 // Half-open range of groups.

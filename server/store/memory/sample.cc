@@ -152,18 +152,14 @@ absl::StatusOr<SampleSnapshot> MemorySample::Snapshot(absl::Span<const RowRange>
   MutexLock lock(mutex());
   RR_RETURN_IF_ERROR(CheckAlive());
   Touch();
-  if (admit) {
-    size_t pieces = 0;
-    for (RowRange range : rows) pieces += content_.pieces.Count(range);
-    RR_RETURN_IF_ERROR(admit(SnapshotBytes(content_, pieces)));
-  }
-  SampleSnapshot snapshot{.state = State(), .tokens = content_.tokens};
+  std::vector<StoredRows> found;
   for (RowRange range : rows) {
-    for (RowPiece& piece : content_.pieces.Find(range)) {
-      snapshot.rows.push_back({std::move(piece.stored), piece.rows});
-    }
+    for (RowPiece& piece : content_.pieces.Find(range)) found.push_back({std::move(piece.stored), piece.rows});
   }
-  return snapshot;
+  if (admit) {
+    RR_RETURN_IF_ERROR(admit(SnapshotBytes(content_, found.size())));
+  }
+  return SampleSnapshot{.state = State(), .rows = std::move(found), .tokens = content_.tokens};
 }
 
 absl::StatusOr<SampleState> MemorySample::Stat() const {

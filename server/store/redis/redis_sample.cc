@@ -377,16 +377,14 @@ absl::StatusOr<SampleState> RedisSample::Truncate(int64_t rows, std::optional<in
 absl::StatusOr<SampleSnapshot> RedisSample::Snapshot(absl::Span<const RowRange> rows, const AdmitSnapshot& admit) {
   RR_ASSIGN_OR_RETURN(RedisManifest found, FindExisting());
   const SampleContent& content = **found.content;
-  if (admit) {
-    size_t count = 0;
-    for (RowRange range : rows) count += content.pieces.Count(range);
-    RR_RETURN_IF_ERROR(admit(SnapshotBytes(content, count)));
-  }
-  Touch(found);
   std::vector<RowPiece> pieces;
   for (RowRange range : rows) {
     for (RowPiece& piece : content.pieces.Find(range)) pieces.push_back(std::move(piece));
   }
+  if (admit) {
+    RR_RETURN_IF_ERROR(admit(SnapshotBytes(content, pieces.size())));
+  }
+  Touch(found);
   return SampleSnapshot{
       .state = StateOf(*context_, name_, found), .rows = ReadAhead(std::move(pieces)), .tokens = content.tokens};
 }
