@@ -24,7 +24,7 @@ using RunPtr = std::shared_ptr<RedisRun>;
 constexpr size_t kIncarnationBytes = 16;
 // How many samples of a dropped run are removed at a time.
 constexpr size_t kClearBatch = 1024;
-constexpr std::chrono::seconds kHealthTimeout{3}, kInfoTimeout{3};
+constexpr std::chrono::seconds kHealthTimeout{3};
 
 class RedisStore final : public Store {
  public:
@@ -32,7 +32,6 @@ class RedisStore final : public Store {
       : name_(std::move(name)),
         context_(std::make_shared<RedisContext>(std::move(cluster), options)),
         watches_(*context_) {
-    context_->fsyncs = KnowsWaitAof();
     context_->changed = [this](RedisRun& run, const SampleName& sample, const std::string& key,
                                const std::string& version) { watches_.Changed(run, sample, key, version); };
   }
@@ -119,7 +118,6 @@ class RedisStore final : public Store {
     bool more = false;            // There are more after the last one (then `all` is not empty).
   };
 
-  bool KnowsWaitAof();
   SampleName NameOf(Producer producer, const SampleRef& ref) const {
     return {ref.sample, ref.sample.empty() ? ref.handle : context_->options.handle_of(ref.sample), producer};
   }
@@ -189,14 +187,6 @@ class RedisStore final : public Store {
   std::map<std::string, RunPtr> runs_ ABSL_GUARDED_BY(mutex_);  // By name; may be stale and may contain dropped runs.
   Totals totals_ ABSL_GUARDED_BY(mutex_);
 };
-
-bool RedisStore::KnowsWaitAof() {
-  const std::vector<RedisAddress> masters = context_->cluster->Masters();
-  if (masters.empty()) return false;
-  const RedisResult known = context_->cluster->ExecuteAt(masters.front(), RedisCommand({"COMMAND", "INFO", "WAITAOF"}),
-                                                         Clock::Real().Now() + kInfoTimeout);
-  return known.reply.ok() && known.reply->elements.size() == 1 && !known.reply->elements[0].is_nil();
-}
 
 absl::StatusOr<RunPtr> RedisStore::TakeRun(const std::string& value) {
   if (value.size() <= kIncarnationBytes)
