@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -42,16 +41,11 @@ if redis.call('HGET', KEYS[1], 'v') == ARGV[1] then return {redis.call('HGET', K
 return redis.call('HGETALL', KEYS[1])
 )";
 
-absl::Status Damaged(absl::string_view what, const std::string& sample) {
-  return WithSample(MakeError(absl::StatusCode::kDataLoss, what, {.reason = Reason::kChecksum}), sample);
-}
-
-// Parses the answer to HGETALL; an empty answer means that the sample does not exist.
+// Parses the answer to HGETALL; without a version the sample does not exist.
 RedisManifest ParseManifest(RedisReply reply, int32_t block_rows, const RedisHome& home) {
   RedisManifest manifest;
   std::string head;
   std::map<int64_t, std::string> windows;
-  bool readable = true;
   for (size_t i = 0; i + 1 < reply.elements.size(); i += 2) {
     absl::string_view field = reply.elements[i].text;
     std::string& value = reply.elements[i + 1].text;
@@ -61,19 +55,14 @@ RedisManifest ParseManifest(RedisReply reply, int32_t block_rows, const RedisHom
     } else if (field == "id") {
       manifest.sample = std::move(value);
     } else if (field == "u") {
-      readable &= absl::SimpleAtoi(value, &manifest.last_used_ms);
+      if (!absl::SimpleAtoi(value, &manifest.last_used_ms)) manifest.last_used_ms = 0;
     } else if (field == "head") {
       head = std::move(value);
     } else if (absl::ConsumePrefix(&field, "w") && absl::SimpleAtoi(field, &window)) {
       windows[window] = std::move(value);
     }
   }
-  if (reply.elements.empty()) return manifest;
-  if (!manifest.exists() || !readable) {
-    if (!manifest.exists()) manifest.version = std::string(kUnreadable);
-    manifest.content = Damaged("redis: a sample's manifest has no version or no last use", manifest.sample);
-    return manifest;
-  }
+  if (!manifest.exists()) return manifest;
   std::vector<std::string> records;
   for (auto& [window, record] : windows) records.push_back(std::move(record));
   absl::StatusOr<SampleContent> content =
@@ -127,12 +116,7 @@ std::vector<RedisResult> RedisContext::Execute(absl::Span<const RedisRequest> re
       continue;
     }
     Warn(name, reply.status());
-    if (absl::StrContains(reply.status().message(), "WRONGTYPE")) {
-      reply = absl::DataLossError(
-          "Redis: a key of this store has a value of the wrong type; something else writes to keys with this prefix");
-    } else {
-      reply = absl::UnavailableError("Redis rejects commands of this server; the server's log has the cause");
-    }
+    reply = absl::UnavailableError("Redis rejects commands of this server; the server's log has the cause");
   }
   return results;
 }
@@ -182,13 +166,8 @@ absl::StatusOr<std::vector<RedisManifest>> LookAt(const std::shared_ptr<RedisCon
   std::vector<RedisManifest> found(names.size());
   for (size_t i = 0; i < names.size(); ++i) {
     absl::StatusOr<RedisReply>& reply = results[i + 1].reply;
-    if (absl::IsDataLoss(reply.status())) {  // The key holds something else: damage of this sample alone.
-      found[i] = {.version = std::string(kUnreadable), .sample = names[i].sample};
-      found[i].content = Damaged(reply.status().message(), names[i].sample);
-    } else if (!reply.ok()) {
-      return reply.status();
-    } else if (known[i] && reply->elements.size() == 1 &&
-               absl::SimpleAtoi(reply->elements[0].text, &known[i]->last_used_ms)) {
+    if (!reply.ok()) return reply.status();
+    if (known[i] && reply->elements.size() == 1 && absl::SimpleAtoi(reply->elements[0].text, &known[i]->last_used_ms)) {
       found[i] = *std::move(known[i]);
     } else {
       found[i] = ParseManifest(*std::move(reply), run.info.options.block_rows, RedisHome(keys_of[i]));

@@ -72,9 +72,6 @@ struct RedisRun {
   const bool clears = false;       // The run was dropped and its samples are being removed.
 };
 
-// Version of a sample whose damaged manifest has none. It matches no real version, so no change is applied.
-inline constexpr absl::string_view kUnreadable = "?";
-
 // A sample as Redis had it at some moment.
 struct RedisManifest {
   std::string version;  // Empty: the sample does not exist.
@@ -87,7 +84,6 @@ struct RedisManifest {
   bool guessed = false;
 
   bool exists() const { return !version.empty(); }
-  bool readable() const { return version != kUnreadable; }
   // True if the sample exists and its records are undamaged.
   bool whole() const { return exists() && content.ok(); }
   int64_t stored_bytes() const { return (*content)->pieces.charged_bytes() + (*content)->metadata_bytes(); }
@@ -118,7 +114,6 @@ class RedisContext {
   Clock::Time Deadline() const { return std::min(Clock::Real().Now() + options.timeout, CallDeadline::OfThisThread()); }
   // RedisCluster::Execute until Deadline. Maps errors for clients; those that the operator must fix are also logged:
   //   unchanged     UNAVAILABLE, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED
-  //   DATA_LOSS     a key holds a value that no server of ours wrote (WRONGTYPE)
   //   UNAVAILABLE   all others: login, permissions, an older Redis, this server is stopping
   std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests);
   absl::StatusOr<RedisReply> Ask(RedisRequest request);

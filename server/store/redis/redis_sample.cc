@@ -173,7 +173,7 @@ absl::Status RemoveSamples(const std::shared_ptr<RedisContext>& context, RedisRu
     std::vector<size_t> asked;
     for (size_t i = 0; i < batch.size(); ++i) {
       const RedisManifest& one = found[i];
-      if (one.exists() ? !one.readable() : !unused && !run.clears) continue;
+      if (!one.exists() && !unused && !run.clears) continue;
       if (one.exists() && !batch[i].sample.empty() && batch[i].sample != one.sample) continue;
       if (ends != nullptr && !ends(one)) continue;
       if (one.exists()) batch[i].sample = one.sample;
