@@ -13,7 +13,6 @@
 #include <cstring>
 #include <ctime>
 #include <functional>
-#include <future>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -362,17 +361,8 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
     if (direct_ != nullptr) direct_->Drain();
     const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), patience);
     RejectNewCalls(deadline);
-    // Shutdown of the gRPC server waits for running handlers, however long they take. At the deadline the store is
-    // abandoned, so handlers that wait for it get an answer.
-    std::promise<void> drained;
-    std::thread giving_up([&] {
-      drained.get_future().wait_until(deadline);
-      store_->Abandon();
-    });
     accept_loop_.StopListening();
-    server_->Shutdown(GrpcTime(deadline));
-    drained.set_value();
-    giving_up.join();
+    server_->Shutdown(GrpcTime(deadline));  // Waits for running handlers, however long they take.
   }
   upkeep_.reset();
   sweeper_.reset();

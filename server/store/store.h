@@ -251,10 +251,6 @@ class Store {
   // Removes samples idle longer than their run's TTL, at most `limit` of them, and returns how many.
   virtual int64_t Sweep(int64_t limit) = 0;
 
-  // The process is about to stop. Calls that wait for a disk or a network, and later ones, may end at once with
-  // UNAVAILABLE.
-  virtual void Abandon() {}
-
   // OK, or why the store can take no changes at all for now: the disk or the service below it is broken or cannot be
   // reached. A full budget, or damage to a part of the data, is still OK. May wait a few seconds at most. The message
   // may be shown to everybody.

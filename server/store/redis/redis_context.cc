@@ -110,12 +110,7 @@ std::vector<RedisResult> RedisContext::Execute(absl::Span<const RedisRequest> re
   for (size_t i = 0; i < results.size(); ++i) {
     absl::StatusOr<RedisReply>& reply = results[i].reply;
     if (reply.ok() || IsForCaller(reply.status())) continue;
-    const std::string name = requests[i].command.name();
-    if (absl::IsCancelled(reply.status())) {
-      reply = absl::UnavailableError(absl::StrCat("Redis: ", name, ": this server is stopping"));
-      continue;
-    }
-    Warn(name, reply.status());
+    Warn(requests[i].command.name(), reply.status());
     reply = absl::UnavailableError("Redis rejects commands of this server; the server's log has the cause");
   }
   return results;

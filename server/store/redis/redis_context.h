@@ -114,7 +114,7 @@ class RedisContext {
   Clock::Time Deadline() const { return std::min(Clock::Real().Now() + options.timeout, CallDeadline::OfThisThread()); }
   // RedisCluster::Execute until Deadline. Maps errors for clients; those that the operator must fix are also logged:
   //   unchanged     UNAVAILABLE, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED
-  //   UNAVAILABLE   all others: login, permissions, an older Redis, this server is stopping
+  //   UNAVAILABLE   all others: login, permissions, an older Redis
   std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests);
   absl::StatusOr<RedisReply> Ask(RedisRequest request);
   absl::StatusOr<RedisReply> Ask(RedisCommand command);

@@ -197,23 +197,6 @@ TEST_F(RedisFailureTest, TheServersOwnLoginIsNotItsClientsTrouble) {
   EXPECT_OK(Append(*one_, {.rows = {40, 70}}));
 }
 
-TEST_F(RedisFailureTest, AnAbandonedStoreKeepsNobodyWaiting) {
-  const auto cluster = Connect();
-  const auto store = NewRedisStore("redis", cluster, {.clock = &clock_, .timeout = std::chrono::hours(1)});
-  ASSERT_OK(Append(*store, {.rows = {0, 40}}));
-  redis_->Pause();
-  absl::Status read;
-  std::thread sweep([&] { store->Sweep(10); });
-  std::thread reader([&] { read = Read(*store).status(); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  store->Abandon();
-  sweep.join();
-  reader.join();
-  EXPECT_EQ(read.code(), absl::StatusCode::kUnavailable) << read;
-  EXPECT_EQ(Append(*store, {.rows = {40, 41}}).code(), absl::StatusCode::kUnavailable);
-  redis_->Signal(SIGCONT);
-}
-
 TEST_F(RedisFailureTest, ACallWaitsNoLongerThanItsCaller) {
   const auto store = NewRedisStore("redis", Connect(), {.clock = &clock_, .timeout = std::chrono::hours(1)});
   ASSERT_OK(Append(*store, {.rows = {0, 40}}));

@@ -108,7 +108,6 @@ class RedisStore final : public Store {
     return watches_.Add(found, name, SampleKeys(context_, *found, name).key, std::move(changed));
   }
   int64_t Sweep(int64_t limit) override;
-  void Abandon() override { context_->cluster->Abandon(); }
   absl::Status Health() override;
   Totals GetTotals() override;
 
@@ -451,7 +450,7 @@ int64_t RedisStore::Sweep(int64_t limit) {
   const absl::StatusOr<std::vector<RunPtr>> runs = LoadRuns("", SIZE_MAX, last);
   if (!runs.ok()) return 0;
   for (const RunPtr& run : *runs) {
-    if (removed < limit) SweepRun(run, limit, removed).IgnoreError();
+    if (removed < limit && !SweepRun(run, limit, removed).ok()) return removed;
   }
   ClearDropped();
   return removed;

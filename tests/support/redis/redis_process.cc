@@ -129,10 +129,10 @@ absl::StatusOr<std::unique_ptr<RedisProcess>> RedisProcess::StartReplica() const
 }
 
 absl::StatusOr<RedisReply> RedisProcess::Ask(const RedisCommand& command) const {
-  const RedisWait wait{.deadline = Clock::Real().Now() + kAskTimeout};
-  const auto connection = RedisConnection::Open(address(), endpoint_, tls_, wait);
+  const Clock::Time deadline = Clock::Real().Now() + kAskTimeout;
+  const auto connection = RedisConnection::Open(address(), endpoint_, tls_, deadline);
   if (!connection.ok()) return connection.status();
-  auto replies = (*connection)->Exchange(absl::MakeConstSpan(&command, 1), wait);
+  auto replies = (*connection)->Exchange(absl::MakeConstSpan(&command, 1), deadline);
   if (!replies.ok()) return replies.status();
   return std::move(replies->front());
 }

@@ -36,7 +36,7 @@ ScriptedServer::ScriptedServer(Handler handler) : handler_(std::move(handler)) {
 }
 
 ScriptedServer::~ScriptedServer() {
-  stop_.Set();
+  eventfd_write(stop_, 1);
   accepting_.join();
   std::vector<std::thread> threads;
   {
@@ -44,6 +44,7 @@ ScriptedServer::~ScriptedServer() {
     threads.swap(threads_);
   }
   for (std::thread& thread : threads) thread.join();
+  close(stop_);
   close(listener_);
 }
 
@@ -64,9 +65,9 @@ void ScriptedServer::SetHandler(Handler handler) {
 
 void ScriptedServer::Accept() {
   while (true) {
-    pollfd sockets[] = {{listener_, POLLIN, 0}, {stop_.fd(), POLLIN, 0}};
+    pollfd sockets[] = {{listener_, POLLIN, 0}, {stop_, POLLIN, 0}};
     poll(sockets, 2, -1);
-    if (stop_.is_set()) return;
+    if (sockets[1].revents != 0) return;
     const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
     if (fd < 0) continue;
     const MutexLock lock(mutex_);
@@ -90,9 +91,9 @@ void ScriptedServer::Serve(int fd) {
   std::vector<char> buffer(1 << 16);
   bool open = true;
   while (open) {
-    pollfd sockets[] = {{fd, POLLIN, 0}, {stop_.fd(), POLLIN, 0}};
+    pollfd sockets[] = {{fd, POLLIN, 0}, {stop_, POLLIN, 0}};
     poll(sockets, 2, -1);
-    if (stop_.is_set()) break;
+    if (sockets[1].revents != 0) break;
     const ssize_t got = recv(fd, buffer.data(), buffer.size(), 0);
     if (got <= 0 || !parser.Feed({buffer.data(), static_cast<size_t>(got)}).ok()) break;
     while (open) {

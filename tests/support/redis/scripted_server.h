@@ -2,6 +2,8 @@
 #ifndef TESTS_SUPPORT_REDIS_SCRIPTED_SERVER_H_
 #define TESTS_SUPPORT_REDIS_SCRIPTED_SERVER_H_
 
+#include <sys/eventfd.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -44,7 +46,7 @@ class ScriptedServer {
 
   int listener_ = -1;
   uint16_t port_ = 0;
-  WakeEvent stop_;
+  const int stop_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);  // Readable once the server stops.
   mutable Mutex mutex_;
   Handler handler_ ABSL_GUARDED_BY(mutex_);
   std::vector<Command> commands_ ABSL_GUARDED_BY(mutex_);

@@ -58,9 +58,7 @@ class Cluster final : public RedisCluster {
   std::vector<RedisAddress> Masters() override { return view()->map.Masters(); }
   RedisResult ExecuteAt(const RedisAddress& server, const RedisCommand& command, Clock::Time deadline) override;
   bool clustered() const override { return view()->clustered; }
-  void Abandon() override { abandoned_.Set(); }
 
-  bool abandoned() const { return abandoned_.is_set(); }
   std::shared_ptr<const View> view() const {
     const MutexLock lock(mutex_);
     return view_;
@@ -81,12 +79,10 @@ class Cluster final : public RedisCluster {
   // An idle connection that still works, or a new one.
   absl::StatusOr<Lease> Take(const RedisAddress& server, Clock::Time deadline);
   void Run(absl::Span<RedisExchange> exchanges, Clock::Time deadline) const {
-    RunRedisExchanges(exchanges, options_.response_timeout, WaitUntil(deadline));
+    RunRedisExchanges(exchanges, options_.response_timeout, deadline);
   }
 
  private:
-  // Returns a wait that ends at the deadline, or when the cluster is abandoned.
-  RedisWait WaitUntil(Clock::Time deadline) const { return {.deadline = deadline, .interrupt_fd = abandoned_.fd()}; }
   void TakeBack(std::unique_ptr<RedisConnection> connection);
   std::vector<RedisAddress> Candidates();
   absl::StatusOr<View> AskAnyone(Clock::Time deadline);
@@ -95,7 +91,6 @@ class Cluster final : public RedisCluster {
   const RedisEndpoint endpoint_;
   const RedisClusterOptions options_;
   const TlsContext tls_;
-  WakeEvent abandoned_;
   Mutex refreshing_;  // Held by the caller that asks; taken before mutex_.
   mutable Mutex mutex_;
   // The idle connections to each server. The one used last is at the end of its list and is used again first.
@@ -116,7 +111,7 @@ absl::StatusOr<Cluster::Lease> Cluster::Take(const RedisAddress& server, Clock::
   }
   if (connection == nullptr || !connection->CheckIdle()) {
     const Clock::Time in_time = DeadlineAfter(Clock::Real().Now(), options_.connect_timeout);
-    auto opened = RedisConnection::Open(server, endpoint_, tls_, WaitUntil(std::min(deadline, in_time)));
+    auto opened = RedisConnection::Open(server, endpoint_, tls_, std::min(deadline, in_time));
     // The attempt has its own time limit, `in_time`. If that ends first, the server does not answer (UNAVAILABLE), and
     // the caller still has time to try another one. DEADLINE_EXCEEDED is kept for the caller's deadline.
     if (absl::IsDeadlineExceeded(opened.status()) && in_time < deadline) {
@@ -179,7 +174,7 @@ absl::StatusOr<Cluster::View> Cluster::Ask(const RedisAddress& server, Clock::Ti
   if (IsFinalRedisError(lease.status())) return lease.status();
   absl::StatusOr<std::vector<RedisReply>> replies;
   if (lease.ok()) {
-    replies = (*lease)->Exchange(absl::MakeConstSpan(&command, 1), WaitUntil(deadline));
+    replies = (*lease)->Exchange(absl::MakeConstSpan(&command, 1), deadline);
   } else {
     replies = lease.status();
   }
@@ -211,7 +206,7 @@ class Execution {
   }
 
   std::vector<RedisResult> Run() && {
-    while (left_ > 0 && Clock::Real().Now() < deadline_ && !cluster_.abandoned()) {
+    while (left_ > 0 && Clock::Real().Now() < deadline_) {
       pause_ = refresh_ = false;
       Round();
       if (left_ > 0) Pause();
@@ -368,12 +363,8 @@ void Execution::GiveUp() {
   for (size_t i = 0; i < states_.size() && left_ > 0; ++i) {
     if (states_[i].done) continue;
     const absl::Status& last = states_[i].last_error;
-    const bool abandoned = cluster_.abandoned();
-    const std::string what = absl::StrCat("Redis: ", requests_[i].command.name(), ": no answer before ",
-                                          abandoned ? "this server stops" : "the deadline");
-    if (abandoned) {
-      Finish(i, absl::UnavailableError(what));
-    } else if (last.ok() || absl::IsDeadlineExceeded(last)) {
+    const std::string what = absl::StrCat("Redis: ", requests_[i].command.name(), ": no answer before the deadline");
+    if (last.ok() || absl::IsDeadlineExceeded(last)) {
       Finish(i, absl::DeadlineExceededError(what));
     } else {
       Finish(i, absl::UnavailableError(absl::StrCat(what, "; last error: ", last.message())));

@@ -113,8 +113,6 @@ class RedisCluster {
   virtual RedisResult ExecuteAt(const RedisAddress& server, const RedisCommand& command, Clock::Time deadline) = 0;
   // True for a cluster, false for a single server.
   virtual bool clustered() const = 0;
-  // Permanent: calls that wait, and all later ones, end at once, with UNAVAILABLE if they have no result yet.
-  virtual void Abandon() = 0;
 };
 
 }  // namespace routing_replay::server

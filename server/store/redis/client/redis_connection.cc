@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -25,14 +26,14 @@ absl::Status ConnectionGone(absl::string_view what) {
   return absl::UnavailableError(absl::StrCat("Redis connection: ", what));
 }
 
-absl::StatusOr<int> ConnectTo(const addrinfo& address, const RedisWait& wait) {
+absl::StatusOr<int> ConnectTo(const addrinfo& address, Clock::Time deadline) {
   const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
   if (fd < 0) return ConnectionGone(std::strerror(errno));
   absl::Cleanup close_fd = [fd] { close(fd); };
   if (connect(fd, address.ai_addr, address.ai_addrlen) != 0) {
     if (errno != EINPROGRESS) return ConnectionGone(std::strerror(errno));
     pollfd socket{fd, POLLOUT, 0};
-    RR_RETURN_IF_ERROR(WaitForSockets(absl::MakeSpan(&socket, 1), wait));
+    RR_RETURN_IF_ERROR(WaitForSockets(absl::MakeSpan(&socket, 1), deadline));
     int error = 0;
     socklen_t size = sizeof(error);
     if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
@@ -64,30 +65,23 @@ absl::Status LoginError(const RedisAddress& address, absl::string_view text) {
 
 }  // namespace
 
-absl::Status WaitForSockets(absl::Span<pollfd> sockets, const RedisWait& wait) {
-  std::vector<pollfd> all(sockets.begin(), sockets.end());
-  all.push_back({wait.interrupt_fd, POLLIN, 0});  // poll ignores an fd of -1.
+absl::Status WaitForSockets(absl::Span<pollfd> sockets, Clock::Time deadline) {
   while (true) {
-    const int timeout = MsUntil(wait.deadline);
-    const int ready = poll(all.data(), all.size(), timeout);
-    if (ready > 0) break;
+    const int timeout = MsUntil(deadline);
+    const int ready = poll(sockets.data(), sockets.size(), timeout);
+    if (ready > 0) return absl::OkStatus();
     if (ready < 0 && errno != EINTR) return absl::InternalError(absl::StrCat("poll: ", std::strerror(errno)));
     if (ready == 0 && timeout == 0) return absl::DeadlineExceededError("the deadline passed while waiting for Redis");
   }
-  if (all.back().revents != 0) return absl::CancelledError("interrupted while waiting for Redis");
-  std::copy(all.begin(), all.end() - 1, sockets.begin());
-  return absl::OkStatus();
 }
 
-absl::StatusOr<int> ConnectInTurn(const addrinfo* first, const RedisWait& wait) {
+absl::StatusOr<int> ConnectInTurn(const addrinfo* first, Clock::Time deadline) {
   absl::StatusOr<int> fd = ConnectionGone("the host has no address");
   for (const addrinfo* each = first; each != nullptr; each = each->ai_next) {
-    RedisWait part = wait;
     const Clock::Time now = Clock::Real().Now();
-    if (each->ai_next != nullptr && now < wait.deadline) part.deadline = now + (wait.deadline - now) / 2;
-    fd = ConnectTo(*each, part);
-    if (fd.ok() || absl::IsCancelled(fd.status())) break;
-    if (absl::IsDeadlineExceeded(fd.status()) && Clock::Real().Now() >= wait.deadline) break;
+    const bool halve = each->ai_next != nullptr && now < deadline;
+    fd = ConnectTo(*each, halve ? now + (deadline - now) / 2 : deadline);
+    if (fd.ok() || (absl::IsDeadlineExceeded(fd.status()) && Clock::Real().Now() >= deadline)) break;
   }
   return fd;
 }
@@ -133,7 +127,7 @@ RedisConnection::RedisConnection(const RedisAddress& address, const TlsContext& 
 
 absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Open(const RedisAddress& address,
                                                                        const RedisEndpoint& endpoint,
-                                                                       const TlsContext& tls, const RedisWait& wait) {
+                                                                       const TlsContext& tls, Clock::Time deadline) {
   const addrinfo hints{.ai_flags = AI_NUMERICSERV, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
   addrinfo* found = nullptr;
   // Blocks for as long as the system's resolver takes.
@@ -141,21 +135,21 @@ absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Open(const Red
   const absl::Cleanup free_addresses = [&] {
     if (found != nullptr) freeaddrinfo(found);
   };
-  const absl::StatusOr<int> fd = unknown != 0 ? ConnectionGone(gai_strerror(unknown)) : ConnectInTurn(found, wait);
+  const absl::StatusOr<int> fd = unknown != 0 ? ConnectionGone(gai_strerror(unknown)) : ConnectInTurn(found, deadline);
   if (!fd.ok()) {
     return absl::Status(fd.status().code(), absl::StrCat(address.ToString(), ": ", fd.status().message()));
   }
   std::unique_ptr<RedisConnection> connection(new RedisConnection(address, tls, *fd));
-  RR_RETURN_IF_ERROR(connection->Login(endpoint, wait));
+  RR_RETURN_IF_ERROR(connection->Login(endpoint, deadline));
   return connection;
 }
 
-absl::Status RedisConnection::Login(const RedisEndpoint& endpoint, const RedisWait& wait) {
+absl::Status RedisConnection::Login(const RedisEndpoint& endpoint, Clock::Time deadline) {
   RR_ASSIGN_OR_RETURN(const auto password, ReadRedisPassword(endpoint));
   RedisCommand hello({"HELLO", "2"});
   if (!password.empty()) hello.Add("AUTH").Add(endpoint.user.empty() ? "default" : endpoint.user).Add(password);
   hello.Add("SETNAME").Add("routing-replay");
-  RR_ASSIGN_OR_RETURN(const auto replies, Exchange(absl::MakeConstSpan(&hello, 1), wait));
+  RR_ASSIGN_OR_RETURN(const auto replies, Exchange(absl::MakeConstSpan(&hello, 1), deadline));
   const RedisReply& reply = replies.front();
   return reply.is_error() ? LoginError(address_, reply.text) : absl::OkStatus();
 }
@@ -221,10 +215,10 @@ pollfd RedisConnection::WaitsFor() const {
 }
 
 absl::StatusOr<std::vector<RedisReply>> RedisConnection::Exchange(absl::Span<const RedisCommand> commands,
-                                                                  const RedisWait& wait) {
+                                                                  Clock::Time deadline) {
   RedisExchange exchange{.connection = this};
   for (const RedisCommand& command : commands) exchange.commands.push_back(&command);
-  RunRedisExchanges(absl::MakeSpan(&exchange, 1), std::chrono::hours(1), wait);
+  RunRedisExchanges(absl::MakeSpan(&exchange, 1), std::chrono::hours(1), deadline);
   if (exchange.status.ok()) return std::move(exchange.replies);
   alive_ = false;
   return exchange.status;
@@ -237,12 +231,12 @@ bool RedisConnection::CheckIdle() {
   return alive_;
 }
 
-void RunRedisExchanges(absl::Span<RedisExchange> exchanges, Clock::Duration response_timeout, const RedisWait& wait) {
+void RunRedisExchanges(absl::Span<RedisExchange> exchanges, Clock::Duration response_timeout, Clock::Time deadline) {
   std::vector<Clock::Time> silent_at(exchanges.size(), Clock::Real().Now() + response_timeout);
   for (const RedisExchange& exchange : exchanges) exchange.connection->Push(exchange);
   while (true) {
     std::vector<pollfd> sockets;
-    RedisWait next = wait;
+    Clock::Time next = deadline;
     for (size_t i = 0; i < exchanges.size(); ++i) {
       RedisExchange& exchange = exchanges[i];
       if (exchange.done()) continue;
@@ -258,11 +252,11 @@ void RunRedisExchanges(absl::Span<RedisExchange> exchanges, Clock::Duration resp
       }
       sockets.push_back(connection.WaitsFor());
       // Poll does not report bytes that TLS has already taken from the socket.
-      next.deadline = std::min(next.deadline, connection.stream_->HasBytes() ? now : silent_at[i]);
+      next = std::min(next, connection.stream_->HasBytes() ? now : silent_at[i]);
     }
     if (sockets.empty()) return;
     const absl::Status status = WaitForSockets(absl::MakeSpan(sockets), next);
-    if (status.ok() || (absl::IsDeadlineExceeded(status) && Clock::Real().Now() < wait.deadline)) continue;
+    if (status.ok() || (absl::IsDeadlineExceeded(status) && Clock::Real().Now() < deadline)) continue;
     for (RedisExchange& exchange : exchanges) {
       if (!exchange.done()) exchange.status = status;
     }

@@ -4,8 +4,6 @@
 
 #include <netdb.h>
 #include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -20,40 +18,14 @@
 
 namespace routing_replay::server {
 
-// An event that wakes other threads from poll. Once set, it stays set. Thread-safe.
-class WakeEvent {
- public:
-  WakeEvent() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
-  WakeEvent(const WakeEvent&) = delete;
-  WakeEvent& operator=(const WakeEvent&) = delete;
-  ~WakeEvent() { close(fd_); }
-
-  void Set() { eventfd_write(fd_, 1); }
-  bool is_set() const {
-    pollfd event{fd_, POLLIN, 0};
-    return poll(&event, 1, 0) > 0;
-  }
-  int fd() const { return fd_; }  // Readable while set.
-
- private:
-  const int fd_;
-};
-
-struct RedisWait {
-  Clock::Time deadline;
-  // If not -1: the wait ends when this can be read.
-  int interrupt_fd = -1;
-};
-
-// Waits until one of `sockets` has an event (then in its revents), the deadline passes (DEADLINE_EXCEEDED) or the wait
-// is interrupted (CANCELLED). The first check never waits: events that are already there are found even after the
-// deadline.
-absl::Status WaitForSockets(absl::Span<pollfd> sockets, const RedisWait& wait);
+// Waits until one of `sockets` has an event (then in its revents) or the deadline passes (DEADLINE_EXCEEDED). The first
+// check never waits: events that are already there are found even after the deadline.
+absl::Status WaitForSockets(absl::Span<pollfd> sockets, Clock::Time deadline);
 
 // A connected, non-blocking socket, which the caller must close. Tries the addresses one after the other. Each but the
 // last gets half of the remaining time, so that a silent one leaves time for the others. UNAVAILABLE: the last address
-// failed; DEADLINE_EXCEEDED, CANCELLED.
-absl::StatusOr<int> ConnectInTurn(const addrinfo* first, const RedisWait& wait);
+// failed; DEADLINE_EXCEEDED.
+absl::StatusOr<int> ConnectInTurn(const addrinfo* first, Clock::Time deadline);
 
 // The TLS settings of an endpoint: trusted authorities and the client's certificate. A server's certificate must be
 // signed by one of these and contain the host to which the client connects, as a name or an address. So if cluster
@@ -72,7 +44,7 @@ struct RedisExchange {
 
   // Replies to the first commands, in order; fewer than commands only if `status` is an error.
   std::vector<RedisReply> replies = {};
-  // UNAVAILABLE: the connection was lost, or silent for longer than the response timeout; DEADLINE_EXCEEDED, CANCELLED;
+  // UNAVAILABLE: the connection was lost, or silent for longer than the response timeout; DEADLINE_EXCEEDED;
   // DATA_LOSS: the server broke the protocol.
   absl::Status status = {};
   // Number of commands written completely; the others were not executed.
@@ -83,7 +55,7 @@ struct RedisExchange {
 
 // Runs all exchanges at the same time, on the caller's thread. Returns when each is complete or has failed. A failed
 // exchange leaves its connection dead, or with replies due.
-void RunRedisExchanges(absl::Span<RedisExchange> exchanges, Clock::Duration response_timeout, const RedisWait& wait);
+void RunRedisExchanges(absl::Span<RedisExchange> exchanges, Clock::Duration response_timeout, Clock::Time deadline);
 
 // Sends commands and receives replies in the same order. After any error the connection is dead and stays dead, so a
 // reply is never matched with the wrong command. Thread-compatible.
@@ -91,25 +63,25 @@ class RedisConnection {
  public:
   // Connects and sends HELLO 2, with user and password if the endpoint has them. Tries every address of the host in
   // turn; resolving a name may exceed the deadline. `tls`: null for plain TCP. UNAVAILABLE (also for a server without a
-  // free connection, or in protected mode), DEADLINE_EXCEEDED, CANCELLED; PERMISSION_DENIED: the login failed;
+  // free connection, or in protected mode), DEADLINE_EXCEEDED; PERMISSION_DENIED: the login failed;
   // FAILED_PRECONDITION: the certificate is not trusted, or the server does not know HELLO. No error repeats the
   // server's text about a login.
   static absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const RedisAddress& address,
                                                                const RedisEndpoint& endpoint, const TlsContext& tls,
-                                                               const RedisWait& wait);
+                                                               Clock::Time deadline);
 
   const RedisAddress& address() const { return address_; }
   // Runs one exchange. Returns a reply for each command; error replies are among them.
-  absl::StatusOr<std::vector<RedisReply>> Exchange(absl::Span<const RedisCommand> commands, const RedisWait& wait);
+  absl::StatusOr<std::vector<RedisReply>> Exchange(absl::Span<const RedisCommand> commands, Clock::Time deadline);
   // True if the connection is open and no reply is due.
   bool usable() const { return alive_ && due_ == 0; }
   // Checks whether an idle connection still works: open, and with nothing to read. If not, it is dead afterwards.
   bool CheckIdle();
 
  private:
-  friend void RunRedisExchanges(absl::Span<RedisExchange>, Clock::Duration, const RedisWait&);
+  friend void RunRedisExchanges(absl::Span<RedisExchange>, Clock::Duration, Clock::Time);
   RedisConnection(const RedisAddress& address, const TlsContext& tls, int fd);
-  absl::Status Login(const RedisEndpoint& endpoint, const RedisWait& wait);
+  absl::Status Login(const RedisEndpoint& endpoint, Clock::Time deadline);
   // Adds the exchange's commands to the queue.
   void Push(const RedisExchange& exchange);
   // Reads and writes what is possible now. Returns false if nothing was moved.

@@ -1,6 +1,8 @@
 // One connection to a stand-in server, which sends the bytes that the test defines.
 #include "server/store/redis/client/redis_connection.h"
 
+#include <unistd.h>
+
 #include <thread>
 
 #include "tests/support/redis/scripted_server.h"
@@ -15,17 +17,17 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-RedisWait In(std::chrono::milliseconds time) { return {.deadline = Clock::Real().Now() + time}; }
-const RedisWait Soon() { return In(std::chrono::seconds(10)); }
+Clock::Time In(std::chrono::milliseconds time) { return Clock::Real().Now() + time; }
+Clock::Time Soon() { return In(std::chrono::seconds(10)); }
 
 absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const ScriptedServer& server, RedisEndpoint endpoint = {}) {
   return RedisConnection::Open(server.address(), endpoint, nullptr, Soon());
 }
 
-absl::StatusOr<std::vector<RedisReply>> Ask(RedisConnection& connection, int commands, const RedisWait& wait = Soon()) {
+absl::StatusOr<std::vector<RedisReply>> Ask(RedisConnection& connection, int commands, Clock::Time deadline = Soon()) {
   std::vector<RedisCommand> pings;
   for (int i = 0; i < commands; ++i) pings.push_back(RedisCommand({"PING", absl::StrCat(i)}));
-  return connection.Exchange(pings, wait);
+  return connection.Exchange(pings, deadline);
 }
 
 std::string PasswordFile(const std::string& password) {
@@ -118,16 +120,6 @@ TEST(RedisConnectionTest, LastAnswerBeforeHangingUpCounts) {
   ScriptedServer server(SingleServer([](const auto&) -> ScriptedServer::Answer { return {":1\r\n", true}; }));
   ASSERT_OK_AND_ASSIGN(auto connection, Open(server));
   EXPECT_OK(Ask(*connection, 1));
-}
-
-TEST(RedisConnectionTest, WaitsEndByInterruption) {
-  ScriptedServer server([](const auto&) -> ScriptedServer::Answer { return {}; });
-  WakeEvent stop;
-  stop.Set();
-  RedisWait wait = Soon();
-  wait.interrupt_fd = stop.fd();
-  const auto connection = RedisConnection::Open(server.address(), {}, nullptr, wait);
-  EXPECT_TRUE(absl::IsCancelled(connection.status())) << connection.status();
 }
 
 TEST(RedisConnectionTest, NobodyThere) {

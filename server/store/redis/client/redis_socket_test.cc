@@ -36,7 +36,7 @@ class Listener {
   // Fills the queue of connections that nobody accepts. After that, new connections get no answer.
   void FallSilent() {
     while (true) {
-      const auto fd = ConnectInTurn(&address_, {.deadline = Clock::Real().Now() + milliseconds(100)});
+      const auto fd = ConnectInTurn(&address_, Clock::Real().Now() + milliseconds(100));
       if (!fd.ok()) return;
       queued_.push_back(*fd);
     }
@@ -54,7 +54,7 @@ class Listener {
   std::vector<int> queued_;
 };
 
-RedisWait In(milliseconds time) { return {.deadline = Clock::Real().Now() + time}; }
+Clock::Time In(milliseconds time) { return Clock::Real().Now() + time; }
 
 TEST(RedisConnectTest, AnAddressThatSaysNothingLeavesTimeToTheNext) {
   Listener silent, next;

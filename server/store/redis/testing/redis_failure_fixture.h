@@ -44,7 +44,6 @@ class LossyCluster final : public RedisCluster {
     return redis_->ExecuteAt(server, command, deadline);
   }
   bool clustered() const override { return redis_->clustered(); }
-  void Abandon() override { redis_->Abandon(); }
 
   int calls = 0;                    // Number of calls of Execute.
   std::function<void()> meanwhile;  // Called between a commit and its second sending.
