@@ -46,9 +46,8 @@ inline constexpr std::chrono::milliseconds kReaderGrace = std::chrono::seconds(6
 //   <p>:HANDLE:BLOCK:CHUNK  string   at most kRedisChunkBytes of a block; expires unless a commit references it
 //   i<p>, g<p>, u<p>        zset     sample ids: by id (score 0), by group, by last use
 //   n                       hash     sums: samples, sealed, rows, bytes
-// Beside them PREFIX:runs (set of names), PREFIX:{NAME}:r (incarnation, 16 digits, and RunRecord) and PREFIX:dropped
-// (zset of the same values, of dropped runs, by the time when their samples are to be removed). The incarnation is a
-// random number: what a dropped run left behind cannot be seen from a run that has its name later. Thread-safe.
+// Beside them PREFIX:runs (set of names) and PREFIX:{NAME}:r (incarnation, 16 digits, and RunRecord). The incarnation
+// is a random number: what a dropped run left behind cannot be seen from a run that has its name later. Thread-safe.
 struct RedisRun {
   static constexpr int kParts = 128;
 
@@ -130,7 +129,6 @@ class RedisContext {
   void Warn(const std::string& what, const absl::Status& status);
 
   std::string RunsKey() const { return options.prefix + ":runs"; }
-  std::string DroppedKey() const { return options.prefix + ":dropped"; }
   std::string RunKey(absl::string_view run) const { return absl::StrCat(options.prefix, ":{", run, "}:r"); }
   // An id that no other server generates.
   std::string NewToken() { return absl::StrCat(absl::Hex(ids.Next(), absl::kZeroPad16)); }

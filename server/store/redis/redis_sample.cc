@@ -408,7 +408,7 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
   now.content = next;
   std::vector<RedisRequest> requests = {CommitRequest(before, *next, change.first_window, now, chunks)};
   requests.front().before = std::move(puts);
-  if (before.guessed) requests.push_back(context_->AskForRun(*run_));  // In the same round trip.
+  requests.push_back(context_->AskForRun(*run_));  // In the same round trip.
   const std::vector<RedisResult> answers = context_->Execute(requests);
   const RedisResult& answer = answers.front();
   const bool done = answer.reply.ok() && answer.reply->type == RedisReply::Type::kInteger && answer.reply->integer == 1;
@@ -433,7 +433,7 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
     return std::nullopt;
   }
   for (const auto& block : change.added) static_cast<RedisBlock&>(*block).Written();
-  if (absl::Status there = before.guessed ? CheckRun(*run_, answers.back()) : absl::OkStatus(); !there.ok()) {
+  if (absl::Status there = CheckRun(*run_, answers.back()); !there.ok()) {
     // The run was dropped before this commit. Its samples may have been removed already, so this commit's data is
     // removed here.
     RedisRun dropped{.info = run_->info, .incarnation = run_->incarnation, .prefix = run_->prefix, .clears = true};

@@ -175,9 +175,8 @@ class RedisStore final : public Store {
   // Removes samples that have not been used for longer than the run's TTL, and adds their number to `removed`. Stops
   // when `removed` reaches `limit`.
   absl::Status SweepRun(const RunPtr& run, int64_t limit, int64_t& removed);
-  void ClearDropped();
-  // Removes some samples of a dropped run; true if there may be more.
-  absl::StatusOr<bool> ClearSome(RedisRun& run);
+  // Removes every sample of a run, and adds them to `result`.
+  absl::Status RemoveAll(RedisRun& run, ReleaseResult& result);
 
   const std::string name_;
   const std::shared_ptr<RedisContext> context_;
@@ -286,16 +285,13 @@ absl::StatusOr<RunInfo> RedisStore::OpenRun(absl::string_view run, const Geometr
   return info;
 }
 
-// The samples of the run are removed later, because readers may still read them.
+// Removes the samples first: if that fails, the run is still there and can be dropped again.
 absl::StatusOr<ReleaseResult> RedisStore::DropRun(absl::string_view name) {
   constexpr absl::string_view drop =
       "if redis.call('GETRANGE', KEYS[1], 0, 15) ~= ARGV[1] then return 0 end return redis.call('UNLINK', KEYS[1])";
   RR_ASSIGN_OR_RETURN(const RunPtr run, LoadRun(name));
-  RR_ASSIGN_OR_RETURN(const std::vector<RunState> states, StatesOf({&run, 1}));
-  // First records what must be removed. The record is used only once the run is gone.
-  RedisCommand note({"ZADD", context_->DroppedKey()});
-  note.Add(context_->time.NowMs() + kReaderGrace.count()).Add(run->incarnation + EncodeRun(run->info));
-  if (const auto noted = context_->Ask(std::move(note)); !noted.ok()) return noted.status();
+  ReleaseResult result;
+  RR_RETURN_IF_ERROR(RemoveAll(*run, result));
   RedisRequest request = RedisContext::Of(drop, std::vector<std::string>{context_->RunKey(name)});
   request.command.Add(run->incarnation);
   RR_ASSIGN_OR_RETURN(const RedisReply dropped, context_->Ask(std::move(request)));
@@ -306,7 +302,29 @@ absl::StatusOr<ReleaseResult> RedisStore::DropRun(absl::string_view name) {
     context_->Ask(RedisCommand({"SADD", context_->RunsKey(), name})).IgnoreError();
   }
   run->watches->NotifyAll();
-  return ReleaseResult{states.front().samples, states.front().stored_bytes};
+  // Removes what was appended meanwhile, and the sums.
+  RedisRun rest{.info = run->info, .incarnation = run->incarnation, .prefix = run->prefix, .clears = true};
+  RemoveAll(rest, result).IgnoreError();
+  std::vector<RedisRequest> sums;
+  for (int part = 0; part < RedisRun::kParts; ++part) {
+    sums.push_back(RedisContext::Of(RedisCommand({"UNLINK", absl::StrCat(rest.PartKeys(part), "n")})));
+  }
+  context_->Execute(sums);
+  return result;
+}
+
+absl::Status RedisStore::RemoveAll(RedisRun& run, ReleaseResult& result) {
+  for (const Producer producer : kProducers) {
+    std::string after;
+    for (bool more = true; more;) {
+      RR_ASSIGN_OR_RETURN(Names names, NamesOf(run, producer, std::nullopt, after, kClearBatch));
+      more = names.more;
+      if (more) after = names.all.back().sample;
+      RR_RETURN_IF_ERROR(
+          RemoveSamples(context_, run, std::move(names.all), /*ends=*/nullptr, /*unused=*/false, result));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<AppendAck> RedisStore::AppendTo(const RunPtr& run, const AppendCommand& command, RedisSample& sample) {
@@ -452,7 +470,6 @@ int64_t RedisStore::Sweep(int64_t limit) {
   for (const RunPtr& run : *runs) {
     if (removed < limit && !SweepRun(run, limit, removed).ok()) return removed;
   }
-  ClearDropped();
   return removed;
 }
 
@@ -482,46 +499,6 @@ absl::Status RedisStore::SweepRun(const RunPtr& run, int64_t limit, int64_t& rem
   const absl::Status status = RemoveSamples(context_, *run, std::move(names), idle, /*unused=*/true, result);
   removed += result.samples;
   return status;
-}
-
-// Clears one dropped run whose waiting time has passed.
-void RedisStore::ClearDropped() {
-  const std::string key = context_->DroppedKey();
-  RedisCommand command({"ZRANGEBYSCORE", key, "-inf"});
-  command.Add(context_->time.NowMs()).Add("LIMIT").Add(0).Add(1);
-  const absl::StatusOr<RedisReply> due = context_->Ask(std::move(command));
-  if (!due.ok() || due->elements.empty()) return;
-  const std::string& value = due->elements[0].text;
-  const std::string incarnation = value.substr(0, kIncarnationBytes);
-  absl::StatusOr<RunInfo> info = DecodeRun(absl::string_view(value).substr(incarnation.size()));
-  if (info.ok()) {
-    const absl::StatusOr<RunPtr> now = LoadRun(info->run);
-    if (!now.ok() && !absl::IsNotFound(now.status())) return;
-    if (!now.ok() || (*now)->incarnation != incarnation) {
-      RedisRun run{
-          .info = *std::move(info), .incarnation = incarnation, .prefix = context_->options.prefix, .clears = true};
-      const absl::StatusOr<bool> more = ClearSome(run);
-      if (!more.ok() || *more) return;  // Continues the next time.
-    }
-  }
-  context_->Ask(RedisCommand({"ZREM", key, value})).IgnoreError();
-}
-
-absl::StatusOr<bool> RedisStore::ClearSome(RedisRun& run) {
-  std::vector<RedisRequest> rest;
-  for (const Producer producer : kProducers) {
-    RR_ASSIGN_OR_RETURN(Names names, NamesOf(run, producer, std::nullopt, "", kClearBatch));
-    ReleaseResult result;
-    RR_RETURN_IF_ERROR(RemoveSamples(context_, run, std::move(names.all), /*ends=*/nullptr, /*unused=*/false, result));
-    if (result.samples > 0) return true;
-  }
-  for (int part = 0; part < RedisRun::kParts; ++part) {
-    RedisCommand unlink({"UNLINK", absl::StrCat(run.PartKeys(part), "n")});
-    for (const char* key : {"i1", "g1", "u1", "i2", "g2", "u2"}) unlink.Add(absl::StrCat(run.PartKeys(part), key));
-    rest.push_back(RedisContext::Of(std::move(unlink)));
-  }
-  context_->Execute(rest);
-  return false;
 }
 
 // OK as long as one master answers: it serves part of the samples.
