@@ -63,11 +63,10 @@ absl::StatusOr<OpenedStore> OpenRedis(absl::string_view name, MemoryStoreOptions
   RR_ASSIGN_OR_RETURN(const std::shared_ptr<RedisCluster> cluster, AwaitRedis(endpoint, wait));
   std::string found =
       cluster->clustered() ? absl::StrCat("a cluster of ", cluster->Masters().size(), " masters") : "one Redis server";
-  return OpenedStore{NewRedisStore("redis", cluster,
-                                   {.clock = options.clock,
-                                    .default_ttl = options.default_ttl,
-                                    .handle_of = std::move(options.handle_of),
-                                    .prefix = prefix}),
+  return OpenedStore{NewRedisStore(cluster, {.clock = options.clock,
+                                             .default_ttl = options.default_ttl,
+                                             .handle_of = std::move(options.handle_of),
+                                             .prefix = prefix}),
                      std::move(found)};
 }
 

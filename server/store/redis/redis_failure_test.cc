@@ -194,7 +194,7 @@ TEST_F(RedisFailureTest, TheServersOwnLoginIsNotItsClientsTrouble) {
 }
 
 TEST_F(RedisFailureTest, ACallWaitsNoLongerThanItsCaller) {
-  const auto store = NewRedisStore("redis", Connect(), {.clock = &clock_, .timeout = std::chrono::hours(1)});
+  const auto store = NewRedisStore(Connect(), {.clock = &clock_, .timeout = std::chrono::hours(1)});
   ASSERT_OK(Append(*store, {.rows = {0, 40}}));
   ASSERT_OK_AND_ASSIGN(const SampleSnapshot snapshot,
                        store->Snapshot("run", Producer::kRollout, {.sample = "s"}, {{RowRange{0, 40}}}));

@@ -28,10 +28,8 @@ constexpr std::chrono::seconds kHealthTimeout{3};
 
 class RedisStore final : public Store {
  public:
-  RedisStore(std::string name, std::shared_ptr<RedisCluster> cluster, const RedisStoreOptions& options)
-      : name_(std::move(name)),
-        context_(std::make_shared<RedisContext>(std::move(cluster), options)),
-        watches_(*context_) {
+  RedisStore(std::shared_ptr<RedisCluster> cluster, const RedisStoreOptions& options)
+      : context_(std::make_shared<RedisContext>(std::move(cluster), options)), watches_(*context_) {
     context_->changed = [this](RedisRun& run, const SampleName& sample, const std::string& key,
                                const std::string& version) { watches_.Changed(run, sample, key, version); };
   }
@@ -39,7 +37,7 @@ class RedisStore final : public Store {
   // Blocks of cached manifests hold the context, which holds the cache: this breaks the cycle.
   ~RedisStore() override { context_->cache.Clear(); }
 
-  std::string name() const override { return name_; }
+  std::string name() const override { return "redis"; }
   absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
                                   const std::optional<RunOptions>& options) override;
   absl::StatusOr<RunInfo> GetRun(absl::string_view run) override {
@@ -178,7 +176,6 @@ class RedisStore final : public Store {
   // Removes every sample of a run, and adds them to `result`.
   absl::Status RemoveAll(RedisRun& run, ReleaseResult& result);
 
-  const std::string name_;
   const std::shared_ptr<RedisContext> context_;
   RedisWatches watches_;
   Mutex mutex_;
@@ -529,9 +526,8 @@ Store::Totals RedisStore::GetTotals() {
 
 }  // namespace
 
-std::unique_ptr<Store> NewRedisStore(std::string name, std::shared_ptr<RedisCluster> cluster,
-                                     const RedisStoreOptions& options) {
-  return std::make_unique<RedisStore>(std::move(name), std::move(cluster), options);
+std::unique_ptr<Store> NewRedisStore(std::shared_ptr<RedisCluster> cluster, const RedisStoreOptions& options) {
+  return std::make_unique<RedisStore>(std::move(cluster), options);
 }
 
 }  // namespace routing_replay::server

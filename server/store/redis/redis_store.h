@@ -46,10 +46,8 @@ struct RedisStoreOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(30);
 };
 
-// `name` is the store's name. Errors of Redis itself go to the log; callers get UNAVAILABLE, DEADLINE_EXCEEDED,
-// RESOURCE_EXHAUSTED or DATA_LOSS.
-std::unique_ptr<Store> NewRedisStore(std::string name, std::shared_ptr<RedisCluster> cluster,
-                                     const RedisStoreOptions& options);
+// Errors of Redis itself go to the log; callers get UNAVAILABLE, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED or DATA_LOSS.
+std::unique_ptr<Store> NewRedisStore(std::shared_ptr<RedisCluster> cluster, const RedisStoreOptions& options);
 
 }  // namespace routing_replay::server
 

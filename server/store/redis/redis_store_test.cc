@@ -112,9 +112,9 @@ StoreFactory Factory(const std::string& name, const std::function<RedisEndpoint(
     std::shared_ptr<RedisCluster> cluster = Connect(endpoint());
     Empty(*cluster);
     const RedisStoreOptions options{.clock = &clock, .handle_of = std::move(handle_of)};
-    std::unique_ptr<Store> store = NewRedisStore("redis", cluster, options);
+    std::unique_ptr<Store> store = NewRedisStore(cluster, options);
     if (!pair) return store;
-    return std::unique_ptr<Store>(std::make_unique<Pair>(std::move(store), NewRedisStore("redis", cluster, options)));
+    return std::unique_ptr<Store>(std::make_unique<Pair>(std::move(store), NewRedisStore(cluster, options)));
   };
   return {.name = name,
           .make = make,

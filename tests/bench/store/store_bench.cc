@@ -134,7 +134,7 @@ absl::StatusOr<MakeStore> NewRedis(const RedisProcess& redis) {
     const auto flushed =
         cluster->ExecuteAt(redis.address(), RedisCommand({"FLUSHALL", "SYNC"}), Clock::Real().Now() + kConnectTimeout);
     if (!flushed.reply.ok()) return flushed.reply.status();
-    return NewRedisStore("redis", cluster, {});
+    return NewRedisStore(cluster, {});
   });
 }
 

@@ -64,7 +64,7 @@ class RedisFailureTest : public ::testing::Test {
 
   std::unique_ptr<Store> NewStore() { return NewStore(Connect()); }
   std::unique_ptr<Store> NewStore(std::shared_ptr<RedisCluster> cluster) {
-    return NewRedisStore("redis", std::move(cluster), {.clock = &clock_, .timeout = std::chrono::seconds(2)});
+    return NewRedisStore(std::move(cluster), {.clock = &clock_, .timeout = std::chrono::seconds(2)});
   }
   std::shared_ptr<RedisCluster> Connect() {
     auto cluster = RedisCluster::Connect(redis_->endpoint(), {}, Clock::Real().Now() + std::chrono::seconds(10));
