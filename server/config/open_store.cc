@@ -61,8 +61,7 @@ absl::StatusOr<OpenedStore> OpenRedis(absl::string_view name, MemoryStoreOptions
   RR_ASSIGN_OR_RETURN(const RedisEndpoint endpoint, ParseRedisEndpoint(name));
   const std::string prefix = endpoint.prefix.empty() ? RedisStoreOptions().prefix : endpoint.prefix;
   RR_ASSIGN_OR_RETURN(const std::shared_ptr<RedisCluster> cluster, AwaitRedis(endpoint, wait));
-  std::string found =
-      cluster->clustered() ? absl::StrCat("a cluster of ", cluster->Masters().size(), " masters") : "one Redis server";
+  std::string found = cluster->clustered() ? "a Redis cluster" : "one Redis server";
   return OpenedStore{NewRedisStore(cluster, {.clock = options.clock,
                                              .default_ttl = options.default_ttl,
                                              .handle_of = std::move(options.handle_of),

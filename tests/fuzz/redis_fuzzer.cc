@@ -44,7 +44,6 @@ void CheckMap(const RedisReply& reply) {
     const auto master = map->MasterOf(slot);
     Require(!master || (!master->host.empty() && master->port > 0), "a master has no address");
   }
-  Require(map->Masters().size() <= map->nodes().size(), "there are more masters than nodes");
 }
 
 void CheckError(const std::string& text) {

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "server/store/conformance/conformance.h"
 #include "tests/support/redis/redis_cluster_process.h"
 #include "tests/support/redis/redis_process.h"
@@ -34,11 +35,14 @@ std::shared_ptr<RedisCluster> Connect(const RedisEndpoint& endpoint) {
   return *std::move(cluster);
 }
 
-// Deletes everything that the previous test left.
+// Deletes everything that the previous test left. Each master has some of so many keys.
 void Empty(RedisCluster& cluster) {
-  for (const RedisAddress& master : cluster.Masters()) {
-    EXPECT_OK(
-        cluster.ExecuteAt(master, RedisCommand({"FLUSHALL"}), Clock::Real().Now() + std::chrono::seconds(10)).reply);
+  std::vector<RedisRequest> requests;
+  for (int key = 0; key < 100; ++key) {
+    requests.push_back({.command = RedisCommand({"FLUSHALL"}), .key = absl::StrCat(key)});
+  }
+  for (const RedisResult& result : cluster.Execute(requests, Clock::Real().Now() + std::chrono::seconds(10))) {
+    EXPECT_OK(result.reply);
   }
 }
 

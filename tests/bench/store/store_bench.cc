@@ -130,9 +130,9 @@ absl::StatusOr<MakeStore> NewRedis(const RedisProcess& redis) {
   const auto deadline = Clock::Real().Now() + kConnectTimeout;
   absl::StatusOr<std::shared_ptr<RedisCluster>> cluster = RedisCluster::Connect(redis.endpoint(), {}, deadline);
   if (!cluster.ok()) return cluster.status();
-  return MakeStore([cluster = *cluster, &redis]() -> absl::StatusOr<std::unique_ptr<Store>> {
-    const auto flushed =
-        cluster->ExecuteAt(redis.address(), RedisCommand({"FLUSHALL", "SYNC"}), Clock::Real().Now() + kConnectTimeout);
+  return MakeStore([cluster = *cluster]() -> absl::StatusOr<std::unique_ptr<Store>> {
+    const RedisRequest flush{.command = RedisCommand({"FLUSHALL", "SYNC"}), .key = ""};
+    const RedisResult flushed = cluster->Execute({&flush, 1}, Clock::Real().Now() + kConnectTimeout).front();
     if (!flushed.reply.ok()) return flushed.reply.status();
     return NewRedisStore(cluster, {});
   });

@@ -55,8 +55,6 @@ class Cluster final : public RedisCluster {
       : endpoint_(endpoint), options_(options), tls_(std::move(tls)) {}
 
   std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests, Clock::Time deadline) override;
-  std::vector<RedisAddress> Masters() override { return view()->map.Masters(); }
-  RedisResult ExecuteAt(const RedisAddress& server, const RedisCommand& command, Clock::Time deadline) override;
   bool clustered() const override { return view()->clustered; }
 
   std::shared_ptr<const View> view() const {
@@ -190,7 +188,7 @@ absl::StatusOr<Cluster::View> Cluster::Ask(const RedisAddress& server, Clock::Ti
   }
   if (reply.is_error()) return StatusOfRedisError("CLUSTER SLOTS", reply.text);
   RR_ASSIGN_OR_RETURN(auto map, SlotMap::Parse(reply, server.host));
-  if (map.Masters().empty()) {
+  if (map.nodes().empty()) {
     return absl::UnavailableError(absl::StrCat(server.ToString(), ": the cluster serves no slots yet"));
   }
   return View{.map = std::move(map), .clustered = true};
@@ -376,26 +374,6 @@ std::vector<RedisResult> Cluster::Execute(absl::Span<const RedisRequest> request
   return Execution(*this, requests, deadline).Run();
 }
 
-RedisResult Cluster::ExecuteAt(const RedisAddress& server, const RedisCommand& command, Clock::Time deadline) {
-  absl::Status status;
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    const auto lease = Take(server, deadline);
-    if (!lease.ok()) return {.reply = lease.status()};
-    RedisExchange exchange{.connection = lease->get(), .commands = {&command}};
-    Run(absl::MakeSpan(&exchange, 1), deadline);
-    if (exchange.replies.empty()) {
-      // Most likely the server closed an idle connection just before it was used again.
-      status = exchange.status;
-      if (absl::IsUnavailable(status)) continue;
-      break;
-    }
-    RedisReply reply = std::move(exchange.replies.front());
-    if (reply.is_error()) return {.reply = StatusOfRedisError(command.name(), reply.text)};
-    return {.reply = std::move(reply)};
-  }
-  return {.reply = status};
-}
-
 }  // namespace
 
 int RedisSlotOf(absl::string_view key) {
@@ -447,19 +425,6 @@ std::optional<RedisAddress> SlotMap::MasterOf(int slot) const {
   const uint16_t node = nodes_of_slots_[static_cast<size_t>(slot)];
   if (node == kNobody) return std::nullopt;
   return nodes_[node];
-}
-
-std::vector<RedisAddress> SlotMap::Masters() const {
-  std::vector<bool> serves(nodes_.size());
-  for (const uint16_t node : nodes_of_slots_) {
-    if (node != kNobody) serves[node] = true;
-  }
-  std::vector<RedisAddress> masters;
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    if (serves[i]) masters.push_back(nodes_[i]);
-  }
-  std::sort(masters.begin(), masters.end());
-  return masters;
 }
 
 absl::StatusOr<std::unique_ptr<RedisCluster>> RedisCluster::Connect(const RedisEndpoint& endpoint,

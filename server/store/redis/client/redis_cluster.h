@@ -40,8 +40,6 @@ class SlotMap {
 
   // The master that serves `slot` (0 … 16383); nothing if there is none.
   std::optional<RedisAddress> MasterOf(int slot) const;
-  // Every master that serves a slot, in order of address.
-  std::vector<RedisAddress> Masters() const;
   // Every node of the reply, replicas too: servers that can be asked for a new map.
   const std::vector<RedisAddress>& nodes() const { return nodes_; }
 
@@ -57,8 +55,8 @@ class SlotMap {
 // must be idempotent, and the answer of the second execution must be as useful as that of the first.
 struct RedisRequest {
   RedisCommand command;
-  // Any key of the command. It decides which server gets the request. All keys of the request must have the same hash
-  // slot.
+  // Any key of the command; for a command without a key, any text. It decides which server gets the request. All keys
+  // of the request must have the same hash slot.
   std::string key;
   // Commands that are sent before `command` over the same connection and executed in this order; keys of the same slot.
   // If one of them fails, its error is the request's result, whatever the later commands did. So the last command must
@@ -106,11 +104,6 @@ class RedisCluster {
   // a later call, or into the same request.
   virtual std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests, Clock::Time deadline) = 0;
 
-  // The masters that hold keys now, in order of address.
-  virtual std::vector<RedisAddress> Masters() = 0;
-  // Sends to one server, without redirection: for commands without a key (PING, FLUSHALL). Retries once if the
-  // connection is lost.
-  virtual RedisResult ExecuteAt(const RedisAddress& server, const RedisCommand& command, Clock::Time deadline) = 0;
   // True for a cluster, false for a single server.
   virtual bool clustered() const = 0;
 };

@@ -39,10 +39,6 @@ class LossyCluster final : public RedisCluster {
     for (RedisResult& result : results) result.repeated = true;
     return results;
   }
-  std::vector<RedisAddress> Masters() override { return redis_->Masters(); }
-  RedisResult ExecuteAt(const RedisAddress& server, const RedisCommand& command, Clock::Time deadline) override {
-    return redis_->ExecuteAt(server, command, deadline);
-  }
   bool clustered() const override { return redis_->clustered(); }
 
   int calls = 0;                    // Number of calls of Execute.
