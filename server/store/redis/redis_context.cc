@@ -34,13 +34,6 @@ int64_t BytesOf(const RedisManifest& manifest) {
   return kEntryBytes + content.metadata_bytes() + static_cast<int64_t>(content.pieces.size()) * kPieceBytes;
 }
 
-// Reads a manifest whose version is known: only its last use if the version is unchanged, otherwise all of it. KEYS:
-// manifest. ARGV: version.
-constexpr char kLook[] = R"(
-if redis.call('HGET', KEYS[1], 'v') == ARGV[1] then return {redis.call('HGET', KEYS[1], 'u')} end
-return redis.call('HGETALL', KEYS[1])
-)";
-
 // Parses the answer to HGETALL; without a version the sample does not exist.
 RedisManifest ParseManifest(RedisReply reply, int32_t block_rows, const RedisHome& home) {
   RedisManifest manifest;
@@ -147,14 +140,9 @@ absl::StatusOr<std::vector<RedisManifest>> LookAt(const std::shared_ptr<RedisCon
                                                   absl::Span<const SampleName> names) {
   std::vector<RedisRequest> requests = {context->AskForRun(run)};
   std::vector<std::shared_ptr<const SampleKeys>> keys_of;
-  std::vector<std::optional<RedisManifest>> known;
   for (const SampleName& name : names) {
     keys_of.push_back(std::make_shared<const SampleKeys>(context, run, name));
-    const std::string& key = keys_of.back()->key;
-    known.push_back(context->cache.Find(key));
-    requests.push_back(known.back() ? RedisContext::Of(kLook, {&key, 1})
-                                    : RedisContext::Of(RedisCommand({"HGETALL", key})));
-    if (known.back()) requests.back().command.Add(known.back()->version);
+    requests.push_back(RedisContext::Of(RedisCommand({"HGETALL", keys_of.back()->key})));
   }
   std::vector<RedisResult> results = context->Execute(requests);
   RR_RETURN_IF_ERROR(CheckRun(run, results[0]));
@@ -162,12 +150,8 @@ absl::StatusOr<std::vector<RedisManifest>> LookAt(const std::shared_ptr<RedisCon
   for (size_t i = 0; i < names.size(); ++i) {
     absl::StatusOr<RedisReply>& reply = results[i + 1].reply;
     if (!reply.ok()) return reply.status();
-    if (known[i] && reply->elements.size() == 1 && absl::SimpleAtoi(reply->elements[0].text, &known[i]->last_used_ms)) {
-      found[i] = *std::move(known[i]);
-    } else {
-      found[i] = ParseManifest(*std::move(reply), run.info.options.block_rows, RedisHome(keys_of[i]));
-      if (found[i].whole()) context->cache.Put(keys_of[i]->key, found[i]);
-    }
+    found[i] = ParseManifest(*std::move(reply), run.info.options.block_rows, RedisHome(keys_of[i]));
+    if (found[i].whole()) context->cache.Put(keys_of[i]->key, found[i]);
   }
   return found;
 }

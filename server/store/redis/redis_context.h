@@ -88,7 +88,7 @@ struct RedisManifest {
   int64_t stored_bytes() const { return (*content)->pieces.charged_bytes() + (*content)->metadata_bytes(); }
 };
 
-// Manifests by their key: while the version is the same, they need not be read again. Thread-safe.
+// Manifests by their key, so that an append need not read what this server knows. Thread-safe.
 class RedisManifestCache {
  public:
   // The manifest as this server read or wrote it last; Redis may have a newer one.

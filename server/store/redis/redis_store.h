@@ -7,7 +7,7 @@
 //
 //   append    the manifest as known last (none: a new sample), else read ─▶ rules ─▶ [SET chunks, commit script]
 //             ◀── read it, if the script finds another version ──┘
-//   read      HGETALL manifest (or only its version, if it is cached) ─▶ GET chunks, 4 MiB ahead of the reader
+//   read      HGETALL manifest ─▶ GET chunks, 4 MiB ahead of the reader
 //   release   read ─▶ remove script: the manifest goes at once, its chunks 60 s later, for readers with a snapshot
 //   watch     a thread reads the versions of watched samples every 20 ms; changes by this server are notified at once
 //   sweep     samples of each part by last use ─▶ remove script, which skips those used since
