@@ -199,8 +199,6 @@ int64_t Kept(const std::string& path) {
   return error ? 0 : std::min<int64_t>(kMostKept, static_cast<int64_t>(space.capacity / kKeptPart));
 }
 
-// How many removed blocks may wait for the write that deletes them.
-constexpr size_t kForgotten = 256;
 constexpr int64_t kAllocationOverhead = 64;
 
 }  // namespace
@@ -358,16 +356,9 @@ absl::Status RocksRun::Commit(rocksdb::WriteBatch batch) {
 
 void RocksRun::Forget(uint64_t block) {
   if (!*forgets_ || family_->closed) return;
-  bool many = false;
-  {
-    MutexLock lock(mutex_);
-    forgotten_.push_back(block);
-    many = forgotten_.size() >= kForgotten;
-  }
   ended_ = true;
-  if (!many) return;
-  // What remains is deleted by a later write, or when the database is opened again.
-  Commit(rocksdb::WriteBatch()).IgnoreError();
+  MutexLock lock(mutex_);
+  forgotten_.push_back(block);
 }
 
 void RocksRun::FreeSpace() {

@@ -174,7 +174,7 @@ class RocksRun final : public BlockHome, public SampleJournal {
   absl::Status GiveBack();
   absl::Status Commit(rocksdb::WriteBatch batch);
   void PutBlock(const DiskBlock& block, rocksdb::WriteBatch& batch) const;
-  // Call it when nobody can reach the block any more. A later write deletes it.
+  // Call it when nobody can reach the block any more. The next write deletes it, or the next start of the server.
   void Forget(uint64_t block);
 
   const std::shared_ptr<RocksFamily> family_;
