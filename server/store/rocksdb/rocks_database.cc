@@ -59,8 +59,6 @@ constexpr uint64_t kLookMicros = 10'000'000;
 // A blob file with this share of garbage is rewritten.
 constexpr double kGarbage = 0.25;
 
-constexpr char kWhat[] = "the database rejects writes";
-
 }  // namespace
 
 rocksdb::DBOptions RocksDatabaseOptions(const std::shared_ptr<rocksdb::Cache>& cache, rocksdb::Env* env) {
@@ -119,22 +117,6 @@ absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what) {
                      {.reason = Reason::kOverBudget});
   }
   return MakeError(absl::StatusCode::kUnavailable, message, {.reason = Reason::kUnspecified});
-}
-
-absl::Status RocksHealth::Get() const {
-  MutexLock lock(mutex_);
-  return status_;
-}
-
-void RocksHealth::OnBackgroundError(rocksdb::BackgroundErrorReason, rocksdb::Status* error) {
-  MutexLock lock(mutex_);
-  // After less severe errors the database is still writable.
-  if (error->severity() >= rocksdb::Status::kHardError) status_ = FromRocks(*error, kWhat);
-}
-
-void RocksHealth::OnErrorRecoveryEnd(const rocksdb::BackgroundErrorRecoveryInfo& info) {
-  MutexLock lock(mutex_);
-  status_ = FromRocks(info.new_bg_error, kWhat);
 }
 
 }  // namespace routing_replay::server

@@ -15,7 +15,6 @@
 #define SERVER_STORE_ROCKSDB_ROCKS_DATABASE_H_
 
 #include <rocksdb/db.h>
-#include <rocksdb/listener.h>
 #include <rocksdb/options.h>
 #include <rocksdb/status.h>
 #include <rocksdb/write_batch.h>
@@ -55,20 +54,6 @@ rocksdb::FlushOptions RocksFlushAtOnce();
 // Converts a RocksDB status. DATA_LOSS (kChecksum) if something is damaged or missing, RESOURCE_EXHAUSTED (kOverBudget)
 // for a full disk, UNAVAILABLE for any other failure, each as "WHAT: …".
 absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what);
-
-// Tells whether a database accepts writes, from the events that it reports. One per database. Thread-safe.
-class RocksHealth final : public rocksdb::EventListener {
- public:
-  // OK while the database accepts writes. Otherwise the error that made it reject them, converted by FromRocks.
-  absl::Status Get() const;
-
-  void OnBackgroundError(rocksdb::BackgroundErrorReason reason, rocksdb::Status* error) override;
-  void OnErrorRecoveryEnd(const rocksdb::BackgroundErrorRecoveryInfo& info) override;
-
- private:
-  mutable Mutex mutex_;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
-};
 
 }  // namespace routing_replay::server
 

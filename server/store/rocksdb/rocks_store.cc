@@ -256,7 +256,7 @@ class RocksKeeper final : public RunKeeper {
 
   std::string name() const override { return "rocksdb"; }
   DurabilityLevels durability() const override { return {durability_, Durability::kSynced}; }
-  absl::Status Health() const override { return health_->Get(); }
+  absl::Status Health() const override;
   void Begin() override { *forgets_ = true; }
   void End() override { *forgets_ = false; }
   absl::StatusOr<std::shared_ptr<BlockHome>> Create(const RunInfo& run) override;
@@ -282,7 +282,6 @@ class RocksKeeper final : public RunKeeper {
   rocksdb::Env* const env_;
   const StoreTime time_;
   ByteBudget& budget_;
-  const std::shared_ptr<RocksHealth> health_ = std::make_shared<RocksHealth>();
   const std::shared_ptr<std::atomic<bool>> forgets_ = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<RocksSpace> space_;  // Set from Open on.
   std::shared_ptr<rocksdb::DB> db_;
@@ -295,8 +294,7 @@ class RocksKeeper final : public RunKeeper {
 };
 
 absl::Status RocksKeeper::Open() {
-  rocksdb::Options options(RocksDatabaseOptions(cache_, env_), RocksRunOptions(cache_));
-  options.listeners.push_back(health_);
+  const rocksdb::Options options(RocksDatabaseOptions(cache_, env_), RocksRunOptions(cache_));
   const std::shared_ptr<const rocksdb::WriteBufferManager> buffers = options.write_buffer_manager;
   RR_ASSIGN_OR_RETURN(OpenedDatabase opened, OpenDatabase(path_, options, boot_id_));
   space_ = std::make_shared<RocksSpace>(path_, buffers);
@@ -346,6 +344,15 @@ absl::StatusOr<KeptRun> RocksKeeper::RecoverRun(absl::string_view name, absl::st
   report.doubtful_runs += doubtful ? 1 : 0;
   RR_ASSIGN_OR_RETURN(auto samples, Recovery(*family, info.options.block_rows, doubtful, time_, *run, report).Run());
   return KeptRun{std::move(info), run, std::move(samples)};
+}
+
+// While the database rejects writes, it rejects an empty one, too. One that would have to wait is not rejected.
+absl::Status RocksKeeper::Health() const {
+  rocksdb::WriteOptions options;
+  options.no_slowdown = true;
+  rocksdb::WriteBatch nothing;
+  const rocksdb::Status status = db_->Write(options, &nothing);
+  return status.IsIncomplete() ? absl::OkStatus() : FromRocks(status, "the database rejects writes");
 }
 
 absl::Status RocksKeeper::Start() {
