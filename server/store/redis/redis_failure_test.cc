@@ -138,18 +138,6 @@ TEST_F(RedisFailureTest, DroppedRunsAreClearedAway) {
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 40));
 }
 
-// The index still names samples whose manifests are gone. The sweep must remove these entries: otherwise they would
-// fill its batch each time, and it would never remove anything else.
-TEST_F(RedisFailureTest, TheSweepTakesOutEntriesWithoutASample) {
-  for (int i = 0; i < 20; ++i) ASSERT_OK(Append(*one_, {.sample = absl::StrCat("s", i), .rows = {0, 4}}));
-  for (const std::string& key : Keys("}:m1:")) Ask(RedisCommand({"DEL", key}));
-  EXPECT_EQ(one_->GetTotals().samples, 20);
-  clock_.Advance(std::chrono::hours(12));
-  other_->Sweep(10);
-  other_->Sweep(10);
-  EXPECT_EQ(one_->GetTotals().samples, 0);
-}
-
 TEST_F(RedisFailureTest, ARunThatCannotBeReadHidesNoOther) {
   ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
   ASSERT_OK(one_->OpenRun("junk", &TestGeometry(), std::nullopt));

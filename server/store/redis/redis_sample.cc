@@ -66,13 +66,11 @@ redis.call('ZADD', KEYS[2], ARGV[2], ARGV[1])
 return 1
 )";
 
-// Removes the sample, or cleans up the index after one whose manifest is gone: a Redis that is not set to noeviction
-// may have evicted it. KEYS: manifest, ids, groups, uses, sums, its chunks. ARGV: expected version, expected last use
-// (ms; empty: any), sample id, how long the chunks stay (ms). Returns 1, 0 (it has changed) or 2 (it is gone).
+// KEYS: manifest, ids, groups, uses, sums, its chunks. ARGV: expected version, expected last use (ms; empty: any),
+// sample id, how long the chunks stay (ms). Returns 1, or 0 if the sample has changed or is gone.
 constexpr char kRemove[] = R"(#!lua flags=allow-oom
 local at = redis.call('HMGET', KEYS[1], 'v', 'u', 'n')
-if not at[1] and ARGV[1] ~= '' then return 2 end
-if at[1] and (at[1] ~= ARGV[1] or (ARGV[2] ~= '' and at[2] ~= ARGV[2])) then return 0 end
+if at[1] ~= ARGV[1] or (ARGV[2] ~= '' and at[2] ~= ARGV[2]) then return 0 end
 redis.call('UNLINK', KEYS[1])
 if redis.call('ZREM', KEYS[2], ARGV[3]) == 1 then redis.call('HINCRBY', KEYS[5], 'samples', -1) end
 for i = 3, 4 do redis.call('ZREM', KEYS[i], ARGV[3]) end
@@ -173,10 +171,9 @@ absl::Status RemoveSamples(const std::shared_ptr<RedisContext>& context, RedisRu
     std::vector<size_t> asked;
     for (size_t i = 0; i < batch.size(); ++i) {
       const RedisManifest& one = found[i];
-      if (!one.exists() && !unused && !run.clears) continue;
-      if (one.exists() && !batch[i].sample.empty() && batch[i].sample != one.sample) continue;
+      if (!one.exists() || (!batch[i].sample.empty() && batch[i].sample != one.sample)) continue;
       if (ends != nullptr && !ends(one)) continue;
-      if (one.exists()) batch[i].sample = one.sample;
+      batch[i].sample = one.sample;
       const SampleKeys of(context, run, batch[i]);
       const int p = static_cast<int>(of.producer);
       std::vector<std::string> keys = {of.key, absl::StrCat(of.part, "i", p), absl::StrCat(of.part, "g", p),
@@ -202,9 +199,8 @@ absl::Status RemoveSamples(const std::shared_ptr<RedisContext>& context, RedisRu
       } else if (answers[i].reply->integer == 0) {
         names.push_back(name);
       } else {
-        const bool by_this = answers[i].reply->integer == 1 && one.exists();
-        result.samples += by_this ? 1 : 0;
-        result.bytes += by_this && one.whole() ? one.stored_bytes() : 0;
+        ++result.samples;
+        result.bytes += one.whole() ? one.stored_bytes() : 0;
         context->changed(run, name, requests[i].key, "");
       }
     }

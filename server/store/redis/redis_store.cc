@@ -22,8 +22,6 @@ namespace {
 using RunPtr = std::shared_ptr<RedisRun>;
 
 constexpr size_t kIncarnationBytes = 16;
-// How many samples of a dropped run are removed at a time.
-constexpr size_t kClearBatch = 1024;
 constexpr std::chrono::seconds kHealthTimeout{3};
 constexpr int kHealthKeys = 32;
 
@@ -315,7 +313,7 @@ absl::Status RedisStore::RemoveAll(RedisRun& run, ReleaseResult& result) {
   for (const Producer producer : kProducers) {
     std::string after;
     for (bool more = true; more;) {
-      RR_ASSIGN_OR_RETURN(Names names, NamesOf(run, producer, std::nullopt, after, kClearBatch));
+      RR_ASSIGN_OR_RETURN(Names names, NamesOf(run, producer, std::nullopt, after, kRedisBatch));
       more = names.more;
       if (more) after = names.all.back().sample;
       RR_RETURN_IF_ERROR(
