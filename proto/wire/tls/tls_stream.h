@@ -29,7 +29,6 @@ class TlsStream final : public ByteStream {
   bool HasBytes() const override { return !drained_ && SSL_has_pending(ssl_.get()) == 1; }
   std::string peer_names() const override;
   // After an error: whether its cause is that the peer's certificate is not trusted or has another name.
-  bool distrusts_peer() const { return ssl_ != nullptr && SSL_get_verify_result(ssl_.get()) != X509_V_OK; }
 
  private:
   TlsStream(const TlsContext& context, int fd);

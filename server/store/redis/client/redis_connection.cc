@@ -120,9 +120,7 @@ RedisConnection::RedisConnection(const RedisAddress& address, const TlsContext& 
     stream_ = std::make_unique<SocketStream>(fd);
     return;
   }
-  std::unique_ptr<TlsStream> stream = TlsStream::Connect(tls, fd, address.host);
-  tls_ = stream.get();
-  stream_ = std::move(stream);
+  stream_ = TlsStream::Connect(tls, fd, address.host);
 }
 
 absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Open(const RedisAddress& address,
@@ -168,12 +166,7 @@ bool RedisConnection::Move(RedisExchange& exchange) {
     if (absl::Status read = Read(exchange, moved); !read.ok()) status = std::move(read);
   }
   alive_ = status.ok();
-  if (!alive_) {
-    // A retry does not help while the server has such a certificate.
-    const bool distrusts = tls_ != nullptr && tls_->distrusts_peer();
-    exchange.status = absl::Status(distrusts ? absl::StatusCode::kFailedPrecondition : status.code(),
-                                   absl::StrCat(address_.ToString(), ": ", status.message()));
-  }
+  if (!alive_) exchange.status = absl::Status(status.code(), absl::StrCat(address_.ToString(), ": ", status.message()));
   return moved;
 }
 

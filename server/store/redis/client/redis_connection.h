@@ -64,7 +64,7 @@ class RedisConnection {
   // Connects and sends HELLO 2, with user and password if the endpoint has them. Tries every address of the host in
   // turn; resolving a name may exceed the deadline. `tls`: null for plain TCP. UNAVAILABLE (also for a server without a
   // free connection, or in protected mode), DEADLINE_EXCEEDED; PERMISSION_DENIED: the login failed;
-  // FAILED_PRECONDITION: the certificate is not trusted, or the server does not know HELLO. No error repeats the
+  // FAILED_PRECONDITION: the server does not know HELLO. No error repeats the
   // server's text about a login.
   static absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const RedisAddress& address,
                                                                const RedisEndpoint& endpoint, const TlsContext& tls,
@@ -93,7 +93,6 @@ class RedisConnection {
 
   const RedisAddress address_;
   std::unique_ptr<ByteStream> stream_;
-  const TlsStream* tls_ = nullptr;  // stream_, if it is one.
   RedisReplyParser parser_;
   RedisCommandQueue queue_;
   size_t due_ = 0;  // Replies still expected for commands in the queue.
