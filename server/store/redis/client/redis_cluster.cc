@@ -260,9 +260,10 @@ class Execution {
   // Decides what `reply` means for the request. It is the reply to the request's last command, or to the one that
   // failed.
   void Judge(size_t request, RedisReply reply, const RedisAddress& server);
-  void Lost(size_t request, const absl::Status& status, bool written) {
+  // `sent`: a part of the request may have been written, so it may have been executed.
+  void Lost(size_t request, const absl::Status& status, bool sent) {
     if (IsFinalRedisError(status)) return Finish(request, status);
-    states_[request].repeated |= written;
+    states_[request].repeated |= sent;
     RetryLater(request, status);
   }
   void RetryLater(size_t request, absl::Status why) {
@@ -301,7 +302,7 @@ void Execution::Round() {
   for (auto& [server, batch] : batches) {
     auto lease = cluster_.Take(server, deadline_);
     if (!lease.ok()) {
-      for (const size_t request : batch.requests) Lost(request, lease.status(), /*written=*/false);
+      for (const size_t request : batch.requests) Lost(request, lease.status(), /*sent=*/false);
       continue;
     }
     exchanges.push_back(Prepare(**lease, batch));
@@ -317,7 +318,7 @@ void Execution::Evaluate(RedisExchange& exchange, const Batch& batch) {
   for (size_t i = 0; i < batch.requests.size(); decides = batch.ends[i++]) {
     const size_t last = batch.ends[i] - 1;
     if (last >= exchange.replies.size()) {
-      Lost(batch.requests[i], exchange.status, /*written=*/last < exchange.written);
+      Lost(batch.requests[i], exchange.status, /*sent=*/true);
       continue;
     }
     while (decides < last && !exchange.replies[decides].is_error()) ++decides;

@@ -161,7 +161,7 @@ bool RedisConnection::Move(RedisExchange& exchange) {
   bool moved = false;
   absl::Status status = absl::UnavailableError("the connection is closed");
   if (alive_) {
-    status = Write(exchange, moved);
+    status = Write(moved);
     // Replies that the server sent before it hung up still count, but not with TLS.
     if (absl::Status read = Read(exchange, moved); !read.ok()) status = std::move(read);
   }
@@ -170,11 +170,11 @@ bool RedisConnection::Move(RedisExchange& exchange) {
   return moved;
 }
 
-absl::Status RedisConnection::Write(RedisExchange& exchange, bool& moved) {
+absl::Status RedisConnection::Write(bool& moved) {
   while (!queue_.empty()) {
     RR_ASSIGN_OR_RETURN(const auto written, stream_->Write(queue_.Pending(kPiecesPerWrite)));
     if (written == 0) break;
-    exchange.written += queue_.Advance(written);
+    queue_.Advance(written);
     moved = true;
   }
   return absl::OkStatus();

@@ -47,8 +47,6 @@ struct RedisExchange {
   // UNAVAILABLE: the connection was lost, or silent for longer than the response timeout; DEADLINE_EXCEEDED;
   // DATA_LOSS: the server broke the protocol.
   absl::Status status = {};
-  // Number of commands written completely; the others were not executed.
-  size_t written = 0;
 
   bool done() const { return !status.ok() || replies.size() == commands.size(); }
 };
@@ -86,7 +84,7 @@ class RedisConnection {
   void Push(const RedisExchange& exchange);
   // Reads and writes what is possible now. Returns false if nothing was moved.
   bool Move(RedisExchange& exchange);
-  absl::Status Write(RedisExchange& exchange, bool& moved);
+  absl::Status Write(bool& moved);
   absl::Status Read(RedisExchange& exchange, bool& moved);
   // For poll: wait for bytes to read and, if commands are queued, for room to write.
   pollfd WaitsFor() const;

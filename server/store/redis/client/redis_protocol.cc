@@ -206,9 +206,9 @@ RedisCommand::Pieces RedisCommand::pieces(size_t index) const {
 void RedisCommandQueue::Push(const RedisCommand& command) {
   if (pieces_.empty()) texts_.clear();
   std::string text = absl::StrCat("*", command.size(), "\r\n");
-  const auto add_text = [&](bool last) {
+  const auto add_text = [&] {
     texts_.push_back(std::exchange(text, {}));
-    pieces_.push_back({texts_.back(), last});
+    pieces_.push_back(texts_.back());
   };
   for (size_t i = 0; i < command.size(); ++i) {
     const RedisCommand::Pieces pieces = command.pieces(i);
@@ -217,32 +217,29 @@ void RedisCommandQueue::Push(const RedisCommand& command) {
       if (piece.size() < kReferencedBytes) {
         absl::StrAppend(&text, piece);
       } else {
-        add_text(false);
-        pieces_.push_back({piece, false});
+        add_text();
+        pieces_.push_back(piece);
       }
     }
     absl::StrAppend(&text, "\r\n");
   }
-  add_text(true);
+  add_text();
 }
 
 std::vector<iovec> RedisCommandQueue::Pending(size_t limit) const {
   std::vector<iovec> pending;
   for (size_t i = 0; i < std::min(limit, pieces_.size()); ++i) {
-    pending.push_back({const_cast<char*>(pieces_[i].bytes.data()), pieces_[i].bytes.size()});
+    pending.push_back({const_cast<char*>(pieces_[i].data()), pieces_[i].size()});
   }
   return pending;
 }
 
-size_t RedisCommandQueue::Advance(size_t bytes) {
-  size_t commands = 0;
-  while (!pieces_.empty() && bytes >= pieces_.front().bytes.size()) {
-    bytes -= pieces_.front().bytes.size();
-    commands += pieces_.front().last;
+void RedisCommandQueue::Advance(size_t bytes) {
+  while (!pieces_.empty() && bytes >= pieces_.front().size()) {
+    bytes -= pieces_.front().size();
     pieces_.pop_front();
   }
-  if (bytes > 0) pieces_.front().bytes.remove_prefix(bytes);
-  return commands;
+  if (bytes > 0) pieces_.front().remove_prefix(bytes);
 }
 
 absl::Status RedisReplyParser::Break(absl::string_view what) {

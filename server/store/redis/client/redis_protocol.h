@@ -100,19 +100,13 @@ class RedisCommandQueue {
   void Push(const RedisCommand& command);
   // The bytes to write next, at most `limit` pieces, in order; valid until the next call of another function.
   std::vector<iovec> Pending(size_t limit) const;
-  // The first `bytes` bytes of Pending() were written. Returns the number of commands whose last byte was among them;
-  // the commands behind these cannot have been executed.
-  size_t Advance(size_t bytes);
+  // The first `bytes` bytes of Pending() were written.
+  void Advance(size_t bytes);
   bool empty() const { return pieces_.empty(); }
 
  private:
-  struct Piece {
-    absl::string_view bytes;  // Bytes that are not written yet.
-    bool last;                // Ends its command.
-  };
-
-  std::deque<Piece> pieces_;
-  std::deque<std::string> texts_;  // Pieces that are not borrowed.
+  std::deque<absl::string_view> pieces_;  // Bytes that are not written yet.
+  std::deque<std::string> texts_;         // Pieces that are not borrowed.
 };
 
 // A server's reply as an owned value.
