@@ -189,7 +189,6 @@ class Recovery {
       }
     }
     ++report_.samples;
-    report_.rows += content.rows();
     samples_.push_back({producer, sample, std::move(content)});
     return absl::OkStatus();
   }
@@ -206,7 +205,6 @@ class Recovery {
   void RemoveOrphans() {
     for (const uint64_t block : present_) {
       if (blocks_.contains(block)) continue;
-      ++report_.orphan_blocks;
       changes_.Delete(family_.handle, rocks::BlockKey(block));
       changes_.Delete(family_.handle, rocks::BlockIdKey(block));
     }
@@ -457,8 +455,7 @@ std::string MachineBootId() {
 }
 
 std::string Describe(const RecoveryReport& report) {
-  std::string line = absl::StrCat("found ", report.runs, " runs, ", report.samples, " samples, ", report.rows,
-                                  " rows; removed ", report.orphan_blocks, " orphan blocks");
+  std::string line = absl::StrCat("found ", report.runs, " runs, ", report.samples, " samples");
   if (report.log_damaged) {
     absl::StrAppend(
         &line, "; the log of the last writes is damaged or missing, so other runs and samples may be missing, too");

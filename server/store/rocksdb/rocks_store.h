@@ -45,8 +45,6 @@ struct RocksStoreOptions {
 struct RecoveryReport {
   int64_t runs = 0;
   int64_t samples = 0;
-  int64_t rows = 0;
-  int64_t orphan_blocks = 0;  // Removed blocks that no sample referred to; a crash left them.
   // Runs that may have lost their last acknowledged changes, because the last stop was not clean or the log is damaged,
   // and their samples, which got new revisions. Samples that are gone entirely are not counted.
   int64_t doubtful_runs = 0;

@@ -169,7 +169,6 @@ TEST_F(RocksStoreTest, EverythingIsThereAfterwards) {
   Open();
   EXPECT_EQ(report_.runs, 1);
   EXPECT_EQ(report_.samples, 3);
-  EXPECT_EQ(report_.orphan_blocks, 0);
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(Describe(Stat(std::string(1, 'a' + i))), before[i]);
   EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 130, std::vector<RowRange>{{40, 50}}));
   EXPECT_EQ(Read("b"), ExpectedRows(TestGeometry(), {}, 70));
