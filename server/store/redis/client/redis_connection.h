@@ -62,8 +62,7 @@ class RedisConnection {
   // Connects and sends HELLO 2, with user and password if the endpoint has them. Tries every address of the host in
   // turn; resolving a name may exceed the deadline. `tls`: null for plain TCP. UNAVAILABLE (also for a server without a
   // free connection, or in protected mode), DEADLINE_EXCEEDED; PERMISSION_DENIED: the login failed;
-  // FAILED_PRECONDITION: the server does not know HELLO. No error repeats the
-  // server's text about a login.
+  // FAILED_PRECONDITION: the server does not know HELLO. No error repeats the server's text about a login.
   static absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const RedisAddress& address,
                                                                const RedisEndpoint& endpoint, const TlsContext& tls,
                                                                Clock::Time deadline);
