@@ -32,6 +32,8 @@ std::optional<int64_t> ParseDecimal(absl::string_view text) {
   return value;
 }
 
+absl::Status Broken(absl::string_view what) { return absl::DataLossError(absl::StrCat("malformed reply: ", what)); }
+
 size_t BytesOf(const RedisCommand::Pieces& pieces) { return pieces[0].size() + pieces[1].size(); }
 
 // A length or a count; -1 means nil.
@@ -242,16 +244,10 @@ void RedisCommandQueue::Advance(size_t bytes) {
   if (bytes > 0) pieces_.front().remove_prefix(bytes);
 }
 
-absl::Status RedisReplyParser::Break(absl::string_view what) {
-  broken_ = absl::DataLossError(absl::StrCat("malformed reply: ", what));
-  return broken_;
-}
-
 absl::Status RedisReplyParser::Feed(absl::string_view bytes) {
-  if (!broken_.ok()) return broken_;
   buffer_.erase(0, std::exchange(at_, 0));
   if (bytes.size() > max_reply_bytes_ - buffer_.size()) {
-    return Break(absl::StrCat("a reply above the limit of ", max_reply_bytes_, " bytes"));
+    return Broken(absl::StrCat("a reply above the limit of ", max_reply_bytes_, " bytes"));
   }
   buffer_.append(bytes.data(), bytes.size());
   return absl::OkStatus();
@@ -260,7 +256,6 @@ absl::Status RedisReplyParser::Feed(absl::string_view bytes) {
 // If a reply is incomplete, it is parsed again from its beginning when more bytes arrive. That is cheap: a large value
 // is one step, and the arrays that the store requests arrive in one or two reads.
 absl::StatusOr<std::optional<RedisReply>> RedisReplyParser::Next() {
-  if (!broken_.ok()) return broken_;
   RedisReply reply;
   size_t at = at_;
   RR_ASSIGN_OR_RETURN(const bool whole, Parse(0, at, reply));
@@ -271,10 +266,10 @@ absl::StatusOr<std::optional<RedisReply>> RedisReplyParser::Next() {
 
 absl::StatusOr<bool> RedisReplyParser::Parse(size_t depth, size_t& at, RedisReply& reply) {
   const size_t end = buffer_.find("\r\n", at);
-  if (std::min(end, buffer_.size()) - at > kLongestLine) return Break("a line that is too long");
+  if (std::min(end, buffer_.size()) - at > kLongestLine) return Broken("a line that is too long");
   if (end == std::string::npos) return false;
   const absl::string_view line = absl::string_view(buffer_).substr(at, end - at);
-  if (line.empty()) return Break("an empty line");
+  if (line.empty()) return Broken("an empty line");
   at = end + 2;
   const absl::string_view rest = line.substr(1);
   switch (line[0]) {
@@ -284,19 +279,19 @@ absl::StatusOr<bool> RedisReplyParser::Parse(size_t depth, size_t& at, RedisRepl
       return true;
     case ':':
       reply.type = Type::kInteger;
-      if (!absl::SimpleAtoi(rest, &reply.integer)) return Break("an integer that is not a number");
+      if (!absl::SimpleAtoi(rest, &reply.integer)) return Broken("an integer that is not a number");
       return true;
     case '$':
     case '*':
       break;
     default:
-      return Break("a reply of an unknown type");
+      return Broken("a reply of an unknown type");
   }
   const std::optional<int64_t> size = ParseSize(rest);
-  if (!size) return Break("a length that is not a number");
+  if (!size) return Broken("a length that is not a number");
   if (*size < 0) return true;
   if (line[0] == '$') return ParseValue(static_cast<size_t>(*size), at, reply);
-  if (depth == kMostArrays) return Break(absl::StrCat("arrays nested more than ", kMostArrays, " deep"));
+  if (depth == kMostArrays) return Broken(absl::StrCat("arrays nested more than ", kMostArrays, " deep"));
   reply.type = Type::kArray;
   for (int64_t i = 0; i < *size; ++i) {
     const absl::StatusOr<bool> whole = Parse(depth + 1, at, reply.elements.emplace_back());
@@ -308,7 +303,7 @@ absl::StatusOr<bool> RedisReplyParser::Parse(size_t depth, size_t& at, RedisRepl
 absl::StatusOr<bool> RedisReplyParser::ParseValue(size_t size, size_t& at, RedisReply& reply) {
   const size_t there = buffer_.size() - at;
   if (there < 2 || size > there - 2) return false;
-  if (buffer_.compare(at + size, 2, "\r\n") != 0) return Break("a value that is not followed by a line break");
+  if (buffer_.compare(at + size, 2, "\r\n") != 0) return Broken("a value that is not followed by a line break");
   reply.type = Type::kBulk;
   reply.text.assign(buffer_, at, size);
   at += size + 2;

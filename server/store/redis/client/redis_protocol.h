@@ -131,7 +131,7 @@ class RedisReplyParser {
   explicit RedisReplyParser(size_t max_reply_bytes = kMaxRedisReply) : max_reply_bytes_(max_reply_bytes) {}
 
   // Adds the next bytes of the stream. Call Next until it returns nothing before the next Feed. DATA_LOSS: the bytes
-  // break the protocol or a limit; then the stream is unusable and every later call fails.
+  // break the protocol or a limit; then the stream is unusable.
   absl::Status Feed(absl::string_view bytes);
   // The next complete reply, or nothing if more bytes are needed. Errors as Feed.
   absl::StatusOr<std::optional<RedisReply>> Next();
@@ -139,7 +139,6 @@ class RedisReplyParser {
   bool has_rest() const { return at_ < buffer_.size(); }
 
  private:
-  absl::Status Break(absl::string_view what);
   // Parses the reply at `at` and moves `at` to its end; false: more bytes are needed. `depth`: number of enclosing
   // arrays.
   absl::StatusOr<bool> Parse(size_t depth, size_t& at, RedisReply& reply);
@@ -148,7 +147,6 @@ class RedisReplyParser {
   const size_t max_reply_bytes_;
   std::string buffer_;  // Consumed up to at_.
   size_t at_ = 0;
-  absl::Status broken_;
 };
 
 // What an error reply means for the sender of the command.
