@@ -262,9 +262,8 @@ class RocksKeeper final : public RunKeeper {
   absl::Status Drop(absl::string_view run) override;
 
  private:
-  absl::Status Close();
   // Writes everything that is in the log or in memory, of all runs, to files.
-  absl::Status Flush();
+  absl::Status Close();
   void FlushSoon(const RocksFamily& family);
   absl::StatusOr<KeptRun> RecoverRun(absl::string_view run, absl::string_view record, RecoveryReport& report);
   // Drops the family of a run without a record. Nothing is written to it afterwards, even if this fails.
@@ -359,16 +358,11 @@ absl::Status RocksKeeper::Start() {
   return absl::OkStatus();
 }
 
-absl::Status RocksKeeper::Flush() {
+absl::Status RocksKeeper::Close() {
   for (const auto& [name, family] : families_) {
     const rocksdb::Status flushed = db_->Flush(RocksFlushAtOnce(), family->handle);
     RR_RETURN_IF_ERROR(FromRocks(flushed, "the run cannot be written"));
   }
-  return absl::OkStatus();
-}
-
-absl::Status RocksKeeper::Close() {
-  RR_RETURN_IF_ERROR(Flush());
   return Mark(*default_, kClosed);
 }
 
