@@ -15,8 +15,7 @@
 namespace routing_replay::server {
 namespace {
 
-// Time limit of WAIT. While it waits, an append occupies one of few worker threads, and most appends have
-// no deadline.
+// Time limit of WAIT. While it waits, an append occupies one of few worker threads, and most appends have no deadline.
 constexpr std::chrono::seconds kSyncedWait{2};
 
 // The one step that changes a sample: compare its version, check that the new values exist, then write. KEYS: manifest,

@@ -457,7 +457,7 @@ absl::StatusOr<ReleaseResult> RedisStore::ReleaseGroups(absl::string_view run, s
   });
 }
 
-// Errors are ignored: a sample that cannot be removed now is still idle at the next sweep.
+// An error ends the sweep: a sample that cannot be removed now is still idle at the next one.
 int64_t RedisStore::Sweep(int64_t limit) {
   int64_t removed = 0;
   std::string last;
