@@ -274,7 +274,7 @@ absl::StatusOr<RunInfo> RedisStore::OpenRun(absl::string_view run, const Geometr
   }
   if (!found.ok()) return found.status();
   RR_RETURN_IF_ERROR(CheckJoin((*found)->info, geometry, options));
-  // Adds the name to the list only after the run exists. DropRun checks whether the run was created again meanwhile.
+  // Adds the name to the list at each opening: a drop at the same time may have taken it out.
   RR_ASSIGN_OR_RETURN(const RedisReply listed, context_->Ask(RedisCommand({"SADD", context_->RunsKey(), run})));
   RunInfo info = (*found)->info;
   info.created = created;
@@ -293,10 +293,7 @@ absl::StatusOr<ReleaseResult> RedisStore::DropRun(absl::string_view name) {
   RR_ASSIGN_OR_RETURN(const RedisReply dropped, context_->Ask(std::move(request)));
   run->ended = true;
   if (dropped.integer != 1) return NoRunError(name);
-  const absl::StatusOr<RedisReply> unlisted = context_->Ask(RedisCommand({"SREM", context_->RunsKey(), name}));
-  if (unlisted.ok() && LoadRun(name).ok()) {
-    context_->Ask(RedisCommand({"SADD", context_->RunsKey(), name})).IgnoreError();
-  }
+  context_->Ask(RedisCommand({"SREM", context_->RunsKey(), name})).IgnoreError();
   run->watches->NotifyAll();
   // Removes what was appended meanwhile, and the sums.
   RedisRun rest{.info = run->info, .incarnation = run->incarnation, .prefix = run->prefix, .clears = true};
