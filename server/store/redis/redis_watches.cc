@@ -49,13 +49,18 @@ void RedisWatches::Changed(RedisRun& run, const SampleName& name, const std::str
 void RedisWatches::Work() {
   for (;;) {
     std::vector<std::string> keys;
+    Runs runs;
     {
       MutexLock lock(mutex_);
-      for (keys = Choose(); keys.empty() && !stopping_; keys = Choose()) changed_.Wait(mutex_);
+      Choose(keys, runs);
+      while (keys.empty() && !stopping_) {
+        changed_.Wait(mutex_);
+        Choose(keys, runs);
+      }
       if (stopping_) return;
     }
     const Clock::Time begin = Clock::Real().Now();
-    Look(keys);
+    Look(keys, runs);
     const Clock::Time end = Clock::Real().Now();
     const Clock::Time next = end + std::max<Clock::Duration>(kBetweenLooks, 9 * (end - begin));
     MutexLock lock(mutex_);
@@ -63,21 +68,21 @@ void RedisWatches::Work() {
   }
 }
 
-std::vector<std::string> RedisWatches::Choose() {
-  std::vector<std::string> keys;
+void RedisWatches::Choose(std::vector<std::string>& keys, Runs& runs) {
   const Clock::Time now = Clock::Real().Now();
   for (auto& [key, watched] : watched_) {
     if (!watched.run->watches->Has(watched.name.handle, watched.name.producer)) continue;
     watched.last_watched = now;
     keys.push_back(key);
+    runs[watched.run->incarnation] = watched.run;
   }
   std::erase_if(watched_, [&](const auto& entry) { return now - entry.second.last_watched >= kKeptUnused; });
-  return keys;
 }
 
-void RedisWatches::Look(const std::vector<std::string>& keys) {
+void RedisWatches::Look(const std::vector<std::string>& keys, const Runs& runs) {
   std::vector<RedisRequest> requests;
   for (const std::string& key : keys) requests.push_back(RedisContext::Of(RedisCommand({"HGET", key, "v"})));
+  for (const auto& [incarnation, run] : runs) requests.push_back(context_.AskForRun(*run));
   const CallDeadline deadline(Clock::Real().Now() + kLookTimeout);
   const std::vector<RedisResult> results = context_.Execute(requests);
   std::vector<Watched> changes;
@@ -92,6 +97,13 @@ void RedisWatches::Look(const std::vector<std::string>& keys) {
     }
   }
   for (const Watched& one : changes) one.run->watches->Notify(one.name.handle, one.name.producer);
+  size_t i = keys.size();
+  for (const auto& [incarnation, run] : runs) {
+    const absl::StatusOr<RedisReply>& reply = results[i++].reply;
+    if (!reply.ok() || reply->text == incarnation) continue;
+    run->ended = true;
+    run->watches->NotifyAll();
+  }
 }
 
 }  // namespace routing_replay::server

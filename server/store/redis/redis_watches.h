@@ -32,6 +32,7 @@ class RedisWatches {
   void Changed(RedisRun& run, const SampleName& name, const std::string& key, const std::string& version);
 
  private:
+  using Runs = std::map<std::string, std::shared_ptr<RedisRun>>;  // By incarnation.
   struct Watched {
     std::shared_ptr<RedisRun> run;
     SampleName name;
@@ -41,8 +42,8 @@ class RedisWatches {
 
   void Work();
   // Selects what is checked; forgets samples that nobody has watched for a while.
-  std::vector<std::string> Choose() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Look(const std::vector<std::string>& keys);
+  void Choose(std::vector<std::string>& keys, Runs& runs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Look(const std::vector<std::string>& keys, const Runs& runs);
 
   RedisContext& context_;
   Mutex mutex_;
