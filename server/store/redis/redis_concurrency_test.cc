@@ -13,7 +13,7 @@ constexpr auto kRollout = Producer::kRollout;
 constexpr Trajectory kOther{.tokens = 2, .routes = 2};
 
 // The first server's cached manifest is stale, so Redis rejects its commit. The server reads the manifest, tries again,
-// and leaves no values of the rejected commit behind.
+// and leaves no chunks of the rejected commit behind.
 TEST_F(RedisFailureTest, AnAppendOnAnOldGuessIsTriedAgainAndLeavesNothing) {
   ASSERT_OK(Append(*one_, {.rows = {0, 32}}));
   ASSERT_OK(Append(*other_, {.rows = {32, 40}}));
@@ -23,7 +23,7 @@ TEST_F(RedisFailureTest, AnAppendOnAnOldGuessIsTriedAgainAndLeavesNothing) {
   EXPECT_EQ(ack->committed_rows, 140);
   EXPECT_EQ(ack->trimmed_rows, 8);
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 140));
-  EXPECT_EQ(ValuesThatStay(), 5);
+  EXPECT_EQ(ChunksThatStay(), 5);
   // A stale manifest alone never decides. By its stale manifest, the first server would reject rows 150 to 160 as a
   // gap, and accept rows 0 to 20 of an old revision.
   ASSERT_OK(Append(*other_, {.rows = {140, 150}}));
@@ -52,7 +52,7 @@ TEST_F(RedisFailureTest, AnAppendToARunThatAnotherServerDroppedIsRejected) {
   ASSERT_OK(Append(*one_, {.rows = {0, 32}}));
   ASSERT_OK(other_->DropRun("run"));
   EXPECT_THAT(Append(*one_, {.sample = "t", .rows = {0, 32}}), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
-  EXPECT_EQ(ValuesThatStay(), 0);
+  EXPECT_EQ(ChunksThatStay(), 0);
   EXPECT_EQ(Keys("}:m").size(), 0u);
   EXPECT_THAT(Append(*one_, {.rows = {32, 64}}), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
   run_ = *other_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
@@ -61,8 +61,8 @@ TEST_F(RedisFailureTest, AnAppendToARunThatAnotherServerDroppedIsRejected) {
 }
 
 // The commit was executed, its answer was lost, and another server changed the sample. The retried commit is rejected,
-// but its values are in use and must not be deleted.
-TEST_F(RedisFailureTest, ACommitThatIsSentAgainKeepsItsValues) {
+// but its chunks are in use and must not be deleted.
+TEST_F(RedisFailureTest, ACommitThatIsSentAgainKeepsItsChunks) {
   const auto lossy = std::make_shared<LossyCluster>(Connect());
   const std::unique_ptr<Store> store = NewStore(lossy);
   lossy->meanwhile = [&] { ASSERT_OK(Append(*other_, {.rows = {32, 64}})); };
@@ -76,15 +76,15 @@ TEST_F(RedisFailureTest, ACommitThatIsSentAgainKeepsItsValues) {
   EXPECT_EQ(other_->ListRuns()->at(0).committed_rows, 96);
 }
 
-// The answer to the append's commit is lost. Meanwhile the other server releases the sample, after which its values
-// expire within a minute. The repeated commit makes the sample again, so it must also make the values permanent again.
-TEST_F(RedisFailureTest, ACommitThatIsSentAgainAfterAReleaseGivesItsValuesTime) {
+// The answer to the append's commit is lost. Meanwhile the other server releases the sample, after which its chunks
+// expire within a minute. The repeated commit makes the sample again, so it must also make the chunks permanent again.
+TEST_F(RedisFailureTest, ACommitThatIsSentAgainAfterAReleaseGivesItsChunksTime) {
   const auto lossy = std::make_shared<LossyCluster>(Connect());
   const std::unique_ptr<Store> store = NewStore(lossy);
   lossy->meanwhile = [&] { ASSERT_OK(Release(*other_)); };
   ASSERT_OK(Append(*store, {.rows = {0, 100}, .seal_num_tokens = 101}));
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 100));
-  EXPECT_EQ(ValuesThatStay(), 4);
+  EXPECT_EQ(ChunksThatStay(), 4);
   EXPECT_EQ(other_->ListRuns()->at(0).committed_rows, 100);
 }
 
@@ -144,7 +144,7 @@ TEST_F(RedisFailureTest, AnOldLookCanStillBeReadForSomeTime) {
   ASSERT_OK_AND_ASSIGN(const SampleSnapshot old, other_->Snapshot("run", kRollout, {.sample = "s"}, all));
   ASSERT_OK(Append(*one_, {.rows = {20, 64}}));  // Merges and replaces the pieces that the first look returned.
   EXPECT_EQ(*RowsOf(TestGeometry(), old), ExpectedRows(TestGeometry(), {}, 20));
-  for (const std::string& key : Values()) {
+  for (const std::string& key : Chunks()) {
     if (Ask(RedisCommand({"PTTL", key})).integer >= 0) Ask(RedisCommand({"DEL", key}));
   }
   EXPECT_EQ(RowsOf(TestGeometry(), old).status().code(), absl::StatusCode::kUnavailable);

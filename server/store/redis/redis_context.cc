@@ -22,7 +22,7 @@ constexpr std::chrono::minutes kBetweenWarnings{1};
 
 // The memory that Redis needs for one key of this store, without its value.
 constexpr int64_t kKeyBytes = 200;
-// A block expires after this time, unless a commit has referenced it. An append waits for Redis for at most half a
+// A chunk expires after this time, unless a commit has referenced it. An append waits for Redis for at most half a
 // minute.
 constexpr std::chrono::milliseconds kUncommitted = std::chrono::minutes(10);
 // How much is read ahead for a reader.
@@ -180,31 +180,53 @@ std::string SampleKeys::ManifestKey(Producer of) const {
   return absl::StrCat(part, "m", static_cast<int>(of), ":", handle);
 }
 
-std::string SampleKeys::BlockKey(uint64_t block) const {
-  return absl::StrCat(part, static_cast<int>(producer), ":", handle, ":", absl::Hex(block));
+std::string SampleKeys::Chunk(uint64_t block, int64_t chunk) const {
+  return absl::StrCat(part, static_cast<int>(producer), ":", handle, ":", absl::Hex(block), ":", chunk);
 }
 
 int64_t RedisBlock::bytes() const { return ValueBytes(*keys_->geometry, rows().size(), codec()); }
 
-std::string RedisBlock::value_key() const { return keys_->BlockKey(id_); }
-
-// Uses SET with NX, which leaves an existing key as it is. If the request is sent again after its commit was executed,
-// the value must not get an expiry time again.
-RedisCommand RedisBlock::Put() const {
-  const absl::Span<const uint8_t> crcs = CrcBytes(unwritten_->plane_crc32c);
-  const absl::string_view head(reinterpret_cast<const char*>(crcs.data()), crcs.size());
-  const absl::string_view rest(reinterpret_cast<const char*>(unwritten_->bytes.data()), unwritten_->bytes.size());
-  RedisCommand put({"SET", value_key()});
-  put.AddBorrowed(head, rest).Add("PX").Add(kUncommitted.count()).Add("NX");
-  return put;
+std::vector<std::string> RedisBlock::chunk_keys() const {
+  std::vector<std::string> keys;
+  for (int64_t chunk = 0; chunk < WindowCount(bytes(), kRedisChunkBytes); ++chunk) {
+    keys.push_back(keys_->Chunk(id_, chunk));
+  }
+  return keys;
 }
 
-RedisRequest RedisBlock::Get() const { return RedisContext::Of(RedisCommand({"GET", value_key()})); }
+// Uses SET with NX, which leaves an existing key as it is. If the request is sent again after its commit was executed,
+// the chunks must not get an expiry time again.
+void RedisBlock::AddPuts(std::vector<RedisCommand>& commands) const {
+  const absl::Span<const uint8_t> crcs = CrcBytes(unwritten_->plane_crc32c);
+  const absl::string_view head(reinterpret_cast<const char*>(crcs.data()), crcs.size());
+  const auto before = static_cast<int64_t>(head.size());  // Where the block's bytes start in the value.
+  int64_t begin = 0;
+  for (const std::string& key : chunk_keys()) {
+    const int64_t end = std::min(begin + kRedisChunkBytes, bytes());
+    const int64_t in_block = std::max<int64_t>(0, begin - before);
+    const absl::string_view part(reinterpret_cast<const char*>(unwritten_->bytes.data()) + in_block,
+                                 end - before - in_block);
+    commands.push_back(RedisCommand({"SET", key}));
+    commands.back().AddBorrowed(begin == 0 ? head : "", part).Add("PX").Add(kUncommitted.count()).Add("NX");
+    begin = end;
+  }
+}
 
-absl::StatusOr<LoadedBlock> RedisBlock::Take(RedisResult result) const {
-  if (!result.reply.ok()) return WithSample(result.reply.status(), keys_->sample);
-  if (result.reply->is_nil()) return Gone();
-  const auto value = std::make_shared<const std::string>(std::move(result.reply->text));
+void RedisBlock::AddGets(std::vector<RedisRequest>& requests) const {
+  for (const std::string& key : chunk_keys()) requests.push_back(RedisContext::Of(RedisCommand({"GET", key})));
+}
+
+absl::StatusOr<LoadedBlock> RedisBlock::Take(absl::Span<RedisResult> results) const {
+  auto value = std::make_shared<std::string>();  // The only chunk, or all of them.
+  for (RedisResult& result : results) {
+    if (!result.reply.ok()) return WithSample(result.reply.status(), keys_->sample);
+    if (result.reply->is_nil()) return Gone();
+    if (value->empty()) {
+      value->swap(result.reply->text);
+    } else {
+      value->append(result.reply->text);
+    }
+  }
   if (static_cast<int64_t>(value->size()) != bytes()) {
     return MakeError(absl::StatusCode::kDataLoss,
                      absl::StrCat("stored rows ", ToString(rows()), " of ", keys_->sample, " are damaged: they have ",
@@ -212,7 +234,7 @@ absl::StatusOr<LoadedBlock> RedisBlock::Take(RedisResult result) const {
                      {.reason = Reason::kChecksum, .sample = keys_->sample, .row = rows().begin});
   }
   const absl::Span<const uint8_t> all(reinterpret_cast<const uint8_t*>(value->data()), value->size());
-  return BlockOfValue(*keys_->geometry, rows(), codec(), value, all);
+  return BlockOfValue(*keys_->geometry, rows(), codec(), std::move(value), all);
 }
 
 // A reader with an old snapshot has some time to read its blocks. After that a block is gone because the sample was
@@ -233,12 +255,15 @@ absl::Status RedisBlock::Gone() const {
 
 absl::StatusOr<LoadedBlock> RedisBlock::LoadBytes() const {
   if (unwritten_) return LoadedBlock{nullptr, unwritten_->view()};
-  const RedisRequest get = Get();
-  return Take(std::move(keys_->context->Execute({&get, 1}).front()));
+  std::vector<RedisRequest> requests;
+  AddGets(requests);
+  std::vector<RedisResult> results = keys_->context->Execute(requests);
+  return Take(absl::MakeSpan(results));
 }
 
 int64_t RedisHome::Cost(const Geometry& geometry, int64_t rows, Codec codec) const {
-  return ValueBytes(geometry, rows, codec) + kKeyBytes;
+  const int64_t bytes = ValueBytes(geometry, rows, codec);
+  return bytes + WindowCount(bytes, kRedisChunkBytes) * kKeyBytes;
 }
 
 std::shared_ptr<StoredBlock> RedisHome::Keep(Block block, int64_t cost) {
@@ -249,11 +274,12 @@ std::shared_ptr<StoredBlock> RedisHome::Found(const BlockRef& at) const {
   return std::make_shared<RedisBlock>(keys_, at, Cost(*keys_->geometry, at.rows.size(), at.codec));
 }
 
-std::vector<std::string> BlockKeys(absl::Span<const RowPiece> pieces, std::set<uint64_t> without) {
+std::vector<std::string> ChunkKeys(absl::Span<const RowPiece> pieces, std::set<uint64_t> without) {
   std::vector<std::string> keys;
   for (const RowPiece& piece : pieces) {
     const RedisBlock& block = BlockOf(piece);
-    if (without.insert(block.id()).second) keys.push_back(block.value_key());
+    if (!without.insert(block.id()).second) continue;
+    for (std::string& key : block.chunk_keys()) keys.push_back(std::move(key));
   }
   return keys;
 }
@@ -274,15 +300,19 @@ class ReadAheadList {
  private:
   void Read(size_t first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     std::vector<RedisRequest> requests;
+    std::vector<size_t> ends;
     int64_t bytes = 0;
     for (size_t i = first; i < pieces_.size() && !read_[i]; ++i) {
       bytes += BlockOf(pieces_[i]).bytes();
       if (i > first && bytes > kReadAheadBytes) break;
-      requests.push_back(BlockOf(pieces_[i]).Get());
+      BlockOf(pieces_[i]).AddGets(requests);
+      ends.push_back(requests.size());
     }
     std::vector<RedisResult> results = BlockOf(pieces_[first]).keys_->context->Execute(requests);
-    for (size_t i = 0; i < results.size(); ++i) {
-      read_[first + i] = BlockOf(pieces_[first + i]).Take(std::move(results[i]));
+    size_t begin = 0;
+    for (size_t i = 0; i < ends.size(); ++i) {
+      read_[first + i] = BlockOf(pieces_[first + i]).Take(absl::MakeSpan(results).subspan(begin, ends[i] - begin));
+      begin = ends[i];
     }
   }
 

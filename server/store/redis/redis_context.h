@@ -1,5 +1,5 @@
 // State that the parts of one Redis store share: access to Redis, the names of its keys, the manifests read last, and
-// blocks as Redis keeps them (BlockOfValue).
+// blocks as Redis keeps them: their values (BlockOfValue), cut into chunks.
 #ifndef SERVER_STORE_REDIS_REDIS_CONTEXT_H_
 #define SERVER_STORE_REDIS_REDIS_CONTEXT_H_
 
@@ -43,7 +43,7 @@ inline constexpr std::chrono::milliseconds kReaderGrace = std::chrono::seconds(6
 // of a cluster since they share what is in braces; p is the producer, 1 or 2:
 //   m<p>:HANDLE             hash     manifest: v (version: token of the last change), id, u (last use, ms), n (rows,
 //                                    bytes, sealed: as the sums count them), head and w<N> (../records/records.h)
-//   <p>:HANDLE:BLOCK        string   the value of a block; expires unless a commit references it
+//   <p>:HANDLE:BLOCK:CHUNK  string   at most kRedisChunkBytes of a block; expires unless a commit references it
 //   i<p>, g<p>, u<p>        zset     sample ids: by id (score 0), by group, by last use
 //   n                       hash     sums: samples, sealed, rows, bytes
 // Beside them PREFIX:runs (set of names) and PREFIX:{NAME}:r (incarnation, 16 digits, and RunRecord). The incarnation
@@ -159,12 +159,16 @@ absl::Status CheckRun(RedisRun& run, const RedisResult& answer);
 absl::StatusOr<std::vector<RedisManifest>> LookAt(const std::shared_ptr<RedisContext>& context, RedisRun& run,
                                                   absl::Span<const SampleName> names);
 
+// Largest value written to Redis. Redis executes all commands on one thread, so larger values would block it for too
+// long.
+inline constexpr int64_t kRedisChunkBytes = int64_t{1} << 20;
+
 // The keys of a sample and its blocks. Immutable; held by the blocks.
 struct SampleKeys {
   SampleKeys(std::shared_ptr<RedisContext> redis, const RedisRun& run, const SampleName& name);
 
   std::string ManifestKey(Producer of) const;
-  std::string BlockKey(uint64_t block) const;
+  std::string Chunk(uint64_t block, int64_t chunk) const;
 
   const std::shared_ptr<RedisContext> context;
   const std::shared_ptr<const Geometry> geometry;
@@ -188,17 +192,17 @@ class RedisBlock final : public StoredBlock {
       : StoredBlock(nullptr, at.rows, at.codec, cost), keys_(std::move(keys)), id_(at.id) {}
 
   uint64_t id() const { return id_; }
-  int64_t bytes() const;  // Size of the value.
-  std::string value_key() const;
+  int64_t bytes() const;  // Size of the value, all chunks together.
+  std::vector<std::string> chunk_keys() const;
 
-  // For a block that is to be written: the command that puts its value. It borrows the block's bytes.
-  RedisCommand Put() const;
+  // For a block that is to be written: adds the commands that put its chunks. They borrow its bytes.
+  void AddPuts(std::vector<RedisCommand>& commands) const;
   // Call it when the bytes are in Redis, before anybody else sees the block: releases them here.
   void Written() { unwritten_.reset(); }
 
-  // Get makes the request that reads the value. Take builds the block from its answer.
-  RedisRequest Get() const;
-  absl::StatusOr<LoadedBlock> Take(RedisResult result) const;
+  // AddGets adds the commands that read the chunks. Take builds the block from their answers, which must be in order.
+  void AddGets(std::vector<RedisRequest>& requests) const;
+  absl::StatusOr<LoadedBlock> Take(absl::Span<RedisResult> results) const;
 
  private:
   friend class ReadAheadList;
@@ -228,8 +232,8 @@ class RedisHome final : public BlockHome {
   const std::shared_ptr<const SampleKeys> keys_;
 };
 
-// The keys of all blocks that the pieces reference, each once, except for blocks in `without`.
-std::vector<std::string> BlockKeys(absl::Span<const RowPiece> pieces, std::set<uint64_t> without = {});
+// The keys of the chunks of all blocks that the pieces reference, each once, except for blocks in `without`.
+std::vector<std::string> ChunkKeys(absl::Span<const RowPiece> pieces, std::set<uint64_t> without = {});
 
 // The rows of a snapshot. Their blocks are read ahead, a few MiB at a time: readers load them in order, and a round
 // trip per block of 100 KB would take longer than the transfer itself.

@@ -16,36 +16,36 @@ namespace {
 constexpr auto kRollout = Producer::kRollout;
 constexpr Trajectory kOther{.tokens = 2, .routes = 2};
 
-TEST_F(RedisFailureTest, ALostValueIsReportedAsLost) {
+TEST_F(RedisFailureTest, ALostChunkIsReportedAsLost) {
   ASSERT_OK(Append(*one_, {.rows = {0, 100}}));
-  const std::vector<std::string> values = Values();
-  ASSERT_EQ(values.size(), 4u);
-  Ask(RedisCommand({"DEL", values[0]}));
+  const std::vector<std::string> chunks = Chunks();
+  ASSERT_EQ(chunks.size(), 4u);
+  Ask(RedisCommand({"DEL", chunks[0]}));
   for (Store* store : {one_.get(), other_.get()}) {
     const absl::Status lost = Read(*store).status();
     EXPECT_THAT(lost, Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
     EXPECT_EQ(GetErrorDetail(lost)->sample, "s");
     EXPECT_TRUE(GetErrorDetail(lost)->row.has_value());
   }
-  // The sample with the lost value can still be released.
+  // The sample with the lost chunk can still be released.
   const std::vector<SampleRef> refs{{.sample = "s"}};
   EXPECT_EQ(other_->Release("run", std::nullopt, refs)->samples, 1);
 }
 
 TEST_F(RedisFailureTest, DamagedBytesAreReportedAsLost) {
   ASSERT_OK(Append(*one_, {.rows = {0, 20}}));
-  const std::vector<std::string> values = Values();
-  ASSERT_EQ(values.size(), 1u);
-  std::string value = Ask(RedisCommand({"GET", values[0]})).text;
+  const std::vector<std::string> chunks = Chunks();
+  ASSERT_EQ(chunks.size(), 1u);
+  std::string value = Ask(RedisCommand({"GET", chunks[0]})).text;
   for (const size_t at : {size_t{1}, value.size() - 1}) {  // A CRC, and a byte that it covers.
     std::string damaged = value;
     damaged[at] = static_cast<char>(damaged[at] ^ 1);
-    Ask(RedisCommand({"SET", values[0], damaged}));
+    Ask(RedisCommand({"SET", chunks[0], damaged}));
     EXPECT_EQ(Read(*other_).status().code(), absl::StatusCode::kDataLoss);
   }
-  Ask(RedisCommand({"SET", values[0], value.substr(1)}));
+  Ask(RedisCommand({"SET", chunks[0], value.substr(1)}));
   EXPECT_EQ(Read(*other_).status().code(), absl::StatusCode::kDataLoss);
-  Ask(RedisCommand({"SET", values[0], value}));
+  Ask(RedisCommand({"SET", chunks[0], value}));
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 20));
 }
 
@@ -130,11 +130,11 @@ TEST_F(RedisFailureTest, DroppedRunsAreClearedAway) {
   ASSERT_OK_AND_ASSIGN(const ReleaseResult dropped, one_->DropRun("run"));
   EXPECT_EQ(dropped.samples, 51);
   EXPECT_EQ(Keys("}:m").size(), 0u);
-  EXPECT_EQ(ValuesThatStay(), 0);
+  EXPECT_EQ(ChunksThatStay(), 0);
   run_ = *one_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
   ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
   // The keys that are left: one manifest, four keys of its part's index, the run and the list of runs.
-  EXPECT_EQ(Keys().size() - Values().size() - Keys("}:2:").size(), 1 + 4 + 2u);
+  EXPECT_EQ(Keys().size() - Chunks().size() - Keys("}:2:").size(), 1 + 4 + 2u);
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 40));
 }
 
@@ -277,16 +277,16 @@ TEST_F(RedisFailureTest, WhatASyncedRunAcknowledgesAReplicaHas) {
   EXPECT_TRUE(state.sealed());
 }
 
-// Only values that a commit references stay. So the values that a killed server leaves behind expire by themselves.
-TEST_F(RedisFailureTest, ValuesStayOnceTheyAreCommitted) {
+// Only chunks that a commit references stay. So the chunks that a killed server leaves behind expire by themselves.
+TEST_F(RedisFailureTest, ChunksStayOnceTheyAreCommitted) {
   ASSERT_OK(Append(*one_, {.rows = {0, 100}}));
-  EXPECT_EQ(ValuesThatStay(), 4);
+  EXPECT_EQ(ChunksThatStay(), 4);
   ASSERT_OK(Append(*one_, {.rows = {100, 128}}));
-  EXPECT_EQ(ValuesThatStay(), 4);  // The merged value expires: only old snapshots need it.
+  EXPECT_EQ(ChunksThatStay(), 4);  // The merged chunk expires: only old snapshots need it.
   ASSERT_OK(one_->Truncate("run", kRollout, "s", 40, 0));
-  EXPECT_EQ(ValuesThatStay(), 2);
+  EXPECT_EQ(ChunksThatStay(), 2);
   ASSERT_OK(Release(*other_));
-  EXPECT_EQ(ValuesThatStay(), 0);
+  EXPECT_EQ(ChunksThatStay(), 0);
 }
 
 TEST_F(RedisFailureTest, AWatchHearsOfADropElsewhere) {

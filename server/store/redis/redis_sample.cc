@@ -18,10 +18,10 @@ namespace {
 // Time limit of WAIT. While it waits, an append occupies one of few worker threads, and most appends have no deadline.
 constexpr std::chrono::seconds kSyncedWait{2};
 
-// The one step that changes a sample: compare its version, check that the new values exist, then write. KEYS: manifest,
-// the other producer's manifest, ids, groups, uses, sums; the new values; the values that are not referenced any more.
+// The one step that changes a sample: compare its version, check that the new chunks exist, then write. KEYS: manifest,
+// the other producer's manifest, ids, groups, uses, sums; the new chunks; the chunks that are not referenced any more.
 // ARGV: expected version (empty: the sample does not exist), new version, sample id, now (ms; empty: do not record this
-// use, the last one was recent), group (empty: unchanged), number of new values, how long replaced ones stay (ms); by
+// use, the last one was recent), group (empty: unchanged), number of new chunks, how long replaced ones stay (ms); by
 // how much sealed, rows and bytes grow; number of fields to delete, their names, then pairs of field and value. Returns
 // 1, 0 if the sample has another version, or the id of another sample with this handle. If it is sent twice in a row,
 // it returns the same; after a release it creates the sample again.
@@ -35,8 +35,8 @@ if new then
   local other = call('HGET', KEYS[2], 'id')
   if other and other ~= ARGV[3] then return other end
 end
-local values = 6 + ARGV[6]
-for i = 7, values do
+local chunks = 6 + ARGV[6]
+for i = 7, chunks do
   if call('PERSIST', KEYS[i]) == 0 then return 0 end
 end
 if new then
@@ -51,7 +51,7 @@ if ARGV[10] ~= '0' then call('HINCRBY', KEYS[6], 'bytes', ARGV[10]) end
 local first = 12 + ARGV[11]
 for i = 12, first - 1 do call('HDEL', KEYS[1], ARGV[i]) end
 for i = first, #ARGV, 200 do call('HSET', KEYS[1], unpack(ARGV, i, math.min(i + 199, #ARGV))) end
-for i = values + 1, #KEYS do call('PEXPIRE', KEYS[i], ARGV[7]) end
+for i = chunks + 1, #KEYS do call('PEXPIRE', KEYS[i], ARGV[7]) end
 return 1
 )";
 
@@ -65,8 +65,8 @@ redis.call('ZADD', KEYS[2], ARGV[2], ARGV[1])
 return 1
 )";
 
-// KEYS: manifest, ids, groups, uses, sums, its values. ARGV: expected version, expected last use (ms; empty: any),
-// sample id, how long the values stay (ms). Returns 1, or 0 if the sample has changed or is gone.
+// KEYS: manifest, ids, groups, uses, sums, its chunks. ARGV: expected version, expected last use (ms; empty: any),
+// sample id, how long the chunks stay (ms). Returns 1, or 0 if the sample has changed or is gone.
 constexpr char kRemove[] = R"(#!lua flags=allow-oom
 local at = redis.call('HMGET', KEYS[1], 'v', 'u', 'n')
 if at[1] ~= ARGV[1] or (ARGV[2] ~= '' and at[2] ~= ARGV[2]) then return 0 end
@@ -117,13 +117,13 @@ absl::Status CopyRows(const RunInfo& run, const RowPieces& pieces, std::vector<B
   return absl::OkStatus();
 }
 
-// Readers may still use the values that the change replaces, so they expire some time later.
-std::vector<std::string> ReplacedValues(const SampleContent* before, const SampleContent& next, int64_t first_row) {
+// Readers may still use the chunks that the change replaces, so they expire some time later.
+std::vector<std::string> ReplacedChunks(const SampleContent* before, const SampleContent& next, int64_t first_row) {
   if (before == nullptr) return {};
   std::set<uint64_t> kept;
   const absl::Span<const RowPiece> now = next.pieces.all(), was = before->pieces.all();
   for (const RowPiece& piece : now.subspan(FirstEndingAfter(now, first_row))) kept.insert(BlockOf(piece).id());
-  return BlockKeys(was.subspan(FirstEndingAfter(was, first_row)), std::move(kept));
+  return ChunkKeys(was.subspan(FirstEndingAfter(was, first_row)), std::move(kept));
 }
 
 // For the windows that a change touches: the number of fields to delete, their names, and pairs of field and value.
@@ -177,8 +177,8 @@ absl::Status RemoveSamples(const std::shared_ptr<RedisContext>& context, RedisRu
       const int p = static_cast<int>(of.producer);
       std::vector<std::string> keys = {of.key, absl::StrCat(of.part, "i", p), absl::StrCat(of.part, "g", p),
                                        absl::StrCat(of.part, "u", p), absl::StrCat(of.part, "n")};
-      if (one.whole()) {  // The values of a damaged sample are not known and stay.
-        for (std::string& key : BlockKeys((*one.content)->pieces.all())) keys.push_back(std::move(key));
+      if (one.whole()) {  // The chunks of a damaged sample are not known and stay.
+        for (std::string& key : ChunkKeys((*one.content)->pieces.all())) keys.push_back(std::move(key));
       }
       requests.push_back(RedisContext::Of(kRemove, keys));
       requests.back()
@@ -391,30 +391,30 @@ absl::StatusOr<SampleState> RedisSample::Stat() {
 
 RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change change) {
   std::vector<RedisCommand> puts;
-  std::vector<std::string> values;
+  std::vector<std::string> chunks;
   for (const auto& block : change.added) {
-    values.push_back(static_cast<const RedisBlock&>(*block).value_key());
-    puts.push_back(static_cast<const RedisBlock&>(*block).Put());
+    for (std::string& key : static_cast<const RedisBlock&>(*block).chunk_keys()) chunks.push_back(std::move(key));
+    static_cast<const RedisBlock&>(*block).AddPuts(puts);
   }
   RedisManifest now{.version = context_->NewToken(), .sample = name_.sample, .last_used_ms = before.last_used_ms};
   const int64_t now_ms = context_->time.NowMs();
   if (!before.exists() || now_ms - before.last_used_ms >= run_->use_grain().count()) now.last_used_ms = now_ms;
   const auto next = std::make_shared<const SampleContent>(std::move(change.next));
   now.content = next;
-  std::vector<RedisRequest> requests = {CommitRequest(before, *next, change.first_window, now, values)};
+  std::vector<RedisRequest> requests = {CommitRequest(before, *next, change.first_window, now, chunks)};
   requests.front().before = std::move(puts);
   requests.push_back(context_->AskForRun(*run_));  // In the same round trip.
   const std::vector<RedisResult> answers = context_->Execute(requests);
   const RedisResult& answer = answers.front();
   const bool done = answer.reply.ok() && answer.reply->type == RedisReply::Type::kInteger && answer.reply->integer == 1;
   if (!done) {
-    // Deletes the new values of a rejected commit, which no manifest names. If the commit was sent twice, the values
+    // Deletes the new chunks of a rejected commit, which no manifest names. If the commit was sent twice, the chunks
     // are kept: the first one may have been executed and another commit may have followed, so that the sample needs
     // them. If it does not, they expire on their own.
     const bool rejected = answer.reply.ok() || absl::IsResourceExhausted(answer.reply.status());
-    if (rejected && !answer.repeated && !values.empty()) {
+    if (rejected && !answer.repeated && !chunks.empty()) {
       RedisCommand unlink({"UNLINK"});
-      for (const std::string& key : values) unlink.Add(key);
+      for (const std::string& key : chunks) unlink.Add(key);
       context_->Ask(std::move(unlink)).IgnoreError();
     }
     if (change.once && answer.repeated) {
@@ -443,7 +443,7 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
 }
 
 RedisRequest RedisSample::CommitRequest(const RedisManifest& before, const SampleContent& next, int64_t first_window,
-                                        const RedisManifest& now, const std::vector<std::string>& values) {
+                                        const RedisManifest& now, const std::vector<std::string>& chunks) {
   const SampleContent* was = before.whole() ? before.content->get() : nullptr;
   const int32_t block_rows = run_->info.options.block_rows;
   const std::string p = absl::StrCat(static_cast<int>(name_.producer)), &part = keys_->part;
@@ -454,8 +454,8 @@ RedisRequest RedisSample::CommitRequest(const RedisManifest& before, const Sampl
                                    absl::StrCat(part, "g", p),
                                    absl::StrCat(part, "u", p),
                                    absl::StrCat(part, "n")};
-  keys.insert(keys.end(), values.begin(), values.end());
-  for (std::string& key : ReplacedValues(was, next, first_window * block_rows)) keys.push_back(std::move(key));
+  keys.insert(keys.end(), chunks.begin(), chunks.end());
+  for (std::string& key : ReplacedChunks(was, next, first_window * block_rows)) keys.push_back(std::move(key));
   const bool used = !before.exists() || now.last_used_ms != before.last_used_ms;
   const int64_t bytes = now.stored_bytes();
   RedisRequest request = RedisContext::Of(kCommit, keys);
@@ -464,7 +464,7 @@ RedisRequest RedisSample::CommitRequest(const RedisManifest& before, const Sampl
       .Add(name_.sample)
       .Add(used ? absl::StrCat(now.last_used_ms) : "")
       .Add(was == nullptr || was->group != next.group ? absl::StrCat(next.group) : "")
-      .Add(static_cast<int64_t>(values.size()))
+      .Add(static_cast<int64_t>(chunks.size()))
       .Add(kReaderGrace.count())
       .Add(int64_t{next.sealed()} - int64_t{was != nullptr && was->sealed()})
       .Add(next.rows() - (was == nullptr ? 0 : was->rows()))

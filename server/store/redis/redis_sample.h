@@ -85,7 +85,7 @@ class RedisSample {
 
   Committed Commit(const RedisManifest& before, Change change);
   RedisRequest CommitRequest(const RedisManifest& before, const SampleContent& next, int64_t first_window,
-                             const RedisManifest& now, const std::vector<std::string>& values);
+                             const RedisManifest& now, const std::vector<std::string>& chunks);
   // Records the use of a sample, unless one was recorded recently. If it fails, the next use records it.
   void Touch(RedisManifest& found);
 

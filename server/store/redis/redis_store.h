@@ -2,13 +2,13 @@
 // process keeps only caches of it. The table in ../README.md says what a failover of Redis may lose.
 //
 // A run is divided into 128 parts, each on one master (redis_context.h lists its keys). A sample is a manifest (a hash)
-// and the values of its blocks; the part's index names it. So each change of a sample, its index entry included, is ONE
+// and the chunks of its blocks; the part's index names it. So each change of a sample, its index entry included, is ONE
 // script, which compares the manifest's version first:
 //
-//   append    the manifest as known last (none: a new sample), else read ─▶ rules ─▶ [SET values, commit script]
+//   append    the manifest as known last (none: a new sample), else read ─▶ rules ─▶ [SET chunks, commit script]
 //             ◀── read it, if the script finds another version ──┘
-//   read      HGETALL manifest ─▶ GET values, 4 MiB ahead of the reader
-//   release   read ─▶ remove script: the manifest goes at once, its values 60 s later, for readers with a snapshot
+//   read      HGETALL manifest ─▶ GET chunks, 4 MiB ahead of the reader
+//   release   read ─▶ remove script: the manifest goes at once, its chunks 60 s later, for readers with a snapshot
 //   watch     a thread reads the versions of watched samples every 20 ms; changes by this server are notified at once
 //   sweep     samples of each part by last use ─▶ remove script, which skips those used since
 //

@@ -98,10 +98,10 @@ class RedisFailureTest : public ::testing::Test {
     const std::vector<SampleRef> refs{{.sample = sample}};
     return store.Release("run", std::nullopt, refs).status();
   }
-  std::vector<std::string> Values() { return Keys("}:1:"); }
-  // The number of values without an expiry time: they stay until they are replaced or released.
-  int64_t ValuesThatStay() {
-    const std::vector<std::string> keys = Values();
+  std::vector<std::string> Chunks() { return Keys("}:1:"); }
+  // The number of chunks without an expiry time: they stay until they are replaced or released.
+  int64_t ChunksThatStay() {
+    const std::vector<std::string> keys = Chunks();
     return std::count_if(keys.begin(), keys.end(), [&](const std::string& key) {
       return Ask(RedisCommand({"PTTL", key})).integer == -1;
     });
