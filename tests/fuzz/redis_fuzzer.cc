@@ -48,7 +48,7 @@ void CheckMap(const RedisReply& reply) {
 
 void CheckError(const std::string& text) {
   const RedisError error = ParseRedisError(text);
-  const bool redirects = error.kind == RedisError::Kind::kMoved;
+  const bool redirects = error.kind == RedisError::Kind::kMoved || error.kind == RedisError::Kind::kAsk;
   Require(redirects == (error.address.port > 0), "only a redirection must have an address");
   Require(!StatusOfRedisError("GET", text).ok(), "an error reply became an OK status");
 }

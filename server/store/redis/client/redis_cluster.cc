@@ -36,6 +36,11 @@ bool IsInteger(const RedisReply& reply, int64_t low, int64_t high) {
 constexpr Backoff::Options kPauses = {.initial = std::chrono::milliseconds(5),
                                       .maximum = std::chrono::milliseconds(250)};
 
+const RedisCommand& Asking() {
+  static const RedisCommand asking({"ASKING"});
+  return asking;
+}
+
 // True if a later retry cannot help.
 bool IsFinalRedisError(const absl::Status& status) {
   return absl::IsPermissionDenied(status) || absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
@@ -214,11 +219,15 @@ class Execution {
   }
 
  private:
+  struct Redirection {
+    RedisAddress server;
+    bool asking;  // Sends ASKING first.
+  };
   struct State {
     int slot;
-    // Set if a server redirected the request to this one. It takes precedence over the map, which may come from a
-    // server that does not know of the change yet.
-    std::optional<RedisAddress> redirection;
+    // Set if a server redirected the request. It takes precedence over the map, which may come from a server that does
+    // not know of the change yet.
+    std::optional<Redirection> redirection;
     absl::Status last_error;
     bool repeated = false;
     bool done = false;
@@ -236,7 +245,8 @@ class Execution {
     for (size_t i = 0; i < states_.size(); ++i) {
       const State& state = states_[i];
       if (state.done) continue;
-      const auto server = state.redirection ? state.redirection : view_->map.MasterOf(state.slot);
+      const auto server =
+          state.redirection ? std::optional(state.redirection->server) : view_->map.MasterOf(state.slot);
       if (server) {
         batches[*server].requests.push_back(i);
       } else {
@@ -249,6 +259,7 @@ class Execution {
     RedisExchange exchange{.connection = &connection};
     for (const size_t request : batch.requests) {
       State& state = states_[request];
+      if (state.redirection && state.redirection->asking) exchange.commands.push_back(&Asking());
       state.redirection.reset();
       for (const RedisCommand& command : requests_[request].before) exchange.commands.push_back(&command);
       exchange.commands.push_back(&requests_[request].command);
@@ -334,13 +345,16 @@ void Execution::Judge(size_t request, RedisReply reply, const RedisAddress& serv
   RedisError error = ParseRedisError(reply.text);
   if (error.address.host.empty()) error.address.host = server.host;
   switch (error.kind) {
+    case RedisError::Kind::kAsk:
+      // While the slot moves, some of the keys may be at the old server and some at the new one. If all commands went
+      // to one of them, keys of the slot would remain at both, and the move could not end. So the request waits.
+      if (!requests_[request].before.empty()) return RetryLater(request, status);
+      [[fallthrough]];
     case RedisError::Kind::kMoved:
-      refresh_ = true;
-      state.redirection = std::move(error.address);
+      refresh_ |= error.kind == RedisError::Kind::kMoved;
+      state.redirection = {error.address, /*asking=*/error.kind == RedisError::Kind::kAsk};
       state.last_error = status;
       return;
-    // While a slot moves (ASK), some of its keys may be at the old server and some at the new one. If all commands went
-    // to one of them, keys of the slot would remain at both, and the move could not end. So the request waits.
     case RedisError::Kind::kRetry:
       return RetryLater(request, status);
     case RedisError::Kind::kForCaller:

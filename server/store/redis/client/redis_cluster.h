@@ -60,7 +60,8 @@ struct RedisRequest {
   std::string key;
   // Commands that are sent before `command` over the same connection and executed in this order; keys of the same slot.
   // If one of them fails, its error is the request's result, whatever the later commands did. So the last command must
-  // check for itself that the earlier ones were executed. All are sent together.
+  // check for itself that the earlier ones were executed. All are sent together: while their slot moves to another
+  // server, the request waits.
   std::vector<RedisCommand> before = {};
 };
 
@@ -97,8 +98,8 @@ class RedisCluster {
   virtual ~RedisCluster() = default;
 
   // One result per request, in order; returns by about `deadline`. Requests for one server travel as one pipeline, and
-  // the servers work at the same time. Follows redirections, and retries while slots move, servers are out of service
-  // or connections are lost, with growing pauses, until the deadline.
+  // the servers work at the same time. Follows redirections, and retries when servers are out of service or connections
+  // are lost, with growing pauses, until the deadline.
   //
   // Requests of one call have no order, not even for the same key: a command that must come after another belongs into
   // a later call, or into the same request.

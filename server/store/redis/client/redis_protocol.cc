@@ -43,8 +43,8 @@ std::optional<int64_t> ParseSize(absl::string_view text) {
 
 constexpr size_t kRepeatedText = 256;
 constexpr int32_t kOutOfMemoryRetryMs = 1000;
-constexpr absl::string_view kPassing[] = {"ASK",      "TRYAGAIN",   "CLUSTERDOWN", "LOADING",  "MASTERDOWN",
-                                          "READONLY", "NOREPLICAS", "BUSY",        "UNBLOCKED"};
+constexpr absl::string_view kPassing[] = {"TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN",
+                                          "READONLY", "NOREPLICAS",  "BUSY",    "UNBLOCKED"};
 constexpr absl::string_view kDenied[] = {"NOAUTH", "WRONGPASS", "NOPERM"};
 
 absl::string_view FirstWord(absl::string_view text) { return text.substr(0, text.find(' ')); }
@@ -57,12 +57,12 @@ bool IsOneOf(absl::string_view word, const absl::string_view (&words)[n]) {
 // "MOVED 3999 127.0.0.1:6381". An empty host means the server that answers; IPv6 hosts have no brackets.
 std::optional<RedisError> Redirection(absl::string_view text) {
   const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');
-  if (words.size() != 3 || words[0] != "MOVED") return std::nullopt;
+  if (words.size() != 3 || (words[0] != "MOVED" && words[0] != "ASK")) return std::nullopt;
   const size_t colon = words[2].rfind(':');
   const auto slot = ParseDecimal(words[1]);
   const auto port = ParseDecimal(colon == absl::string_view::npos ? "" : words[2].substr(colon + 1));
   if (!slot || *slot >= kRedisSlots || !port || *port < 1 || *port > 65535) return std::nullopt;
-  RedisError error{.kind = RedisError::Kind::kMoved,
+  RedisError error{.kind = words[0] == "ASK" ? RedisError::Kind::kAsk : RedisError::Kind::kMoved,
                    .address = {std::string(words[2].substr(0, colon)), static_cast<uint16_t>(*port)}};
   if (error.address.host == "?") error.address.host.clear();
   return error;

@@ -153,13 +153,13 @@ class RedisReplyParser {
 struct RedisError {
   enum class Kind {
     kMoved,  // The slot lives at `address` now.
-    // ASK, TRYAGAIN (the slot is being moved), CLUSTERDOWN, LOADING, MASTERDOWN, READONLY, NOREPLICAS, BUSY: not
-    // executed; a retry may succeed.
+    kAsk,    // For this command only: send ASKING and the command to `address`.
+    // TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN, READONLY, NOREPLICAS, BUSY: not executed; a retry may succeed.
     kRetry,
     kForCaller,  // Anything else: not executed, and a retry would give the same.
   };
   Kind kind = Kind::kForCaller;
-  RedisAddress address;  // For kMoved; an empty host is that of the server that replied.
+  RedisAddress address;  // For kMoved and kAsk; an empty host is that of the server that replied.
 };
 
 // Malformed redirections become kForCaller.
@@ -168,7 +168,7 @@ RedisError ParseRedisError(absl::string_view text);
 // The status for an error reply to `command` (a name), "COMMAND: text":
 //   PERMISSION_DENIED    NOAUTH, WRONGPASS, NOPERM
 //   RESOURCE_EXHAUSTED   OOM (kOverBudget, with a retry hint)
-//   UNAVAILABLE          everything of kind kMoved and kRetry; MISCONF
+//   UNAVAILABLE          everything of kind kMoved, kAsk, kRetry; MISCONF
 //   FAILED_PRECONDITION  the rest, errors that a script raised itself among them
 // At most 256 bytes of the text are repeated.
 absl::Status StatusOfRedisError(absl::string_view command, absl::string_view text);

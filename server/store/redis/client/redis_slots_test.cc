@@ -78,16 +78,15 @@ TEST(RedisErrorTest, Kinds) {
   const RedisError moved = ParseRedisError("MOVED 3999 127.0.0.1:6381");
   EXPECT_EQ(moved.kind, Kind::kMoved);
   EXPECT_EQ(moved.address, (RedisAddress{"127.0.0.1", 6381}));
-  EXPECT_EQ(ParseRedisError("MOVED 0 fe80::1:6381").address, (RedisAddress{"fe80::1", 6381}));
+  EXPECT_EQ(ParseRedisError("ASK 0 fe80::1:6381").address, (RedisAddress{"fe80::1", 6381}));
   EXPECT_EQ(ParseRedisError("MOVED 1 :6381").address, (RedisAddress{"", 6381}));
   EXPECT_EQ(ParseRedisError("MOVED 1 ?:6381").address, (RedisAddress{"", 6381}));
-  for (const char* text : {"MOVED", "MOVED 1", "MOVED x h:1", "MOVED 16384 h:1", "MOVED -1 h:1", "MOVED 1 h:0",
-                           "MOVED 1 h:70000", "MOVED 1 h", "ERR", "", "movedx 1 h:1"}) {
+  for (const char* text : {"MOVED", "MOVED 1", "MOVED x h:1", "MOVED 16384 h:1", "MOVED -1 h:1", "ASK 1 h:0",
+                           "ASK 1 h:70000", "ASK 1 h", "ERR", "", "movedx 1 h:1"}) {
     EXPECT_EQ(ParseRedisError(text).kind, Kind::kForCaller) << text;
   }
-  for (const char* text :
-       {"ASK 1 h:1", "TRYAGAIN Multiple keys", "CLUSTERDOWN Hash slot not served", "LOADING Redis is loading",
-        "MASTERDOWN Link", "READONLY You can't write", "BUSY Redis", "NOREPLICAS Not enough"}) {
+  for (const char* text : {"TRYAGAIN Multiple keys", "CLUSTERDOWN Hash slot not served", "LOADING Redis is loading",
+                           "MASTERDOWN Link", "READONLY You can't write", "BUSY Redis", "NOREPLICAS Not enough"}) {
     EXPECT_EQ(ParseRedisError(text).kind, Kind::kRetry) << text;
     EXPECT_TRUE(absl::IsUnavailable(StatusOfRedisError("GET", text))) << text;
   }
