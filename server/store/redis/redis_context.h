@@ -141,6 +141,7 @@ class RedisContext {
   const StoreTime time;
   ContentIds ids;  // Random start, so that two servers generate different ids.
   RedisManifestCache cache;
+  bool fsyncs = false;  // Redis 7.2 or newer: WAITAOF reports what is on disks.
   // Called after each change by this server, with the key of the manifest and its new version (empty: gone).
   std::function<void(RedisRun& run, const SampleName& name, const std::string& key, const std::string& version)>
       changed;

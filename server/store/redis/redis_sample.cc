@@ -15,7 +15,8 @@
 namespace routing_replay::server {
 namespace {
 
-// Time limit of WAIT. While it waits, an append occupies one of few worker threads, and most appends have no deadline.
+// Time limit of WAIT and WAITAOF. While it waits, an append occupies one of few worker threads, and most appends have
+// no deadline.
 constexpr std::chrono::seconds kSyncedWait{2};
 
 // The one step that changes a sample: compare its version, check that the new chunks exist, then write. KEYS: manifest,
@@ -499,11 +500,16 @@ absl::Status RedisSample::AwaitSynced() {
                      "if redis.call('HGET', KEYS[1], 'v') == ARGV[1] then return redis.call('PERSIST', KEYS[1]) end "
                      "return redis.error_reply('MISCONF the version has changed')",
                      "1", keys_->key, version_});
-  RedisCommand wait({"WAIT", "1"});
+  RedisCommand wait = context_->fsyncs ? RedisCommand({"WAITAOF", "1", "1"}) : RedisCommand({"WAIT", "1"});
   wait.Add(std::chrono::milliseconds(kSyncedWait).count());
   const absl::StatusOr<RedisReply> reply =
       context_->Ask({.command = std::move(wait), .key = keys_->key, .before = {std::move(look)}});
-  if (reply.ok() && reply->integer > 0) return absl::OkStatus();
+  // WAIT counts replicas; WAITAOF counts files of the master and of replicas.
+  const auto some = [](const RedisReply& count) { return count.integer > 0; };
+  const bool kept =
+      reply.ok() &&
+      (reply->elements.empty() ? some(*reply) : std::all_of(reply->elements.begin(), reply->elements.end(), some));
+  if (kept) return absl::OkStatus();
   return MakeError(
       absl::StatusCode::kUnavailable,
       absl::StrCat("sample \"", name_.sample, "\" was changed, but no replica of Redis has confirmed the change: ",

@@ -44,8 +44,8 @@ class RedisSample {
   absl::StatusOr<SampleState> Truncate(int64_t rows, std::optional<int64_t> expected_revision);
   absl::StatusOr<SampleSnapshot> Snapshot(absl::Span<const RowRange> rows, const AdmitSnapshot& admit);
   absl::StatusOr<SampleState> Stat();
-  // For a `synced` run, after the call has succeeded, without a lock held: waits until a replica has the call's
-  // result. UNAVAILABLE: the change was made, and may be lost.
+  // For a `synced` run, after the call has succeeded, without a lock held: waits until a replica has the call's result
+  // (from Redis 7.2 on, on its disk and the master's). UNAVAILABLE: the change was made, and may be lost.
   absl::Status AwaitSynced();
   // NOT_FOUND (kNoSample) if `found` is not this sample's manifest; DATA_LOSS if it is damaged.
   absl::StatusOr<RedisManifest> Check(RedisManifest found);

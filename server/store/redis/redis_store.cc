@@ -22,13 +22,14 @@ namespace {
 using RunPtr = std::shared_ptr<RedisRun>;
 
 constexpr size_t kIncarnationBytes = 16;
-constexpr std::chrono::seconds kHealthTimeout{3};
+constexpr std::chrono::seconds kHealthTimeout{3}, kInfoTimeout{3};
 constexpr int kHealthKeys = 32;
 
 class RedisStore final : public Store {
  public:
   RedisStore(std::shared_ptr<RedisCluster> cluster, const RedisStoreOptions& options)
       : context_(std::make_shared<RedisContext>(std::move(cluster), options)), watches_(*context_) {
+    context_->fsyncs = KnowsWaitAof();
     context_->changed = [this](RedisRun& run, const SampleName& sample, const std::string& key,
                                const std::string& version) { watches_.Changed(run, sample, key, version); };
   }
@@ -114,6 +115,7 @@ class RedisStore final : public Store {
     bool more = false;            // There are more after the last one (then `all` is not empty).
   };
 
+  bool KnowsWaitAof();
   SampleName NameOf(Producer producer, const SampleRef& ref) const {
     return {ref.sample, ref.sample.empty() ? ref.handle : context_->options.handle_of(ref.sample), producer};
   }
@@ -181,6 +183,14 @@ class RedisStore final : public Store {
   std::map<std::string, RunPtr> runs_ ABSL_GUARDED_BY(mutex_);  // By name; may be stale and may contain dropped runs.
   Totals totals_ ABSL_GUARDED_BY(mutex_);
 };
+
+bool RedisStore::KnowsWaitAof() {
+  const std::vector<RedisAddress> masters = context_->cluster->Masters();
+  if (masters.empty()) return false;
+  const RedisResult known = context_->cluster->ExecuteAt(masters.front(), RedisCommand({"COMMAND", "INFO", "WAITAOF"}),
+                                                         Clock::Real().Now() + kInfoTimeout);
+  return known.reply.ok() && known.reply->elements.size() == 1 && !known.reply->elements[0].is_nil();
+}
 
 absl::StatusOr<RunPtr> RedisStore::TakeRun(const std::string& value) {
   if (value.size() <= kIncarnationBytes)
