@@ -185,11 +185,10 @@ class RedisStore final : public Store {
 };
 
 bool RedisStore::KnowsWaitAof() {
-  const std::vector<RedisAddress> masters = context_->cluster->Masters();
-  if (masters.empty()) return false;
-  const RedisResult known = context_->cluster->ExecuteAt(masters.front(), RedisCommand({"COMMAND", "INFO", "WAITAOF"}),
-                                                         Clock::Real().Now() + kInfoTimeout);
-  return known.reply.ok() && known.reply->elements.size() == 1 && !known.reply->elements[0].is_nil();
+  const CallDeadline deadline(Clock::Real().Now() + kInfoTimeout);
+  // Of() takes INFO for the key, which only chooses the master that is asked.
+  const absl::StatusOr<RedisReply> known = context_->Ask(RedisCommand({"COMMAND", "INFO", "WAITAOF"}));
+  return known.ok() && known->elements.size() == 1 && !known->elements[0].is_nil();
 }
 
 absl::StatusOr<RunPtr> RedisStore::TakeRun(const std::string& value) {
