@@ -95,9 +95,8 @@ def moe_pattern(case: Case) -> None:
     runner, which is a C++ program, checks that itself."""
     given, expect = case["input"], case["expect"]
     fields = {"num_layers": given["num_layers"], "num_moe_experts": 8, "moe_router_topk": 2}
-    frequency = given["moe_layer_freq"]
     try:
-        model = rr.Geometry.from_megatron_config(fields | {"moe_layer_freq": frequency})
+        model = rr.Geometry.from_megatron_config(fields | {"moe_layer_freq": given["moe_layer_freq"]})
     except rr.InvalidArgumentError as error:
         if expect["raises"] is None and (any(expect["pattern"]) or "no routed experts" not in error.message):
             raise Difference(f"rejected: {error.message}") from None
@@ -105,8 +104,6 @@ def moe_pattern(case: Case) -> None:
     if expect["raises"] is not None:
         raise Difference("accepted, expected an error")
     check("the pattern", [int(layer in model.moe_layers) for layer in range(model.num_layers)], expect["pattern"])
-    if rr.Geometry.from_megatron_config(fields | {"moe_layer_freq": str(frequency)}) != model:
-        raise Difference("the same frequency, given as text as on the command line, makes another geometry")
 
 
 def run(kind: Callable[[Case], None], case: Case) -> Case:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
 import unittest
 from collections.abc import Sequence
 from typing import Any
 
 import routing_replay as rr
-from routing_replay._model_config import _frequency
 
 DEEPSEEK_V3: dict[str, Any] = {
     "model_type": "deepseek_v3",
@@ -151,11 +149,7 @@ class MegatronTest(unittest.TestCase):
             ({}, range(8)),
             ({"moe_layer_freq": 1}, range(8)),
             ({"moe_layer_freq": 3}, (0, 3, 6)),
-            ({"moe_layer_freq": "3"}, (0, 3, 6)),
             ({"moe_layer_freq": [0, 1, 1, 1, 1, 1, 1, 0]}, range(1, 7)),
-            ({"moe_layer_freq": "([0]*3+[1]*5)"}, range(3, 8)),
-            ({"moe_layer_freq": "[0, 1,]*4"}, (1, 3, 5, 7)),
-            ({"moe_layer_freq": "2*([0]+[1]*(1+2))"}, (1, 2, 3, 5, 6, 7)),
             ({"first_k_dense_replace": 2, "moe_layer_freq": 1}, range(2, 8)),
             ({"hybrid_override_pattern": "ME|M*|EM-E"}, (1, 4, 7)),
             ({"hybrid_layer_pattern": "MEM*/ME/ME", "num_layers": None}, (1,)),
@@ -169,6 +163,7 @@ class MegatronTest(unittest.TestCase):
             {"num_moe_experts": None},
             {"moe_router_topk": None},
             {"moe_layer_freq": 0},
+            {"moe_layer_freq": "[0]*3+[1]*5"},
             {"moe_layer_freq": [1, 1]},
             {"moe_layer_freq": [2, 1, 1, 1, 1, 1, 1, 1]},
             {"moe_layer_freq": [0] * 8},
@@ -176,30 +171,10 @@ class MegatronTest(unittest.TestCase):
             {"hybrid_override_pattern": "MEXX"},
             {"hybrid_override_pattern": "ME"},
         ]
-        texts = ["", "[", "[1", "(1", "[1]*[1]", "[1]+1", "1 1", "[x]", "__import__('os')", "[1]*99999999999"]
-        texts += ["[1]*4096*4096", "-1", "[[1]*4]", "2**9", "1.0", "True", "(" * 5000 + "1" + ")" * 5000]
-        for change in changes + [{"moe_layer_freq": text} for text in texts]:
+        for change in changes:
             with self.assertRaises(rr.InvalidArgumentError, msg=str(change)) as caught:
                 self.model(**change)
             self.assertEqual(caught.exception.reason, "FIELD")
-
-    def test_random_frequencies(self) -> None:
-        """Compares expressions with the value that Python gives them."""
-        source = random.Random(7)
-        for _ in range(2000):
-            text = self._expression(source, 4)
-            self.assertEqual(_frequency(text, "moe_layer_freq"), eval(text), text)
-
-    def _expression(self, source: random.Random, depth: int) -> str:
-        kind = source.randrange(4) if depth else 0
-        if kind == 0:
-            return str([source.randrange(2) for _ in range(source.randrange(4))])
-        inner = self._expression(source, depth - 1)
-        if kind == 1:
-            return f"({inner})"
-        if kind == 2:
-            return f"{inner} + {self._expression(source, depth - 1)}"
-        return f"({inner})*{source.randrange(3)}"
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ class ModelConfigTest(unittest.TestCase):
             num_layers = 0
 
         config = Config()
-        config.__dict__.update(num_layers=61, num_moe_experts=256, moe_router_topk=8, moe_layer_freq="[0]*3+[1]*58")
+        config.__dict__.update(num_layers=61, num_moe_experts=256, moe_router_topk=8, moe_layer_freq=[0] * 3 + [1] * 58)
         config.__dict__.update(params_dtype=np.float32, moe_router_score_function="sigmoid", init_method=print)
         self.assertEqual(rr.Geometry.from_megatron_config(config), rr.Geometry.from_hf_config(_MODEL_CONFIG))
         fields = {"num_layers": 4, "num_moe_experts": 8, "moe_router_topk": 2, "moe_layer_freq": [0, 1, 0, 1]}

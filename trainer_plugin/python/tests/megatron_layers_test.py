@@ -13,7 +13,7 @@ DEEPSEEK: dict[str, Any] = {
     "num_layers": 61,
     "num_moe_experts": 256,
     "moe_router_topk": 8,
-    "moe_layer_freq": "[0]*3+[1]*58",
+    "moe_layer_freq": [0] * 3 + [1] * 58,
     "pipeline_model_parallel_size": 16,
     "pipeline_model_parallel_layout": "Et*3|(tt|)*29m|L",
     "mtp_num_layers": 1,

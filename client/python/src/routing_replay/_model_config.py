@@ -2,7 +2,7 @@
 Megatron-Core's TransformerConfig.
 
 Configurations use a dozen notations for the MoE layers: a dense prefix (DeepSeek), every N-th layer (Qwen), lists of
-names, flags or ids, text patterns (Nemotron, Megatron). A `Family` says which notation a model type uses. An unknown
+names, flags or ids, text patterns (Nemotron). A `Family` says which notation a model type uses. An unknown
 type is read from its keys alone, if all of these imply the same layers.
 
 To add a model type, add it to `_FAMILIES`. Sources: the configuration and model classes of Transformers 5.23, and
@@ -11,7 +11,6 @@ published config.json files.
 
 from __future__ import annotations
 
-import ast
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -185,9 +184,6 @@ class Reader:
         self.config = config
         self._path = path
 
-    def with_value(self, key: str, value: Any) -> Reader:
-        return Reader({**self.config, key: value}, self._path)
-
     def has(self, key: str) -> bool:
         return self.config.get(key) is not None
 
@@ -316,37 +312,6 @@ def _hybrid_flags(pattern: str, key: str) -> list[bool]:
         if symbol not in "EMGD*+-":
             raise invalid(key, f"a symbol must be one of E M G D * + -, got '{symbol}'")
     return [symbol == "E" for symbol in symbols]
-
-
-def _frequency(text: str, key: str) -> int | list[int]:
-    """Evaluates moe_layer_freq as Megatron's command line takes it: either a number N, which means every N-th layer
-    from layer 0 on, or an expression of lists, numbers, +, * and parentheses such as "([0]*3+[1]*58)", which gives a
-    flag per layer."""
-
-    def size(value: Any) -> int:
-        return len(value) if isinstance(value, list) else value
-
-    def value(node: ast.expr) -> Any:
-        result: Any = None
-        if isinstance(node, ast.Constant) and type(node.value) is int:
-            result = node.value
-        elif isinstance(node, ast.List):
-            result = [value(item) for item in node.elts]
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
-            left, right = value(node.left), value(node.right)
-            if isinstance(node.op, ast.Add):
-                result = left + right
-            elif size(left) * size(right) <= MAX_LAYERS:
-                result = left * right
-        if result is None or size(result) > MAX_LAYERS:
-            raise ValueError
-        return result
-
-    try:
-        return cast("int | list[int]", value(ast.parse(text.strip(), mode="eval").body))
-    except (SyntaxError, TypeError, ValueError, MemoryError, RecursionError):
-        what = f'must be a number, or lists of 0 and 1 with + and *, for at most {MAX_LAYERS} layers, got "{text}"'
-        raise invalid(key, what) from None
 
 
 def _plan(family: Family, mtp_layers: int, reader: Reader) -> Layers:
@@ -605,8 +570,6 @@ def of_megatron(reader: Reader) -> Layers:
         raise reader.error("moe_router_topk", "is missing")
     pattern = reader.text(*_HYBRID)
     if pattern is None:
-        if isinstance(frequency := reader.find(_FREQUENCY), str):
-            reader = reader.with_value(_FREQUENCY, _frequency(frequency, reader.path_of(_FREQUENCY)))
         depth = _depth(reader, "num_layers")
         first = reader.integer(_FIRST_K) or 0
         moe_layers = _by_frequency(reader, depth, first, first <= 0)

@@ -113,9 +113,9 @@ class Geometry:
     def from_megatron_config(cls, config: Mapping[str, Any] | Any, *, hash_layers: bool = True) -> Geometry:
         """From Megatron-Core's TransformerConfig or its arguments (an object, or a dict of fields).
 
-        Reads num_layers, num_moe_experts (or num_experts), moe_router_topk, moe_layer_freq (number, list, or the
-        command line's text), hybrid_override_pattern (or hybrid_layer_pattern), first_k_dense_replace and
-        moe_n_hash_layers. hash_layers as for `from_hf_config`. Raises InvalidArgumentError.
+        Reads num_layers, num_moe_experts (or num_experts), moe_router_topk, moe_layer_freq (number or list, as Megatron
+        parses it), hybrid_override_pattern (or hybrid_layer_pattern), first_k_dense_replace and moe_n_hash_layers.
+        hash_layers as for `from_hf_config`. Raises InvalidArgumentError.
         """
         fields = config if isinstance(config, Mapping) else getattr(config, "__dict__", None)
         if fields is None:
