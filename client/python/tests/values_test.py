@@ -90,13 +90,6 @@ class ModelConfigTest(unittest.TestCase):
         self.assertEqual(rr.Geometry.from_megatron_config(config), rr.Geometry.from_hf_config(_MODEL_CONFIG))
         fields = {"num_layers": 4, "num_moe_experts": 8, "moe_router_topk": 2, "moe_layer_freq": [0, 1, 0, 1]}
         self.assertEqual(rr.Geometry.from_megatron_config(fields), rr.Geometry(4, 8, 2, [1, 3]))
-        fields |= {"num_layers": np.int64(4), "moe_layer_freq": np.array([0, 1, 0, 1]), "activation_func": print}
-        self.assertEqual(rr.Geometry.from_megatron_config(fields), rr.Geometry(4, 8, 2, [1, 3]))
-        # json cannot write a range, so it must be converted; then it is rejected, because 2 values are too few for 4
-        # layers.
-        fields |= {"moe_layer_freq": range(2)}
-        with self.assertRaises(rr.InvalidArgumentError):
-            rr.Geometry.from_megatron_config(fields)
 
     def test_rejections(self) -> None:
         with self.assertRaisesRegex(rr.InvalidArgumentError, "no routed experts"):
@@ -105,8 +98,6 @@ class ModelConfigTest(unittest.TestCase):
             rr.Geometry.from_hf_config({"model_type": "mixtral", "num_hidden_layers": 4, "num_local_experts": 8})
         with self.assertRaises(rr.InvalidArgumentError):
             rr.Geometry.from_megatron_config({"num_layers": 4})
-        with self.assertRaisesRegex(rr.InvalidArgumentError, "/nowhere/config.json does not exist"):
-            rr.Geometry.from_hf_config("/nowhere/config.json")
 
 
 class ErrorTest(unittest.TestCase):

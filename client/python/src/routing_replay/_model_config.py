@@ -12,7 +12,6 @@ published config.json files.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
@@ -143,35 +142,6 @@ _TELLING: dict[str, Pattern] = {
 # Reading a configuration.
 
 
-def plain_fields(config: Any) -> dict[str, Any]:
-    """Converts a configuration (any mapping) to JSON values; other values become text."""
-    try:
-        return parse_fields(json.dumps(config, default=_plain))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise invalid("config", f"cannot be converted to JSON: {error}") from None
-
-
-def parse_fields(text: str) -> dict[str, Any]:
-    """Parses a config.json. NaN and Infinity, which Python may have written, become text, because no number here may
-    have such a value."""
-    try:
-        fields = json.loads(text, parse_constant=str)
-    except (ValueError, RecursionError) as error:
-        raise invalid("config", f"must be JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise invalid("config", "must be a JSON object")
-    return fields
-
-
-def _plain(value: Any) -> Any:
-    """Converts a mapping, a numpy value, a sequence, or anything else in a configuration to JSON."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    if hasattr(value, "tolist") and not isinstance(value, type):
-        return value.tolist()
-    return list(value) if isinstance(value, Sequence) else str(value)
-
-
 class Reader:
     """Reads values of a configuration. A value may have several names: E, for example, is n_routed_experts in some
     models and num_local_experts in others. None counts as absent. If several names of one value are present, they must
@@ -198,7 +168,7 @@ class Reader:
     def inner(self, key: str) -> Reader | None:
         """Returns a reader for the object with this key; None if there is no such object."""
         config = self.config.get(key)
-        return Reader(config, self.path_of(key)) if isinstance(config, dict) else None
+        return Reader(config, self.path_of(key)) if isinstance(config, Mapping) else None
 
     def find(self, *keys: str) -> Any:
         """The value, or None."""
@@ -232,7 +202,7 @@ class Reader:
 
     def integer_or_integers(self, *keys: str) -> list[int] | None:
         value = self.find(*keys)
-        if value is None or isinstance(value, list):
+        if value is None or isinstance(value, (list, tuple)):
             return self.integers(*keys)
         return [self._integer(keys, value)]
 
@@ -247,9 +217,9 @@ class Reader:
 
     def _list(self, keys: Sequence[str]) -> list[Any] | None:
         value = self.find(*keys)
-        if value is not None and (not isinstance(value, list) or len(value) > MAX_LAYERS):
+        if value is not None and (not isinstance(value, (list, tuple)) or len(value) > MAX_LAYERS):
             raise invalid(self.path_of(*keys), f"must be a list of at most {MAX_LAYERS}")
-        return value
+        return None if value is None else list(value)
 
     def _typed(self, keys: Sequence[str], kind: type, what: str) -> Any:
         value = self.find(*keys)
@@ -372,7 +342,7 @@ def _by_frequency(reader: Reader, num_layers: int, first: int, may_step: bool) -
     layer 0 on. A step is rejected unless may_step, because some software counts it from the end of the dense prefix."""
     moe_layers = list(range(num_layers))
     frequency = reader.find(_FREQUENCY)
-    if isinstance(frequency, list):
+    if isinstance(frequency, (list, tuple)):
         flags = reader.integers(_FREQUENCY) or ()
         if any(flag not in (0, 1) for flag in flags):
             raise reader.error(_FREQUENCY, "a flag must be 0 or 1")

@@ -12,15 +12,7 @@ from typing import Any
 import numpy as np
 
 from routing_replay import _native, _values
-from routing_replay._model_config import (
-    MAX_LAYERS,
-    Layers,
-    Reader,
-    of_hugging_face,
-    of_megatron,
-    parse_fields,
-    plain_fields,
-)
+from routing_replay._model_config import MAX_LAYERS, Layers, Reader, of_hugging_face, of_megatron
 
 
 class Geometry:
@@ -99,15 +91,19 @@ class Geometry:
 
         All MoE families of Transformers 5.23 are known, with all names of their keys. Another model type is read from
         its keys alone, if these are unambiguous. Raises InvalidArgumentError: "no routed experts" for a dense model,
-        and for keys that are missing (naming those that were searched), wrong, or contradictory.
+        and for keys that are missing (naming those that were searched), wrong, or contradictory; OSError for a file
+        that cannot be read.
         """
         if isinstance(config, (str, os.PathLike)):
-            return cls._of_model(of_hugging_face(parse_fields(_text_of(config))), hash_layers)
-        fields = config.to_dict() if hasattr(config, "to_dict") else config
+            path = Path(config)
+            file = path / "config.json" if path.is_dir() else path
+            fields = _values.json_value(file.read_bytes(), "config")
+        else:
+            fields = config.to_dict() if hasattr(config, "to_dict") else config
         if not isinstance(fields, Mapping):
-            what = f"must be a dict, a path or an object with to_dict, got a {type(config).__name__}"
+            what = f"must be a dict, a path or an object with to_dict, got a {type(fields).__name__}"
             raise _values.invalid("config", what)
-        return cls._of_model(of_hugging_face(plain_fields(fields)), hash_layers)
+        return cls._of_model(of_hugging_face(fields), hash_layers)
 
     @classmethod
     def from_megatron_config(cls, config: Mapping[str, Any] | Any, *, hash_layers: bool = True) -> Geometry:
@@ -120,7 +116,7 @@ class Geometry:
         fields = config if isinstance(config, Mapping) else getattr(config, "__dict__", None)
         if fields is None:
             raise _values.invalid("config", f"must be a dict or an object with fields, got a {type(config).__name__}")
-        return cls._of_model(of_megatron(Reader(plain_fields(fields))), hash_layers)
+        return cls._of_model(of_megatron(Reader(fields)), hash_layers)
 
     @classmethod
     def _of_model(cls, model: Layers, hash_layers: bool) -> Geometry:
@@ -143,18 +139,6 @@ class Geometry:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Geometry.from_json, (self._json,)
-
-
-def _text_of(path: str | os.PathLike[str]) -> str:
-    """Reads the config.json at `path`, or in that directory."""
-    try:
-        file = Path(path)
-        return (file / "config.json" if file.is_dir() else file).read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        what = f"{error.filename} does not exist: pass the path of the model's config.json; a name is not looked up"
-        raise _values.invalid("config", what) from None
-    except (OSError, TypeError, ValueError) as error:
-        raise _values.invalid("config", f"{path!s} cannot be read: {error}") from None
 
 
 def _of_each(name: str, value: Any, layers: int) -> list[int]:
