@@ -1,4 +1,4 @@
-"""RecordedRows are appended as the adapter describes them; options of the append call have precedence."""
+"""RecordedRows are appended as the adapter describes them; weights, tokens and engine of the call have precedence."""
 
 from __future__ import annotations
 
@@ -56,9 +56,18 @@ class RecordedRowsTest(ServerTest):
         self.assertEqual((state.num_tokens, state.unrecorded), (301, ((0, 300),)))
 
     def test_options_win(self) -> None:
-        recorded = rr.RecordedRows(ROWS[:150], 7, (0, 10), weights=WEIGHTS, engine="e", tokens=TOKENS)
-        self.run.append("a", recorded, row_start=0, take=(0, 150), weight_version=8, tokens=TOKENS[:150], engine="f")
-        self.run.append("a", ROWS[150:], row_start=150)
+        recorded = rr.RecordedRows(ROWS[:150], weights=WEIGHTS[:2], engine="e", tokens=TOKENS)
+        for recorded, row_start in ((recorded, 0), (rr.RecordedRows(ROWS[150:], 150), 150)):
+            for option in ({"row_start": row_start}, {"take": (0, 10)}, {"layers": "moe"}, {"unrecorded": [(0, 1)]}):
+                with self.assertRaises(rr.InvalidArgumentError) as caught:
+                    self.run.append("a", recorded, **option)
+                self.assertEqual(caught.exception.field, f"append.{next(iter(option))}")
+            for option in ({"start": row_start}, {"take": (0, 10)}, {"layers": "moe"}):
+                with self.assertRaises(rr.InvalidArgumentError) as caught:
+                    self.run.trajectory("t").add(recorded, tokens=TOKENS, **option)
+                self.assertEqual(caught.exception.field, next(iter(option)))
+            weights = {"weight_version": 8, "tokens": TOKENS[:150], "engine": "f"} if row_start == 0 else {}
+            self.run.append("a", recorded, **weights)
         self.run.flush()
         state = self.run.stat("a")
         self.assertEqual([(w.begin, w.end, w.version) for w in state.weights], [(0, 150, 8), (150, 300, -1)])
@@ -72,40 +81,6 @@ class RecordedRowsTest(ServerTest):
         self.run.flush()
         self.check("a")
         self.check("b", weights=((0, 300, -1, ""),))
-
-    def test_weights_go_with_their_rows(self) -> None:
-        """Appends rows that were recorded as rows 0 … 19 at other row numbers, or only some of them."""
-        own = (rr.WeightSpan(0, 4, 4, "four"), rr.WeightSpan(10, 20, 5))
-        for number, (recorded, options, expected) in enumerate(
-            (
-                (rr.RecordedRows(ROWS[:20], weights=own), {}, [(0, 4, 4), (10, 20, 5)]),
-                (rr.RecordedRows(ROWS[:20], weights=own), {"row_start": 7}, [(7, 11, 4), (17, 27, 5)]),
-                (rr.RecordedRows(ROWS[:20], weights=own), {"take": (2, 12)}, [(0, 2, 4), (8, 10, 5)]),
-                (rr.RecordedRows(ROWS[:20], weights=own), {"row_start": 8, "take": (8, 12)}, [(10, 12, 5)]),
-                (
-                    rr.RecordedRows(ROWS[:25], take=(5, 25), weights=own),
-                    {"row_start": 3, "take": (6, 25)},
-                    [(3, 6, 4), (12, 22, 5)],
-                ),
-                (rr.RecordedRows(ROWS[2:20], missing_rows=2, weights=own), {"row_start": 1}, [(1, 5, 4), (11, 21, 5)]),
-            )
-        ):
-            begin = options.get("row_start", 0)
-            taken = options.get("take", recorded.take) or (0, len(recorded.rows))
-            tokens = np.arange(begin + recorded.missing_rows + taken[1] - taken[0] + 1)
-            for way in ("append", "put", "add"):
-                sample = f"{way}{number}"
-                if way == "add":
-                    trajectory = self.run.trajectory(sample)
-                    trajectory.add(ROWS[:begin], tokens=tokens[: begin + 1])
-                    turn = {"start" if name == "row_start" else name: value for name, value in options.items()}
-                    trajectory.add(recorded, tokens=tokens, **turn)
-                else:
-                    self.run.put(sample, ROWS[:begin])
-                    getattr(self.run, way)(sample, recorded, **options)
-                self.run.flush()
-                known = [(w.begin, w.end, w.version) for w in self.run.stat(sample).weights if w.version >= 0]
-                self.assertEqual(known, expected, (way, number))
 
     def test_nothing_is_stored_of_bad_weights(self) -> None:
         for weights in (

@@ -47,7 +47,7 @@ _NO_ROWS = (
     "is not an array of ids: decode engine output with its adapter in routing_replay.engines (sglang.rows, "
     "vllm.rows, envelope.rows …), or pass raw bytes as a Payload"
 )
-_OF_RECORDED = ("row_start", "take", "unrecorded", "tokens", "layers", "weights", "weight_version", "engine")
+_OF_ROWS = ("row_start", "take", "unrecorded", "layers")
 DTYPES = {"u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "i4": "I32", "i8": "I64"}  # By numpy kind and item size.
 _NATIVE_DTYPES = {kind: _native.text(name) for kind, name in DTYPES.items()}
 _BASES = {"all": _native.text("ALL_LAYERS"), "moe": _native.text("MOE_LAYERS")}
@@ -101,9 +101,23 @@ def appends(given: Sequence[Append]) -> tuple[Any, list[Any]]:
 
 
 def _of_recorded(append: Append, recorded: RecordedRows) -> Append:
-    """Adds what RecordedRows say about themselves (weights, tokens, …); explicitly given options win."""
-    given = {name: value for name in _OF_RECORDED if (value := getattr(append, name)) is not None}
-    return replace(append, **(recorded.options(given) | {"rows": recorded.rows}))
+    """Adds what RecordedRows say about themselves (weights, tokens, …)."""
+    reject_given(append, _OF_ROWS, "append.", append.sample)
+    start = _values.integer(recorded.row_start, "append.row_start")
+    missing = _values.integer(recorded.missing_rows, "append.unrecorded")
+    known = {name: getattr(recorded, name) for name in ("rows", "take", "layers")}
+    for name in ("tokens", "engine"):
+        known[name] = getattr(recorded if getattr(append, name) is None else append, name)
+    if append.weights is None and append.weight_version is None:
+        known["weights"] = recorded.weights
+    return replace(append, row_start=start, unrecorded=[(start, start + missing)] if missing else None, **known)
+
+
+def reject_given(given: Any, names: Iterable[str], path: str, sample: str) -> None:
+    """Rejects options that RecordedRows state themselves."""
+    for name in names:
+        if getattr(given, name) is not None:
+            raise _values.invalid(f"{path}{name}", "must be absent: the recorded rows state it", sample)
 
 
 _ROLLOUT, _ZERO = "rollout", 0  # Compared by identity, for speed; other objects that are equal only take longer.

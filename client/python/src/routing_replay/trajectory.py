@@ -63,8 +63,8 @@ class NewTurn:
     rows: ids [rows, layers, K], a Payload, the result of an adapter of routing_replay.engines, or None: no rows
     tokens: ids of the whole context, prompt and answer; or only those after the first `tokens_start` tokens of the
         history; None if the history does not change (with RecordedRows: the tokens of these)
-    start: absolute row of the first row (default 0, or as recorded)
-    take, layers: see Append
+    start: absolute row of the first row (default 0)
+    take, layers: see Append. RecordedRows state these three themselves
     outcome: "finished", "aborted" or "preempted". Only a finished turn must have a row for each token except the last.
         A row for the last token is left out
     weight_version, weight_label: version of the weights that routed these rows; if there are several versions, give
@@ -100,12 +100,15 @@ class TrajectoryCalls:
 
     def _adding(self, turn: NewTurn) -> Operation[Turn]:
         sample = self.sample
-        recorded = turn.rows if isinstance(turn.rows, RecordedRows) else RecordedRows(turn.rows)
-        start = _values.integer(recorded.row_start if turn.start is None else turn.start, "start", sample=sample)
+        if isinstance(turn.rows, RecordedRows):
+            _convert.reject_given(turn, ("start", "take", "layers"), "", sample)
+            recorded = turn.rows
+        else:
+            recorded = RecordedRows(turn.rows, 0 if turn.start is None else turn.start, turn.take, turn.layers)
+        start = _values.integer(recorded.row_start, "start", sample=sample)
         weights = turn.weights
         if weights is None:
-            known = recorded.rows is not None and turn.weight_version is None
-            weights = recorded.weights_at(start, turn.take) if known else ()
+            weights = recorded.weights if recorded.rows is not None and turn.weight_version is None else ()
         missing_rows = _values.integer(recorded.missing_rows, "missing_rows", sample=sample)
         # An adapter with absent="unrecorded" has declared these rows unrecorded.
         declared = recorded.rows is None and missing_rows > 0
@@ -127,9 +130,7 @@ class TrajectoryCalls:
             made.tokens, array = _values.native_tokens(tokens, "tokens", sample)
             kept.append(array)
         if recorded.rows is not None:
-            layers = recorded.layers if turn.layers is None else turn.layers
-            take = recorded.take if turn.take is None else turn.take
-            made.rows, payload = _convert.tensor(recorded.rows, layers, sample, take)
+            made.rows, payload = _convert.tensor(recorded.rows, recorded.layers, sample, recorded.take)
             kept.append(payload)
         return self._turn(made, kept)
 

@@ -143,42 +143,6 @@ class RecordedRows:
             return replace(self, rows=None, take=None, missing_rows=missing)
         return replace(self, take=(begin + lost, past), missing_rows=missing)
 
-    def options(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Returns the options of an append of these rows; options in `given` win.
-
-        A weight_version in `given` applies to all rows; a label alone applies to rows without a span in `weights`. If
-        `given` has a row_start, the missing rows and the weights are shifted with the rows.
-        """
-        start = _values.integer(given.get("row_start", self.row_start), "append.row_start")
-        missing = _values.integer(self.missing_rows, "append.unrecorded")
-        options: dict[str, Any] = {name: getattr(self, name) for name in ("take", "layers", "engine", "tokens")}
-        options["row_start"] = start
-        if missing:
-            options["unrecorded"] = [(start, start + missing)]
-        if given.get("weight_version") is None:
-            options["weights"] = self.weights_at(start, given.get("take"), "append.weights")
-        return options | given
-
-    def weights_at(self, start: int, take: RowRange | None = None, field: str = "weights") -> list[WeightSpan]:
-        """Returns `weights` for the case that the first row is appended as the absolute row `start`: each span is
-        shifted with its rows.
-
-        take: a range to use instead of the attribute `take`; only weights of these rows are returned
-        """
-        spans = weight_spans(self.weights, field)
-        distance = start - _values.integer(self.row_start, "row_start")
-        if take is None:
-            return [_moved(span, distance) for span in spans]
-        [(first, _), (begin, end)] = _values.row_ranges([(0, 0) if self.take is None else self.take, take], "take")
-        rows = (start, start + _values.integer(self.missing_rows, "missing_rows") + end - begin)
-        moved = [_moved(span, distance + first - begin) for span in spans]
-        clipped = [replace(span, begin=max(rows[0], span.begin), end=min(rows[1], span.end)) for span in moved]
-        return [span for span in clipped if span.begin < span.end]
-
-
-def _moved(span: WeightSpan, distance: int) -> WeightSpan:
-    return replace(span, begin=span.begin + distance, end=span.end + distance)
-
 
 @dataclass(frozen=True)
 class Provenance:
@@ -201,7 +165,8 @@ Rows: TypeAlias = ArrayLike | Payload | RecordedRows
 @dataclass(slots=True)
 class Append:
     """One append: the parameters of `append` and `put`, and an item of `append_many`. If `rows` is the result of an
-    adapter, fields that are None are taken from it.
+    adapter, row_start, take, unrecorded and layers are its own and must be absent; tokens, engine, and
+    weights if there is no weight_version, are taken from it unless they are given.
 
     sample: id
     rows: ids [rows, layers, K] of an integer dtype (uint8, uint16 or a signed one), a Payload, the result of an adapter
