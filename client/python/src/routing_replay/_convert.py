@@ -32,7 +32,7 @@ from routing_replay.types import (
     SampleState,
     ServerInfo,
     TokenCheck,
-    weight_spans,
+    WeightSpan,
 )
 
 P = ParamSpec("P")
@@ -173,10 +173,12 @@ def producer(value: Any, field: str, sample: Any = None) -> int:
 
 def spans(given: Any, field: str, sample: Any = None) -> tuple[Any, int]:
     """Returns an array with an rr_weight_span for each span, and its length."""
-    made = [
-        _native.WeightSpan(span.begin, span.end, span.version, _native.text(span.label))
-        for span in weight_spans(given, field, sample)
-    ]
+    made = []
+    for span in _values.items(given, field, "WeightSpan", sample):
+        if not isinstance(span, WeightSpan):
+            raise _values.invalid(field, f"must be a WeightSpan, got {reprlib.repr(span)}", sample)
+        numbers = _values.integers((span.begin, span.end, span.version), field, sample=sample)
+        made.append(_native.WeightSpan(*numbers, _values.native_text(span.label, field, sample)))
     return array_of(_native.WeightSpan, made)
 
 

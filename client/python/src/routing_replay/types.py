@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import reprlib
 from collections.abc import Sequence
 from ctypes import byref, c_int64
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -89,18 +88,6 @@ class WeightSpan:
     end: int
     version: int
     label: str = ""
-
-
-def weight_spans(spans: Any, field: str = "weights", sample: str | None = None) -> list[WeightSpan]:
-    """Converts spans to plain Python values. Raises InvalidArgumentError naming `field` for anything else."""
-    return [_weight_span(span, field, sample) for span in _values.items(spans, field, "WeightSpan", sample)]
-
-
-def _weight_span(span: Any, field: str, sample: str | None) -> WeightSpan:
-    if not isinstance(span, WeightSpan):
-        raise _values.invalid(field, f"must be a WeightSpan, got {reprlib.repr(span)}", sample)
-    numbers = _values.integers((span.begin, span.end, span.version), field, sample=sample)
-    return WeightSpan(numbers[0], numbers[1], numbers[2], _values.text(span.label, field, sample))
 
 
 @dataclass(frozen=True, eq=False)
