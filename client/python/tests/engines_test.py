@@ -182,9 +182,8 @@ class VllmTest(EngineTest):
         recorded = vllm.rows({"prompt_token_ids": PROMPT, "choices": [choice]})
         self.assertEqual([(w.begin, w.end, w.version, w.label) for w in recorded.weights], expected)
 
-    def test_references(self) -> None:
-        self.rejected(lambda: vllm.rows(self.output(Object(ref=1))), "FIELD", "resolver")
-        self.check(vllm.rows(self.output(Object(ref=1)), resolver=lambda ref: ALL[:-1]))
+    def test_unknown_objects(self) -> None:
+        self.rejected(lambda: vllm.rows(self.output(Object(ref=1))), "FIELD", "not a form")
 
     def test_the_last_event_of_a_stream_may_hold_some_tokens_alone(self) -> None:
         short = slice(0, P + 1)  # Of two output tokens, the last one is in the finishing event.
@@ -350,7 +349,6 @@ class SglangTest(EngineTest):
         self.assertEqual(sglang.rows(body, GEOMETRY).missing_rows, T - 1)
         pickled = self.response(base64.b64encode(b"\x80\x04\x95" + bytes(60)).decode())
         self.rejected(lambda: sglang.rows(pickled, GEOMETRY), "ENCODING", "never opened")
-        self.check(sglang.rows(pickled, GEOMETRY, resolver=lambda text: ALL[:-1]), tokens=False)
 
     def test_weight_versions(self) -> None:
         body = self.response(b64(ALL[:-1]))

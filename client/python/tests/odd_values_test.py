@@ -86,13 +86,11 @@ class OddValueTest(RejectionTest):
 
     def test_arguments(self) -> None:
         rows = b64(npy(ALL[:-1]))
-        answer = {"prompt_token_ids": PROMPT, "choices": [{"token_ids": OUTPUT, "routed_experts": rows}]}
         odd = (5, None, [1], object(), np.zeros(3), np.array(5), {1: 2}, memoryview(np.zeros((2, 2))))
         for value in odd:
             self.rejected(lambda v=value: envelope.rows(rows, dialect=v), "dialect")
             if value is not None:
                 self.rejected(lambda v=value: envelope.rows(rows, dtype=v), "dtype")
-                self.rejected(lambda v=value: vllm.rows(answer, resolver=v), "resolver")
         shape: list[Any] = [1, 4]
         shape.append(shape)
         self.rejected(lambda: envelope.rows({"data": "AA==", "shape": shape}), "append.tensor.shape", "SHAPE")

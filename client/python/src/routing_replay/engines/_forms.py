@@ -8,7 +8,7 @@ import functools
 import re
 import reprlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -32,7 +32,6 @@ _DIALECTS: dict[str, tuple[tuple[str, ...], str | None]] = {
     "nrlre1": (("int8", "int16", "int32"), None),
     "sglang": (("uint8", "uint16", "int32"), "int32"),
 }
-Resolver = Callable[[Any], Any]
 Row = tuple[int, int] | Literal["npy"] | None
 _NOT_ALL = (
     "If these are all tokens, and not those of a delta or of a stream's last event, pass the sampled ids as "
@@ -226,7 +225,7 @@ def base64_payload(text: Any, field: str, row: Row = None, dtype: str | None = N
     if kind == "reference":
         raise invalid(field, "is a reference: the rows are in the store, as the sample that it names", "ENCODING")
     if kind == "pickle" and dtype is None:
-        raise invalid(field, "is a pickle, which is never opened here: pass a resolver for it", "ENCODING")
+        raise invalid(field, "is a pickle, which is never opened here", "ENCODING")
     described = {"shape": list(row or ())} | ({} if dtype is None else {"dtype": dtype})
     kind_of_ids = described_payload("sglang", described, data).dtype if row else None
     return _flat(Payload(data, "BASE64", dtype=kind_of_ids), row, field)
@@ -340,19 +339,13 @@ def check_alike(rows: np.ndarray, first: np.ndarray, field: str) -> None:
         raise invalid(field, f"{list(rows.shape)} after {list(first.shape)}", "SHAPE")
 
 
-def any_payload(
-    value: Any, field: str, row: Row, dtype: str | None, resolver: Resolver | None
-) -> tuple[Any, int | None]:
+def any_payload(value: Any, field: str, row: Row, dtype: str | None) -> tuple[Any, int | None]:
     """Converts any form to what `append` takes; also returns the first row's number if the form states it."""
-    if resolver is not None and not callable(resolver):
-        raise invalid("resolver", f"must be callable, got a {type(resolver).__name__}")
     if dtype is not None:
         _values.text(dtype, "dtype")
     if isinstance(value, Payload):
         return value, None
     if isinstance(value, (str, bytes, bytearray, memoryview)):
-        if resolver is not None and kind_of(as_bytes(value, field)) in ("pickle", "reference"):
-            return any_payload(resolver(value), field, row, dtype, None)
         return base64_payload(value, field, row, dtype), None
     if isinstance(value, Mapping):
         return object_payload(value, "prime_rl", field)
@@ -361,9 +354,7 @@ def any_payload(
     if hasattr(value, "__array__") or hasattr(value, "detach"):
         array = nested(value, field)
         return flat_payload(array, row, field) if array.ndim in (1, 2) else array, None
-    if resolver is not None:
-        return any_payload(resolver(value), field, row, dtype, None)
-    raise invalid(field, f"a {type(value).__name__} is not a form of ids; if it is a reference, pass a resolver")
+    raise invalid(field, f"a {type(value).__name__} is not a form of ids")
 
 
 def start_of(own: int | None, asked: Any, field: str) -> int:

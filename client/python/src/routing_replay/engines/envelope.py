@@ -53,7 +53,7 @@ def rows(
     if value is None:
         raise _forms.invalid(_FIELD, "is null")
     if _values.text(dialect, "dialect") == "prime_rl":
-        found, own_start = _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), dtype, None)
+        found, own_start = _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), dtype)
     else:
         found, own_start = _forms.object_payload(value, dialect, _FIELD)
     if dialect == "skyrl":

@@ -73,7 +73,6 @@ def rows(
     layers: Literal["all", "moe"] | Sequence[int] | None = None,
     absent: Literal["raise", "unrecorded"] = "raise",
     hierarchical_cache: bool = False,
-    resolver: _forms.Resolver | None = None,
 ) -> RecordedRows:
     """Rows of one sample of a response (see the module).
 
@@ -87,8 +86,6 @@ def rows(
         "unrecorded", as always if the request was aborted
     hierarchical_cache: True if the server has a hierarchical cache: rows of cached tokens are then unrecorded, even if
         the response does not count tokens from host or storage (see the module)
-    resolver: function that converts a pickled or unknown object, or a reference of `attach`, to one of the known forms
-        of ids
 
     Rows are ids [T - 1 - start_len, layers, K]. InvalidArgumentError: ROW_COUNT for another number of rows; LENGTH or
     ENCODING for bytes that are not whole rows or ids; DTYPE for an unknown one; FIELD for a response without rows or
@@ -103,7 +100,7 @@ def rows(
         policy = "unrecorded" if _aborted(choice, counted) else absent
         return _forms.absent(_FIELD, why, policy, counted, start_len, **others)
     dtype = _forms.get(holder, f"{_FIELD}_dtype")
-    found, own_start = _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), dtype, resolver)
+    found, own_start = _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), dtype)
     start = _forms.start_of(own_start, start_len, _FIELD)
     counted = counted.fitting(_forms.row_count(found), start)
     spans = _find(response, choice, "weight_versions")[1]

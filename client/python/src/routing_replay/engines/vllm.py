@@ -56,7 +56,6 @@ def rows(
     prompt_token_ids: Any = None,
     output_token_ids: Any = None,
     absent: Literal["raise", "unrecorded"] = "raise",
-    resolver: _forms.Resolver | None = None,
 ) -> RecordedRows:
     """Rows of one sample of a RequestOutput, a response or a finishing chunk (see the module).
 
@@ -65,8 +64,6 @@ def rows(
     prompt_token_ids, output_token_ids: pass these if the response has no ids, or not all output ids
     absent: what to do with a response without rows: "raise" InvalidArgumentError, or return rows that are all
         "unrecorded", as always if the request was aborted
-    resolver: function that converts a pickled or unknown object, or a reference of `attach`, to one of the known forms
-        of ids
 
     Rows are ids [T - 1 - prompt_start, layers, K]. InvalidArgumentError: ROW_COUNT for another number of rows, also if
     the engine ignored prompt_start; FIELD for a response without rows or tokens; and those of the form.
@@ -81,7 +78,7 @@ def rows(
     if value is None:
         policy = "unrecorded" if aborted(choice, counted) else absent
         return _forms.absent(_FIELD, _WHY, policy, counted, prompt_start, **others)
-    found, own_start = _forms.any_payload(value, _FIELD, "npy", None, resolver)
+    found, own_start = _forms.any_payload(value, _FIELD, "npy", None)
     begin = _forms.start_of(own_start, prompt_start, _FIELD)
     counted = counted.fitting(_forms.row_count(found), begin)
     if split:  # The array has a row for each token of the output, the last one included.
