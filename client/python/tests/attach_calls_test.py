@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import concurrent.futures
 import json
 import logging
 import pickle
 import subprocess
 import sys
-import threading
-import time
 import unittest
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -23,7 +18,6 @@ from support import ServerTest, random_routes
 
 import routing_replay as rr
 from routing_replay.engines import attach, sglang, vllm
-from routing_replay.engines.attach import _handover
 
 GEOMETRY = rr.Geometry(num_layers=4, num_experts=32, top_k=4)
 RNG = np.random.default_rng(17)
@@ -132,7 +126,7 @@ class CallsTest(AttachedTest):
         attachment.flush()
         self.stored("0/0")
         metrics = attachment.metrics()
-        self.assertEqual([metrics[name] for name in ("handed_over", "without_rows", "not_recorded")], [1, 0, 0])
+        self.assertEqual([metrics[name] for name in ("appends", "without_rows", "not_recorded")], [1, 0, 0])
 
     def test_what_was_enqueued(self) -> None:
         llm = Llm()
@@ -215,11 +209,6 @@ class GapTest(AttachedTest):
 
 
 class FlushTest(AttachedTest):
-    def hand_over(self) -> _handover.HandOver:
-        queue = _handover.HandOver(self.run_, 100)
-        self.addCleanup(queue.close, PATIENCE)
-        return queue
-
     def test_all_that_failed_are_named(self) -> None:
         """`flush` names the samples whose rows the client rejected, and those whose rows the server rejected."""
         llm = Llm()
@@ -238,34 +227,6 @@ class FlushTest(AttachedTest):
         self.assertEqual(sorted(sample for sample, _ in caught.exception.failures), names)
         self.assertEqual(sorted(pickle.loads(pickle.dumps(caught.exception)).failed_samples), names)
         attachment.flush(PATIENCE)
-
-    def test_it_ends_while_outputs_go_on(self) -> None:
-        queue = self.hand_over()
-        stop = threading.Event()
-
-        def run() -> None:
-            if not stop.wait(0.001):
-                queue.put([_handover.Job("a", 0, run, run)])
-
-        queue.put([_handover.Job("a", 0, run, run)])
-        try:
-            queue.flush(PATIENCE)
-        finally:
-            stop.set()
-
-    def test_what_failed_comes_with_the_next_one_where_there_was_no_time(self) -> None:
-        queue = self.hand_over()
-        go = threading.Event()
-        self.addCleanup(go.set)
-        wait: Callable[[], Any] = lambda: go.wait(PATIENCE)  # noqa: E731
-        queue.appender.append("gap", ROUTES, row_start=5)
-        queue.put([_handover.Job("a", 0, wait, wait)])
-        with self.assertRaises(rr.DeadlineExceededError):
-            queue.flush(1)
-        go.set()
-        with self.assertRaises(rr.FailedPreconditionError) as caught:
-            queue.flush(PATIENCE)
-        self.assertEqual(caught.exception.failed_samples, ["gap"])
 
 
 class UsableTest(AttachedTest):
@@ -320,50 +281,12 @@ class EndTest(AttachedTest):
         command = [sys.executable, "-c", script, self.server.endpoint, self.run_name]
         return subprocess.run(command, check=True, timeout=120, capture_output=True, text=True).stderr
 
-    def test_what_waits_in_the_hand_over_arrives(self) -> None:
+    def test_what_waits_in_the_queue_arrives(self) -> None:
         self.assertEqual(self.play(HANDS_OVER), "")
         self.assertEqual(sum(state.sealed for state in self.run_.list()), 40)
 
     def test_nothing_is_said_of_objects_that_live_to_the_end(self) -> None:
         self.assertEqual(self.play(HELD), "")
-
-    def test_what_waits_for_room_arrives(self) -> None:
-        go, done = threading.Event(), []
-        queue = _handover.HandOver(self.run_, 100)
-        first: Callable[[], Any] = lambda: go.wait(PATIENCE)  # noqa: E731
-        queue.put([_handover.Job("a", 100, first, first)])
-
-        def late() -> None:
-            time.sleep(0.3)
-            done.append("b")
-
-        async def wait() -> None:
-            await queue.put_async([_handover.Job("b", 100, late, late)])
-
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            taken = pool.submit(asyncio.run, wait())
-            while not queue._waiting:
-                time.sleep(0.01)
-            closing = pool.submit(queue.close, PATIENCE)
-            time.sleep(0.3)  # By then `close` waits for job a. Otherwise b might be queued before `close` begins.
-            go.set()
-            closing.result(PATIENCE)
-            taken.result(PATIENCE)
-            self.assertEqual(done, ["b"])
-
-    def test_what_is_lost_is_counted(self) -> None:
-        go = threading.Event()
-        self.addCleanup(go.set)
-
-        appender = SimpleNamespace(close=lambda _: None)
-        run: Any = SimpleNamespace(appender=lambda: appender, add_source=lambda _: None)
-        queue = _handover.HandOver(run, 100)
-        wait: Callable[[], Any] = lambda: go.wait(60)  # noqa: E731
-        for name in "abc":
-            queue.put([_handover.Job(name, 1, wait, wait)])
-        with self.assertLogs("routing_replay", logging.WARNING) as logs:
-            queue.close(0)
-        self.assertIn("rows of 3 outputs are lost", logs.output[-1])
 
 
 if __name__ == "__main__":

@@ -5,13 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import functools
-import gc
 import json
 import logging
-import threading
-import time
 import unittest
-import weakref
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -26,8 +22,8 @@ from routing_replay import (
     RoutingReplayError,
     token_check,
 )
-from routing_replay.engines import _forms, attach
-from routing_replay.engines.attach import _attachment, _handover
+from routing_replay.engines import attach
+from routing_replay.engines.attach import _attachment
 
 LAYERS, EXPERTS, TOP_K = 4, 32, 4
 RNG = np.random.default_rng(3)
@@ -114,7 +110,7 @@ class AttachTest(ServerTest):
         self.assertEqual(reference["handle"]["sample"], "0/1")
         self.assertEqual(reference["fields"]["routed_experts"], {"dtype": "uint8", "shape": [7, LAYERS, TOP_K]})
         self.assertIsNone(outputs[1].outputs[1].routed_experts)
-        self.assertEqual((metrics["handed_over"], metrics["without_rows"], metrics["waiting_bytes"]), (4, 1, 0))
+        self.assertEqual((metrics["appends"], metrics["without_rows"]), (4, 1))
         self.assertEqual(llm.generate.__func__, Llm.generate)  # The method is the original one again.
 
     def test_vllm_async(self) -> None:
@@ -257,7 +253,6 @@ class DetachTest(ServerTest):
             self.assertEqual([out.outputs[0].token_ids for out in got], [[1], [2], [3], [4], [5]])
             np.testing.assert_array_equal(got[-1].outputs[0].routed_experts, engine.routes)
             self.assertEqual(vars(engine).keys(), {"routes", "closed"})
-            self.assertEqual(attachment.metrics()["after_detach"], 1)
             self.assertFalse(attachment.attached)
 
         asyncio.run(play())
@@ -304,33 +299,6 @@ class DetachTest(ServerTest):
         self.assertEqual(vars(engine), {})
         self.assertEqual(self.run_.list(), [])
 
-    def test_a_request_that_waits_for_room(self) -> None:
-        async def play() -> Any:
-            engine = AsyncLlm()
-            attachment = attach.vllm(engine, self.run_, max_queued_bytes=1)
-            go = threading.Event()
-            appender = attachment._handover.appender
-            append = appender.append
-            appender.append = lambda *a, **k: (go.wait(20), append(*a, **k))[1]  # type: ignore[method-assign]
-
-            async def request(name: str) -> Any:
-                return [out async for out in engine.generate([7, 8, 9, 10], params("DELTA"), name)][-1]
-
-            requests = [asyncio.create_task(request(name)) for name in "abc"]
-            while attachment.metrics()["waiting_bytes"] == 0 or len(attachment._handover._waiting) < 2:
-                await asyncio.sleep(0.001)
-            await asyncio.to_thread(attachment.detach, 0.01)
-            done = await asyncio.gather(*requests)
-            go.set()
-            attachment._handover._thread.join(20)  # Before it ends, it logs that the appender is closed.
-            return [out.outputs[0] for out in done], engine.routes
-
-        with self.assertLogs("routing_replay", logging.WARNING):
-            got, routes = asyncio.run(play())
-        self.assertEqual(json.loads(got[0].routing_replay)["handle"]["sample"], "a/0")
-        for other in got[1:]:
-            np.testing.assert_array_equal(other.routed_experts, routes)
-
     def test_twice(self) -> None:
         for kind, engine in ((attach.vllm, Llm()), (attach.sglang, Llm())):
             attachment = kind(engine, self.run_)
@@ -358,7 +326,7 @@ class DetachTest(ServerTest):
         self.assertIs(llm.generate, theirs)
         outputs = llm.generate([[1, 2, 3]])
         np.testing.assert_array_equal(outputs[0].outputs[0].routed_experts, llm.made["0/0"])
-        self.assertEqual((len(calls), attachment.metrics()["after_detach"], self.run_.list()), (1, 2, []))
+        self.assertEqual((len(calls), self.run_.list()), (1, []))
         with attach.vllm(llm, self.run_) as attachment:
             llm.generate([[1, 2, 3], [4]])
             attachment.flush()
@@ -377,263 +345,26 @@ class DetachTest(ServerTest):
         self.assertEqual(vars(engine), {"generate": theirs})
 
 
-class SnapshotTest(ServerTest):
-    """The engine's loop only copies the array; the hand-over thread reads the rows."""
+class RoomTest(ServerTest):
+    """How long outputs wait for room in the queue."""
 
     def setUp(self) -> None:
         client = Client(self.server.endpoint)
         self.addCleanup(client.close)
         self.run_ = client.run(self.run_name, Geometry(num_layers=LAYERS, num_experts=EXPERTS, top_k=TOP_K))
 
-    def play(self, rows: Any, prompt_rows: Any = None) -> tuple[list[str], Any]:
-        """Records these rows. Returns the names of the threads that read them, and the engine's output."""
-        threads: list[str] = []
-        nested = _forms.nested
-        go = threading.Event()
+    def test_the_outputs_of_a_call_wait_together(self) -> None:
+        with attach.vllm(Llm(), self.run_) as attachment:
+            waits: list[str | None] = []
+            now = iter([0.0, 30.0, 59.0, 61.0, 62.0])
 
-        def reads(*arguments: Any) -> Any:
-            threads.append(threading.current_thread().name)
-            go.wait(20)
-            return nested(*arguments)
+            def queue_as(on_full: str | None, append: Any) -> None:
+                waits.append(on_full)
 
-        llm = SimpleNamespace(generate=lambda prompts: [output])
-        output = SimpleNamespace(request_id="r", prompt_token_ids=[1, 2, 3], outputs=[completion(0, 5, rows)])
-        if prompt_rows is not None:
-            output.prompt_routed_experts = prompt_rows
-        with mock.patch.object(_forms, "nested", reads), attach.vllm(llm, self.run_) as attachment:
-            llm.generate([])
-            for array in (rows, prompt_rows):
-                if isinstance(array, np.ndarray):
-                    array[:] = 0  # The engine overwrites its buffer.
-            output.prompt_token_ids[:] = output.outputs[0].token_ids[:] = [0, 0, 0]
-            go.set()
-            attachment.flush()
-        return threads, output
-
-    def check(self, routes: np.ndarray, threads: list[str]) -> None:
-        self.assertEqual(set(threads), {"routing-replay-hand-over"})
-        np.testing.assert_array_equal(self.run_.read_one("r/0").rows, routes)
-        self.assertEqual(self.run_.stat("r/0").token_check, token_check([1, 2, 3, *range(4)]))
-
-    def test_an_array_that_is_used_again(self) -> None:
-        routes = routes_of(8)
-        threads, output = self.play(routes.astype(np.uint8))
-        self.check(routes, threads)
-        self.assertEqual(json.loads(output.outputs[0].routing_replay)["handle"]["sample"], "r/0")
-
-    def test_split_arrays(self) -> None:
-        routes = routes_of(8)
-        threads, _ = self.play(routes[3:].astype(np.int16), routes[:3].astype(np.int16))
-        self.check(routes, threads)
-
-    def test_nested_lists(self) -> None:
-        routes = routes_of(8)
-        threads, _ = self.play(routes[3:].tolist(), routes[:3].tolist())
-        self.check(routes, threads)
-
-    def test_tensors(self) -> None:
-        routes = routes_of(8)
-
-        class Tensor:
-            """Like a torch tensor, as far as the adapter uses it."""
-
-            def __init__(self, array: np.ndarray) -> None:
-                self.array = array
-                self.nbytes = array.nbytes
-
-            def detach(self) -> Tensor:
-                return self
-
-            def clone(self) -> Tensor:
-                return Tensor(self.array.copy())
-
-            def cpu(self) -> Tensor:
-                return self
-
-            def numpy(self) -> np.ndarray:
-                return self.array
-
-        tensor = Tensor(routes.copy())
-        threads, _ = self.play(tensor)
-        tensor.array[:] = 0
-        self.check(routes, threads)
-
-    def test_what_is_kept(self) -> None:
-        text, rows = "AAAA", np.asfortranarray(routes_of(4))
-        self.assertIs(_attachment.snapshot(text), text)
-        view = memoryview(b"AAAA")
-        self.assertIs(_attachment.snapshot(view), view)
-        for writable in (bytearray(b"AAAA"), memoryview(bytearray(b"AAAA"))):
-            self.assertEqual(_attachment.snapshot(writable), b"AAAA")
-        copy = _attachment.snapshot({"data": rows})["data"]
-        self.assertFalse(np.shares_memory(copy, rows))
-        self.assertEqual(copy.strides, rows.strides)  # One memcpy.
-        sizes = [_attachment.size_of(value) for value in (text, rows, (rows, None), [[[1, 2]] * 3] * 5, {"data": text})]
-        self.assertEqual(sizes, [4, rows.nbytes, rows.nbytes, 5 * 3 * 2 * 8, 4])
-
-
-class HandOverTest(unittest.TestCase):
-    """The hand-over alone, with appends that take as long as the test wants."""
-
-    def setUp(self) -> None:
-        self.go = threading.Event()
-        self.done: list[str] = []
-        self.taken: list[str] = []
-        self.appender: Any = SimpleNamespace(flush=lambda _: None, close=lambda _: None, metrics=dict)
-
-    def job(self, name: str, size: int) -> _handover.Job:
-        def run() -> None:
-            self.go.wait(20)
-            self.done.append(name)
-
-        return _handover.Job(name, size, run, lambda: self.done.append(f"-{name}"), lambda: self.taken.append(name))
-
-    def hand_over(self, patience: float = 30.0) -> _handover.HandOver:
-        """A hand-over whose callers wait for room for at most `patience` seconds."""
-        changed = mock.patch.object(_handover, "_PATIENCE", patience)
-        changed.start()
-        self.addCleanup(changed.stop)
-        run: Any = SimpleNamespace(appender=lambda: self.appender, add_source=lambda _: None)
-        return _handover.HandOver(run, 100)
-
-    def test_drop(self) -> None:
-        queue = self.hand_over(0)
-        with self.assertLogs("routing_replay", logging.WARNING):
-            queue.put(self.job(name, size) for name, size in (("a", 60), ("b", 40), ("c", 1), ("d", 1)))
-        self.go.set()
-        queue.flush(20)
-        self.assertEqual(self.done, ["a", "b", "-c", "-d"])
-        metrics = queue.metrics()
-        self.assertEqual((metrics["handed_over"], metrics["dropped"], metrics["waiting_bytes"]), (2, 2, 0))
-
-    def test_what_is_dropped_is_not_held(self) -> None:
-        queue = self.hand_over(0)
-        queue.put([self.job("a", 100)])
-        rows = np.zeros(100)
-        alive = weakref.ref(rows)
-
-        def run(rows: Any = rows) -> None:
-            self.done.append(str(rows.size))
-
-        with self.assertLogs("routing_replay", logging.WARNING):
-            queue.put([_handover.Job("b", 100, run, lambda: self.done.append("-b"))])
-        del rows, run
-        gc.collect()
-        self.assertIsNone(alive())
-        self.go.set()
-        queue.flush(20)
-        self.assertEqual(self.done, ["a", "-b"])
-
-    def test_what_is_larger_than_all_of_it(self) -> None:
-        queue = self.hand_over(0)
-        queue.put([self.job("large", 1000)])
-        with self.assertLogs("routing_replay", logging.WARNING):
-            queue.put([self.job("b", 1)])
-        self.go.set()
-        queue.flush(20)
-        self.assertEqual(self.done, ["large", "-b"])
-
-    def test_an_event_loop_goes_on_while_it_waits_for_room(self) -> None:
-        queue = self.hand_over()
-
-        async def play() -> int:
-            await queue.put_async([self.job("a", 100)])
-            waiting = asyncio.create_task(queue.put_async([self.job("b", 100)]))
-            turns = 0
-            while not waiting.done():
-                turns += 1
-                if turns == 50:
-                    self.go.set()
-                await asyncio.sleep(0.001)
-            await waiting
-            return turns
-
-        self.assertGreaterEqual(asyncio.run(play()), 50)
-        queue.flush(20)
-        self.assertEqual(self.done, ["a", "b"])
-
-    def test_the_loops_executor_is_left_alone(self) -> None:
-        queue = self.hand_over()
-
-        async def play() -> None:
-            waiting = [asyncio.create_task(queue.put_async([self.job(str(i), 100)])) for i in range(100)]
-            while len(queue._waiting) < 99:
-                await asyncio.sleep(0)
-            loop = asyncio.get_running_loop()
-            self.assertEqual(await asyncio.wait_for(loop.run_in_executor(None, lambda: 7), 10), 7)
-            for task in waiting[10:20]:
-                task.cancel()  # Requests that were aborted.
-            await asyncio.wait(waiting[10:20])
-            self.go.set()
-            await asyncio.gather(*waiting, return_exceptions=True)
-
-        asyncio.run(play())
-        self.assertEqual(self.taken, [str(i) for i in range(100) if not 10 <= i < 20])
-        queue.flush(20)
-        dropped = [f"-{i}" for i in range(10, 20)]
-        self.assertEqual([name for name in self.done if name in dropped], dropped)
-        rest = [str(i) for i in range(100) if not 10 <= i < 20]
-        self.assertEqual([name for name in self.done if name not in dropped], rest)  # In the order of submission.
-        self.assertEqual(queue.metrics()["dropped"], 10)
-        self.assertFalse(queue._waiting)
-
-    def test_a_loop_that_ended_while_it_waited(self) -> None:
-        queue = self.hand_over()
-        loop = asyncio.new_event_loop()
-        loop.run_until_complete(queue.put_async([self.job("a", 100)]))
-        abandoned = loop.create_task(queue.put_async([self.job("b", 100)]))
-        loop.run_until_complete(asyncio.sleep(0))
-        loop.close()
-        self.go.set()
-        asyncio.run(queue.put_async([self.job("c", 100)]))
-        queue.flush(20)
-        self.assertEqual(self.done, ["a", "b", "c"])
-        abandoned._log_destroy_pending = False  # type: ignore[attr-defined]
-
-    def test_a_call_waits_once(self) -> None:
-        queue = self.hand_over(0.2)
-        queue.put([self.job("a", 100)])
-        began = time.monotonic()
-        with self.assertLogs("routing_replay", logging.WARNING):
-            queue.put(self.job(f"b{i}", 100) for i in range(20))
-            asyncio.run(queue.put_async(self.job(f"c{i}", 100) for i in range(20)))
-        self.assertLess(time.monotonic() - began, 4)
-        self.assertEqual(self.taken, ["a"])
-        self.go.set()
-        queue.flush(20)
-        self.assertEqual(len(self.done), 41)
-
-    def test_a_flush_that_raises_has_waited_for_the_rest(self) -> None:
-        def reject() -> None:
-            raise RoutingReplayError("rejected")
-
-        self.appender.flush = lambda _: self.done.append("flushed")
-        queue = self.hand_over()
-        with self.assertLogs("routing_replay", logging.WARNING):
-            queue.put([_handover.Job("a", 1, reject, lambda: self.done.append("-a"))])
-            with self.assertRaisesRegex(RoutingReplayError, "rejected"):
-                queue.flush(20)
-        self.assertEqual(self.done, ["-a", "flushed"])
-        queue.flush(20)
-
-    def test_closed(self) -> None:
-        queue = self.hand_over()
-        queue.close(20)
-        queue.put([self.job("a", 1)])
-        asyncio.run(queue.put_async([self.job("a", 1)]))
-        self.assertEqual(self.taken, [])
-
-    def test_block_gives_up_in_time(self) -> None:
-        queue = self.hand_over(0.05)
-        with self.assertLogs("routing_replay", logging.WARNING):
-            queue.put([self.job("a", 100)])
-            queue.put([self.job("b", 1)])
-        self.go.set()
-        queue.flush(20)
-        self.assertEqual(self.done, ["a", "-b"])
-        started = time.monotonic()
-        queue.close(20)
-        self.assertLess(time.monotonic() - started, 10)
+            attachment._appender.queue_as = queue_as  # type: ignore[method-assign]
+            with mock.patch.object(_attachment.time, "monotonic", lambda: next(now)):
+                attachment._wrapped_engine.generate([[1, 2, 3], [4]])
+        self.assertEqual(waits, [None, None, "drop", "drop"])
 
 
 if __name__ == "__main__":

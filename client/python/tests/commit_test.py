@@ -191,8 +191,7 @@ class CommitTest(QuietTest):
         llm.enqueue(["c"])
         llm.queue[0].outputs[0].routed_experts = np.full((tokens - 1, 4, 4), 3, np.uint8)  # Ids that occur twice.
         llm.wait_for_completion()
-        said = run.commit("2/0", tokens)
-        self.assertEqual((said.status, said.error.reason), ("marked", "DUPLICATE_ID"))
+        self.assertTrue(run.commit("2/0", tokens).ok)
         self.assertEqual(run.stat("2/0").unrecorded, ((0, tokens - 1),))
 
 

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import byref, c_size_t, c_uint64
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from routing_replay import _calls, _convert, _native, _values
 from routing_replay._calls import PLAIN_CALL, Operation, blocking, in_main_thread
@@ -129,10 +129,14 @@ class AppenderCalls:
                 raise failure
         return self._queue(Append(*arguments, **options))
 
-    def _queue(self, append: Append) -> int:
+    def queue_as(self, on_full: Literal["drop"] | None, append: Append) -> int:
+        """Queues an append, with another `on_full` than the appender's if it is given."""
+        return self._queue(append, None if on_full is None else ON_FULL[on_full])
+
+    def _queue(self, append: Append, on_full: int | None = None) -> int:
         made, sequence, dropped = _native.Append(), c_uint64(), c_size_t()
         _kept = _convert.append(append, made)
-        on_full = self._on_full()
+        on_full = self._on_full() if on_full is None else on_full
         if on_full == _BLOCK and self._may_wait and in_main_thread():
             on_full = _RAISE  # Do not wait in this call, which a signal handler could not interrupt.
         error = lib.rr_appender_append(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import reprlib
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from ctypes import byref
-from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
@@ -32,10 +31,8 @@ from routing_replay.appender import (
 )
 from routing_replay.errors import (
     CancelledError,
-    DeadlineExceededError,
     FailedPreconditionError,
     NotFoundError,
-    RoutingReplayError,
 )
 from routing_replay.geometry import Geometry
 from routing_replay.trajectory import Existing, Trajectory, TrajectoryCalls
@@ -131,7 +128,6 @@ class RunCalls(Generic[A, T]):
         self._kept_appender: A | None = None
         # Held only for moments, so that it is hardly ever locked when the process forks.
         self._lock = threading.RLock()
-        self._sources: weakref.WeakSet[Any] = weakref.WeakSet()
         _native.give(lib.rr_run_describe, _native.RunInfo, self._set, native.pointer)
         link.runs.add(self)
 
@@ -253,14 +249,6 @@ class RunCalls(Generic[A, T]):
         arguments = *_convert.names_and_handles(samples), _convert.groups(groups), number
         return self._into(lib.rr_run_release, arguments, _native.Released(), ReleaseOutcome)
 
-    def _settle(self, sample: str, end: float) -> RoutingReplayError | None:
-        with self._lock:
-            sources = list(self._sources)
-        trouble: RoutingReplayError | None = None
-        for source in sources:
-            trouble = trouble or source.settle_sample(sample, end)
-        return trouble
-
     def __repr__(self) -> str:
         return f"<{'aio.' if self.link.in_loop else ''}Run {self.name}: {self.geometry!r}>"
 
@@ -290,15 +278,6 @@ class Run(RunCalls[Appender, Trajectory], Closing):
 
     _appender_type = Appender
     _trajectory_type = Trajectory
-
-    def add_source(self, source: Any) -> None:
-        """Registers a queue in front of an appender of this run (`engines.attach` has one): `commit` also waits for it.
-
-        Its `settle_sample(sample, deadline)` waits until all rows put for a sample have reached the appender's queue,
-        and returns the error since the last call, if any. It raises DeadlineExceededError.
-        """
-        with self._lock:
-            self._sources.add(source)
 
     # Appending rows.
 
@@ -348,7 +327,6 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         is appended, and `flush` raises it as well. InvalidArgumentError for wrong arguments. In a coroutine use `await
         asyncio.to_thread(run.commit, sample)`, or routing_replay.aio.
         """
-        end = time.monotonic() + _values.seconds(timeout)
         native, kept = (None, None) if tokens is None else _values.native_tokens(tokens, "tokens", sample)
         arguments = (
             _values.native_text(sample, "sample"),
@@ -356,16 +334,9 @@ class Run(RunCalls[Appender, Trajectory], Closing):
             None if native is None else byref(native),
             _values.optional(attempt, "attempt", _values.UINT32, sample),
         )
-        try:
-            trouble = self._settle(sample, end) if attempt is None else None
-        except DeadlineExceededError as error:
-            return Done(Commit(sample, "missing", 0, None, error))
-
-        def read(found: Any) -> Commit:
-            return _with_trouble(_convert.value(Commit, found), trouble)
-
-        left = max(0.0, end - time.monotonic())
-        return self._operation(lib.rr_run_commit, arguments, _native.Commit, read, timeout=left, kept=kept)
+        read = functools.partial(_convert.value, Commit)
+        seconds = _values.seconds(timeout)
+        return self._operation(lib.rr_run_commit, arguments, _native.Commit, read, timeout=seconds, kept=kept)
 
     @blocking
     @taking(Append)
@@ -512,14 +483,3 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     def close(self, timeout: float = 60.0) -> None:
         """Flushes and ends the run's appenders; the run itself stays on the server."""
         self.link.close(self._lines_to_close(), timeout)
-
-
-def _with_trouble(commit: Commit, trouble: RoutingReplayError | None) -> Commit:
-    """Adds to the outcome the error of a queue in front of the appender, which the library does not know. That queue
-    has marked its rejected rows as unrecorded, so the status "committed" becomes "marked"."""
-    if trouble is None:
-        return commit
-    if commit.ok:
-        return replace(commit, status="marked", error=trouble)
-    known = getattr(commit.error, "reason", None) not in ("NO_SAMPLE", "NOT_COMMITTED")
-    return commit if known else replace(commit, error=trouble)

@@ -52,11 +52,6 @@ from routing_replay.types import RecordedRows
 
 _FIELD = "routed_experts"
 _EXTENSIONS = ("meta_info", "sglext", "sgl_ext", "metadata")
-# The fields of a meta_info that `rows` reads.
-OF_META = (
-    *("prompt_tokens", "completion_tokens", "finish_reason", "weight_versions"),
-    *(_FIELD, f"{_FIELD}_dtype", "cached_tokens", "cached_tokens_details", "num_retractions"),
-)
 _TIERS = ("device", "host", "storage")
 # Fields at the top level of a response that apply to all of its choices.
 _OF_ALL = ("prompt_tokens", "cached_tokens_details")

@@ -43,10 +43,6 @@ _WHY = (
     "proxy drop it?"
 )
 
-# The fields of a RequestOutput and of one of its outputs that `rows` reads.
-OF_ALL = ("prompt_token_ids", "prompt_routed_experts")
-OF_CHOICE = ("prompt_token_ids", "token_ids", _FIELD, "weight_versions", "finish_reason")
-
 
 def rows(
     output: Any,

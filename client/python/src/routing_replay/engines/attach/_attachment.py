@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import array
-import functools
+import asyncio
+import itertools
 import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
-
-import numpy as np
 
 from routing_replay import _convert, _values
 from routing_replay.client import Client
 from routing_replay.engines import _forms
-from routing_replay.engines.attach._handover import HandOver, Job
-from routing_replay.errors import FailedPreconditionError
+from routing_replay.errors import FailedPreconditionError, InternalError, RoutingReplayError
 from routing_replay.geometry import Geometry
 from routing_replay.run import Run
 from routing_replay.types import Append, RecordedRows
@@ -27,6 +25,9 @@ _log = logging.getLogger("routing_replay")
 
 VARIABLE = "ROUTING_REPLAY_RUN"  # The environment variable that names the run and so turns the plug-ins on.
 RETRY_SECONDS = 2.0
+_PATIENCE = 60.0  # Seconds that the outputs of one call of the engine may wait for room in the queue.
+_KEPT = 100_000  # Limit for the samples that an error names.
+_REASONED = 100  # Limit for the failures that an error lists.
 SampleName = Callable[[Any, int], str]
 
 
@@ -46,26 +47,23 @@ def reference(run: Run, sample: str, row_start: int, num_tokens: int) -> str:
 
 @dataclass(frozen=True)
 class Finished:
-    """A completion that the engine has finished. Only what must be read in the engine's loop has been read.
+    """A completion that the engine has finished.
 
     output, index: name the sample
-    rows: the rows in the output, or a tuple of them; their size counts as the size of the job. None: the output has no
-        rows
+    has_rows: whether there are rows in the output
     row_start: absolute row of the first of these rows
     num_tokens: number of tokens of the sample
-    describe: converts the rows for the run's geometry; called in the thread of the hand-over. It must not refer to
-        anything that the engine may change: see `snapshot`
-    refer: replaces the rows in the output by a reference. None if the rows are known to be rejected: then they stay,
-        and `describe` raises the reason
+    describe: converts the rows for the run's geometry
+    refer: replaces the rows in the output by a reference
     """
 
     output: Any
     index: int
-    rows: Any
+    has_rows: bool
     row_start: int
     num_tokens: int
     describe: Callable[[Geometry], RecordedRows]
-    refer: Callable[[str], None] | None
+    refer: Callable[[str], None]
 
 
 class Collector(Protocol):
@@ -106,9 +104,9 @@ _UNREADABLE = "rows of an output cannot be taken"
 class Attachment:
     """Sends the rows of one engine to one run. Made by `attach.vllm` and `attach.sglang`, which take these options:
 
-    max_queued_bytes: limit for rows that wait to be encoded (default 256 MiB). If there is no room, a call of the
-        engine waits at most 60 seconds for all of its outputs together; then rows are dropped and marked as unrecorded
-    replace: whether a reference replaces the rows in the output (default True); rows that are dropped stay in the
+    max_queued_bytes: limit for rows that wait to be sent (default 256 MiB). If there is no room, a call of the engine
+        waits for about a minute; then rows are dropped and marked as unrecorded
+    replace: whether a reference replaces the rows in the output (default True); rows that are rejected stay in the
         output
     seal: whether a finished output ends its sample (default True); pass False if more turns follow
     group, weight_version: used for all following appends; set these attributes when a step begins or weights change.
@@ -122,8 +120,8 @@ class Attachment:
     Recorded rows are replaced by a reference, and are in the store when `flush` returns. If rows were rejected, `flush`
     raises the reason; rows that were rejected in this process are marked as unrecorded.
 
-    When an output ends, its array of rows is copied; the engine's loop does no other work. Text and the inner lists of
-    nested lists are not copied: with replace=False do not change them before `flush`.
+    When a call of the engine returns outputs, their rows are encoded and queued. In an event loop a thread does this,
+    and only the request itself waits for it.
     """
 
     def __init__(
@@ -149,9 +147,11 @@ class Attachment:
         self._wrapped_engine: Any = None
         self._wrapped: dict[str, Any] = {}
         self._before: dict[str, Any] = {}
-        self._counts = dict.fromkeys(("without_rows", "unreadable", "after_detach", "not_recorded"), 0)
+        self._counts = dict.fromkeys(("rejected", "without_rows", "unreadable", "not_recorded"), 0)
         self._passed_by: set[str] = set()
-        self._handover = HandOver(run, max_queued_bytes)
+        self._appender = run.appender(max_queued_bytes=max_queued_bytes)
+        self._thread = ThreadPoolExecutor(1, "routing-replay-attachment")  # Makes the appends of event loops.
+        self._rejected: dict[str, RoutingReplayError] = {}  # By sample, since the last flush.
 
     def wrap(self, engine: Any, around: Mapping[str, Around]) -> None:
         """Wraps these methods of the engine until `detach`."""
@@ -161,54 +161,64 @@ class Attachment:
         vars(engine).update(self._wrapped, **{MARK: self})
 
     def take(self, outputs: Iterable[tuple[Collector, Any]]) -> None:
-        """Queues the outputs of one call of the engine, and puts references where rows were taken."""
-        self._handover.put(self._jobs(outputs))
+        """Appends the outputs of one call of the engine, and puts references where rows were taken."""
+        self._append_all(self._ended(outputs), time.monotonic() + _PATIENCE)
 
     async def take_async(self, outputs: Iterable[tuple[Collector, Any]]) -> None:
         """As `take`, for an event loop."""
-        await self._handover.put_async(self._jobs(outputs))
+        if found := self._ended(outputs):
+            end = time.monotonic() + _PATIENCE
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._append_all, found, end)
 
-    def _jobs(self, outputs: Iterable[tuple[Collector, Any]]) -> Iterator[Job]:
-        """Makes the appends for the completions that end with these outputs.
-
-        An output of an unknown shape loses its rows, and never fails the request. After `detach` outputs are not
-        changed.
-        """
-        for collector, output in outputs:
+    def _ended(self, outputs: Iterable[tuple[Collector, Any]]) -> list[tuple[str, Finished]]:
+        """The completions that end with these outputs, and their samples. An output of an unknown shape loses its rows,
+        and never fails the request. After `detach` there are none."""
+        ended = []
+        for collector, output in outputs if self.attached else ():
             found, unreadable = read(collector, output)
             self._counts["unreadable"] += unreadable
-            if not self.attached:
-                self._counts["after_detach"] += len(found)
-                continue
             for finished in found:
-                self._counts["without_rows"] += finished.rows is None
+                self._counts["without_rows"] += not finished.has_rows
                 try:
                     if finished.num_tokens > 0:
-                        yield self._job(finished)
+                        ended.append((self._sample(finished.output, finished.index), finished))
                 except Exception:
                     self._counts["unreadable"] += 1
                     _log.exception(_UNREADABLE)
+        return ended
 
-    def _job(self, finished: Finished) -> Job:
-        sample = self._sample(finished.output, finished.index)
-        start, num_tokens = finished.row_start, finished.num_tokens
-        options: dict[str, Any] = {"group": self.group, "weight_version": self.weight_version}
-        if self._seal:
-            options |= {"num_tokens": num_tokens, "seal": True}
-        holes = [(start, num_tokens - 1)] if num_tokens - 1 > start else []
-        appender, geometry = self._handover.appender, self._run.geometry
-        engine, describe = self._engine, finished.describe
+    def _append_all(self, ended: list[tuple[str, Finished]], end: float) -> None:
+        for sample, finished in ended:
+            options: dict[str, Any] = {"group": self.group, "weight_version": self.weight_version}
+            if self._seal:
+                options |= {"num_tokens": finished.num_tokens, "seal": True}
+            # Appends of one call wait for room together, not one after the other.
+            on_full = None if time.monotonic() < end else "drop"
+            try:
+                self._appender.queue_as(on_full, Append(sample, finished.describe(self._run.geometry), **options))
+            except Exception as error:
+                self._reject(sample, error)
+                self._mark(sample, finished, options)
+            else:
+                if finished.has_rows and self._replace:
+                    finished.refer(reference(self._run, sample, finished.row_start, finished.num_tokens))
 
-        def run() -> None:
-            appender.append(sample, describe(geometry), **options)
+    def _reject(self, sample: str, error: Exception) -> None:
+        _log.warning("rows of sample %s are rejected: %s", sample, error)
+        self._counts["rejected"] += 1
+        if not isinstance(error, RoutingReplayError):  # For example because an object of the engine has another shape.
+            error = InternalError(f"sample {sample}: {error!r}", sample=sample)
+        if len(self._rejected) < _KEPT:
+            self._rejected.setdefault(sample, error)
 
-        def mark() -> None:
-            appender.append(sample, None, row_start=start, unrecorded=holes, engine=engine, **options)
-
-        if finished.rows is None or finished.refer is None:
-            return Job(sample, 0, run, mark)
-        refer = functools.partial(finished.refer, reference(self._run, sample, start, num_tokens))
-        return Job(sample, size_of(finished.rows), run, mark, refer if self._replace else None)
+    def _mark(self, sample: str, finished: Finished, options: dict[str, Any]) -> None:
+        """Marks rejected rows as unrecorded, so that a trainer that waits for the sample stops waiting."""
+        start, end = finished.row_start, finished.num_tokens - 1
+        holes = [(start, end)] if end > start else []
+        try:
+            self._appender.append(sample, None, row_start=start, unrecorded=holes, engine=self._engine, **options)
+        except RoutingReplayError as error:
+            _log.warning("rows of sample %s cannot be marked as unrecorded: %s", sample, error)
 
     def pass_by(self, method: str, count: int) -> None:
         """Counts outputs of an engine method whose outputs are not recorded, and warns once for each method."""
@@ -223,13 +233,27 @@ class Attachment:
         """Waits until the rows of all outputs finished so far are acknowledged; raises the first error since the last
         flush, whose `failed_samples` names every sample that failed. After `timeout` seconds raises
         DeadlineExceededError; then the next flush reports the failures."""
-        self._handover.flush(timeout)
+        rejected, self._rejected = self._rejected, {}
+        failed: RoutingReplayError | None = None
+        try:
+            self._appender.flush(timeout)
+        except RoutingReplayError as error:
+            if not error.failed_samples:  # The flush timed out, or the appender is closed.
+                self._rejected = rejected | self._rejected
+                raise
+            failed = error
+        if rejected:
+            failures = list(itertools.islice(rejected.items(), _REASONED))
+            first = failures[0][1].with_failures(list(rejected), failures)
+            raise first if failed is None else first.with_failures(failed.failed_samples, failed.failures)
+        if failed is not None:
+            raise failed
 
     def metrics(self) -> dict[str, int]:
-        """Flat counters: handed_over, rejected, dropped, waiting_bytes, without_rows (finished outputs without rows),
-        unreadable (outputs of an unknown shape, which are not even marked), after_detach (outputs that ended later),
-        not_recorded (outputs of methods that are not recorded), and those of `Appender.metrics`."""
-        return {**self._handover.metrics(), **self._counts}
+        """Flat counters: rejected (by this process), without_rows (finished outputs without rows), unreadable (outputs
+        of an unknown shape, which are not even marked), not_recorded (outputs of methods that are not recorded), and
+        those of `Appender.metrics`."""
+        return {**self._appender.metrics(), **self._counts}
 
     def detach(self, timeout: float = 60.0) -> None:
         """Restores the engine, and waits for what is queued. Idempotent.
@@ -245,7 +269,7 @@ class Attachment:
         if self._wrapped:
             vars(self._wrapped_engine).pop(MARK)
         self._wrapped = {}
-        self._handover.close(timeout)
+        self._appender.close(timeout)
 
     def __enter__(self) -> Attachment:
         return self
@@ -284,7 +308,7 @@ class Joining:
     """Records the outputs of a server in a run that another process creates.
 
     `begin` starts a thread that joins the run. The thread retries every RETRY_SECONDS until the run exists and can be
-    reached; no request waits for that. Outputs that end before the run is joined keep their rows, and are counted.
+    reached; no request waits for that. Outputs that end before the run is joined keep their rows.
 
     attachment: None until the run is joined
     """
@@ -295,11 +319,6 @@ class Joining:
         self._package, self._sample = package, sample
         self._connect = connect
         self._begun = False
-        self._passed = 0
-
-    def metrics(self) -> dict[str, int]:
-        """Flat counters: not_joined (outputs that finished before the run was joined), and those of the attachment."""
-        return {"not_joined": self._passed, **({} if self.attachment is None else self.attachment.metrics())}
 
     def begin(self) -> None:
         """Starts joining the run, unless this was called before. Call it only in the thread of the server's loop."""
@@ -311,10 +330,6 @@ class Joining:
         """As `Attachment.take_async`."""
         if self.attachment is not None:
             await self.attachment.take_async(outputs)
-            return
-        for collector, output in outputs:
-            found, unreadable = read(collector, output)
-            self._passed += len(found) + unreadable
 
     def _join(self) -> None:
         client: Client | None = None
@@ -323,43 +338,11 @@ class Joining:
             try:
                 client = client or self._connect()
                 run = client.run(self._name)
-                attachment = Attachment(run, _forms.engine_name(self._package), self._sample)
-                level = logging.WARNING if self._passed else logging.INFO
-                what = "attached to run %s; %d finished outputs were not recorded before"
-                _log.log(level, what, self._name, self._passed)
-                self.attachment = attachment
+                self.attachment = Attachment(run, _forms.engine_name(self._package), self._sample)
+                _log.log(logging.INFO if warned is None else logging.WARNING, "attached to run %s", self._name)
             except Exception as error:  # The engine also works without the run, so keep trying.
                 kind = type(error), getattr(error, "reason", None)
                 level = logging.DEBUG if kind == warned else logging.WARNING
                 _log.log(level, "run %s cannot be joined yet, rows stay in the outputs: %s", self._name, error)
                 warned = kind
                 time.sleep(RETRY_SECONDS)
-
-
-def snapshot(value: Any) -> Any:
-    """Returns rows or token ids that another thread may read while the engine goes on; costs at most one memcpy.
-
-    Arrays and tensors are copied (a tensor on its own device), as engines reuse their buffers; so are writable bytes.
-    Of lists and objects the outer one is copied: their items were made for this output. Texts cannot change.
-    """
-    if isinstance(value, np.ndarray):
-        return value.copy(order="K")
-    if hasattr(value, "detach"):
-        return value.detach().clone()
-    if isinstance(value, (bytearray, memoryview)):
-        return value if isinstance(getattr(value, "obj", None), bytes) else bytes(value)
-    if isinstance(value, Mapping):
-        return {key: snapshot(item) for key, item in value.items()}
-    return value[:] if isinstance(value, (list, array.array)) else value
-
-
-def size_of(value: Any) -> int:
-    """Returns the memory that rows, or a tuple of them, take while they wait; for lists an estimate from the first
-    items."""
-    if isinstance(value, (str, bytes)):
-        return len(value)
-    if isinstance(value, (Mapping, tuple)):
-        return sum(map(size_of, value.values() if isinstance(value, Mapping) else value))
-    if isinstance(value, list):
-        return len(value) * size_of(value[0]) if value else 0
-    return 0 if value is None else int(getattr(value, "nbytes", 8))

@@ -174,12 +174,11 @@ class _Collector:
             raise _forms.invalid("meta_info.completion_tokens", "the output counts no tokens")
         count = len(ids or ()) if count is None else int(count)
         prompt, start = self._asked_of(index)
-        kept = {name: _attachment.snapshot(meta[name]) for name in sglang.OF_META if name in meta}
         describe = functools.partial(
             sglang.rows,
-            {"meta_info": kept},
+            {"meta_info": meta},
             start_len=start,
-            prompt_token_ids=_attachment.snapshot(prompt),
+            prompt_token_ids=prompt,
             output_token_ids=ids,
             absent="unrecorded",
             hierarchical_cache=self._hierarchical,
@@ -188,11 +187,11 @@ class _Collector:
         return _attachment.Finished(
             output=output,
             index=index,
-            rows=rows,
+            has_rows=rows is not None,
             row_start=start,
             num_tokens=_prompt_tokens(meta, prompt) + count,
             describe=_reject if differ and rows is not None else describe,
-            refer=None if differ else functools.partial(meta.__setitem__, "routed_experts"),
+            refer=functools.partial(meta.__setitem__, "routed_experts"),
         )
 
     def _asked_of(self, index: int) -> tuple[Any, Any]:

@@ -47,9 +47,8 @@ def attach_to(
         run
     options: see Attachment
 
-    The engine's loop waits for nothing: threads read, decode and send the rows. A finished completion without rows
-    (feature off, aborted, preempted) is marked as unrecorded, and so are rejected rows. FailedPreconditionError if the
-    engine has an attachment already.
+    A finished completion without rows (feature off, aborted, preempted) is marked as unrecorded, and so are rejected
+    rows. FailedPreconditionError if the engine has an attachment already.
     """
     around = {"generate": _async} if inspect.isasyncgenfunction(engine.generate) else _Offline().around(engine)
     return _attachment.attach(engine, run, sample, around, "vllm", True, options)
@@ -186,18 +185,15 @@ class _Collector:
             return None
         self._taken.add(index)
         sampled = self._tokens.pop(index) if self._deltas else completion.token_ids
-        choice = {name: _attachment.snapshot(getattr(completion, name, None)) for name in vllm.OF_CHOICE}
-        shared = {name: _attachment.snapshot(getattr(output, name, None)) for name in vllm.OF_ALL}
-        answer, start, ids = {**shared, "outputs": [choice]}, self._prompt_start, _attachment.snapshot(sampled)
+        start = self._prompt_start
 
         def describe(_: Geometry) -> RecordedRows:
-            return vllm.rows(answer, prompt_start=start, output_token_ids=ids, absent="unrecorded")
+            return vllm.rows(output, index, prompt_start=start, output_token_ids=sampled, absent="unrecorded")
 
-        rows = choice["routed_experts"]
         return _attachment.Finished(
             output=output,
             index=index,
-            rows=None if rows is None else (rows, shared["prompt_routed_experts"]),
+            has_rows=getattr(completion, "routed_experts", None) is not None,
             row_start=start,
             num_tokens=len(output.prompt_token_ids) + len(sampled),
             describe=describe,
