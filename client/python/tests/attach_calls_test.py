@@ -131,14 +131,12 @@ class CallsTest(AttachedTest):
     def test_what_was_enqueued(self) -> None:
         llm = Llm()
         attachment = self.attached(llm)
-        self.run_.append("1/0", ROUTES[:2], tokens=(PROMPT + ANSWER)[:2])
-        self.run_.append("4/0", ROUTES[:3], tokens=(PROMPT + ANSWER)[:3])
-        self.run_.flush()
-        llm.enqueue(["a", "b"], [params(0), params(2)])
+        llm.enqueue(["a", "b"], params(0))
         llm.enqueue_chat([["c"]], params(0))
         self.assertEqual(len(llm.wait_for_completion()), 3)
         llm.enqueue(["d"], params(0))
-        self.assertEqual(len(llm.generate(["e"], [params(3)])), 2)  # Also runs the enqueued request "d".
+        # Also runs the enqueued request "d".
+        self.assertEqual(len(llm.generate(["e"], params(0))), 2)
         attachment.flush()
         self.stored(*(f"{i}/0" for i in range(5)))
 

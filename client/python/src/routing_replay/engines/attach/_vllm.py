@@ -41,7 +41,7 @@ def attach_to(
     engine: a vllm.LLM, or an AsyncLLM (also known as AsyncLLMEngine) of this process. Its methods are wrapped until
         `detach`: generate, and of an LLM chat and wait_for_completion. Outputs, their order and exceptions are the
         engine's own. Outputs of beam_search, and of methods that are unknown here, are not recorded. They are counted,
-        and each such method is warned of once
+        and each such method is warned of once. Do not enqueue requests with routed_experts_prompt_start
     sample: function that returns the sample's id, from a RequestOutput and the index of a completion. The server
         rejects a request id that the engine uses twice when the tokens differ: name samples by what is unique in the
         run
@@ -60,13 +60,11 @@ class _Offline:
     def __init__(self) -> None:
         # Some of these methods call others; only the outermost call records its outputs.
         self._within = threading.local()
-        self._enqueued: dict[str, Any] = {}  # Sampling parameters by request.
 
     def around(self, engine: Any) -> dict[str, _attachment.Around]:
         """Returns the function that wraps each method. If this vLLM has _run_engine, all methods that run the engine
         call it, so its wrapper also sees the outputs of methods that are not known here."""
-        recorded, enqueued = ("generate", "chat", "wait_for_completion"), ("enqueue", "enqueue_chat")
-        makers = dict.fromkeys(recorded, self._records) | dict.fromkeys(enqueued, self._enqueues)
+        makers = dict.fromkeys(("generate", "chat", "wait_for_completion"), self._records)
         makers |= dict.fromkeys(("beam_search", "_run_engine"), self._passes)
         return {name: make for name, make in makers.items() if hasattr(engine, name)}
 
@@ -90,31 +88,11 @@ class _Offline:
 
     def _records(self, original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
         def take(outputs: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-            params, place = _params(arguments, keywords), 0
-            of_tokens = []
-            for output in filter(_is_of_tokens, outputs):
-                name = getattr(output, "request_id", None)
-                # Running the engine also finishes requests that were enqueued before this call.
-                if name in self._enqueued:
-                    asked = self._enqueued.pop(name)
-                else:
-                    asked, place = _item(params, place), place + 1
-                of_tokens.append((_Collector(asked, _refer_beside), output))
-            attachment.take(of_tokens)
+            params = _params(arguments, keywords)
+            found = enumerate(filter(_is_of_tokens, outputs))
+            attachment.take((_Collector(_item(params, i), _refer_beside), output) for i, output in found)
 
         return self._outermost(original, take)
-
-    def _enqueues(self, original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def method(*arguments: Any, **keywords: Any) -> Any:
-            names = original(*arguments, **keywords)
-            params = _params(arguments, keywords)
-            # A request id is "7", or "7-" with a suffix that makes the id unique inside vLLM.
-            for number, name in enumerate(names):
-                self._enqueued[str(name).split("-")[0]] = _item(params, number)
-            return names
-
-        return method
 
     def _passes(self, original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
         name = "methods that are not known here" if original.__name__ == "_run_engine" else original.__name__
