@@ -66,12 +66,8 @@ class LocalServerTest(unittest.TestCase):
         self.assertFalse(alive(pid))
 
     def test_a_server_that_cannot_start(self) -> None:
-        for flags, why in (
-            (("--memory-budget", "none"), "--memory-budget: must be a number .*, got 'none'"),
-            (("--no-such-flag",), "no-such-flag"),
-        ):
-            with self.assertRaisesRegex(RuntimeError, f"(?s)exit status 2: .*{why}"), rr.local_server(*flags):
-                self.fail("it started")
+        with self.assertRaisesRegex(RuntimeError, "exit status 2"), rr.local_server("--memory-budget", "none"):
+            self.fail("it started")
         with self.assertRaises(rr.InvalidArgumentError) as caught, rr.local_server(timeout=float("nan")):
             self.fail("it started")
         self.assertEqual(caught.exception.field, "timeout")
