@@ -389,7 +389,8 @@ def account(rows: Any, tokens: Tokens, start: Any, **others: Any) -> RecordedRow
     # the start. They are rejected, because a wrong guess would shift all rows by one unnoticed.
     surplus = count > 0 and start + count == prompt + output and start != 1
     if rows is not None and count != expected and not surplus:
-        what = _wrong_count(prompt, output, start, count)
+        tokens_said = f"{prompt} prompt and {output} output tokens"
+        what = f"{count} rows for {tokens_said} from row {start} on, expected {expected}"
         too_many = count >= prompt + output - start
         raise invalid("append.rows", what if tokens.all_output or not too_many else f"{what}. {_NOT_ALL}", "ROW_COUNT")
     if surplus and not tokens.all_output:
@@ -404,19 +405,6 @@ def account(rows: Any, tokens: Tokens, start: Any, **others: Any) -> RecordedRow
         tokens=tokens.ids,
         **others,
     )
-
-
-def _wrong_count(prompt: int, output: int, start: int, count: int) -> str:
-    every = max(0, prompt + output - 1)
-    expected = max(0, every - start)
-    what = f"{count} rows for {prompt} prompt and {output} output tokens from row {start} on, expected {expected}"
-    if start == 1 and count == every:
-        return f"{what}; they include a row of the last token, or the engine ignored the start row"
-    if start > 0 and count in (every, every + 1):
-        return f"{what}; it is the count of all rows: the engine ignored the start row it was asked for"
-    if count < expected:
-        return f"{what}; rows are missing, or tokens were counted that the engine cut off"
-    return what
 
 
 def absent(field: str, why: str, policy: str, tokens: Tokens, start: Any, **others: Any) -> RecordedRows:
