@@ -227,15 +227,6 @@ void FillState(const SampleState& state, ResultMemory& memory, rr_sample_state& 
   out.unrecorded = memory.Ranges(state.unrecorded);
   out.weights = memory.Weights(state.weights);
   out.weights_count = state.weights.size();
-  const auto provenance = memory.Array<rr_provenance>(state.provenance.size());
-  for (size_t i = 0; i < provenance.size(); ++i) {
-    const Provenance& from = state.provenance[i];
-    provenance[i] = {
-        from.rows.begin,         from.rows.end, from.weight_version, from.appends, memory.Text(from.weight_label),
-        memory.Text(from.engine)};
-  }
-  out.provenance = provenance.data();
-  out.provenance_count = provenance.size();
 }
 
 void FillOutcome(const AppendOutcome& outcome, ResultMemory& memory, rr_outcome& out) {

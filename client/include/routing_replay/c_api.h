@@ -233,11 +233,6 @@ typedef struct rr_token_check {
   uint32_t crc32c;
 } rr_token_check;
 
-typedef struct rr_provenance {
-  int64_t begin, end, weight_version, appends;
-  rr_text weight_label, engine;
-} rr_provenance;
-
 typedef struct rr_sample_state {
   rr_text sample, engine;
   int64_t handle, group, committed_rows, revision, stored_bytes, idle_ms;
@@ -248,8 +243,6 @@ typedef struct rr_sample_state {
   rr_ranges unrecorded;
   const rr_weight_span* weights;
   size_t weights_count;
-  const rr_provenance* provenance;
-  size_t provenance_count;
 } rr_sample_state;
 
 typedef struct rr_sample_states { /* A result. */

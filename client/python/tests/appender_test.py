@@ -92,17 +92,6 @@ class AppenderTest(ServerTest):
         self.assertEqual([state.sample for state in run.stat_many([*names, "none", "s003"])], names)
         self.assertEqual([state.sample for state in run.list()], names)
 
-    def test_provenance(self) -> None:
-        run = self.open()
-        run.append("s", ROWS[:10], engine="vllm 0.33.0", weight_version=4)
-        run.append("s", ROWS[10:30], row_start=10, engine="vllm 0.33.0", weight_version=4)
-        run.append("s", ROWS[:40], engine="sglang 0.5", weight_version=5, weight_label="ema")
-        run.flush()
-        self.assertEqual(
-            run.stat("s").provenance,
-            (rr.Provenance(0, 30, 4, "", "vllm 0.33.0", 2), rr.Provenance(30, 40, 5, "ema", "sglang 0.5", 1)),
-        )
-
     def test_turns_unrecorded_rows_and_restart(self) -> None:
         run = self.open()
         run.append("s", ROWS[:100])

@@ -42,7 +42,6 @@ from routing_replay.types import AppendOutcome as AppendOutcome
 from routing_replay.types import CheckpointOutcome as CheckpointOutcome
 from routing_replay.types import Commit as Commit
 from routing_replay.types import Payload as Payload
-from routing_replay.types import Provenance as Provenance
 from routing_replay.types import RecordedRows as RecordedRows
 from routing_replay.types import ReleaseOutcome as ReleaseOutcome
 from routing_replay.types import RestoreOutcome as RestoreOutcome

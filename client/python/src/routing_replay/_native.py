@@ -152,12 +152,10 @@ ServerInfo = structure(
 )
 Transports = structure("Transports", "t:transport i:grpc_streams,direct_streams,unix_streams,shm_streams")
 TokenCheck = structure("TokenCheck", "i:rows u:crc32c")
-Provenance = structure("Provenance", "i:begin,end,weight_version,appends t:weight_label,engine")
 SampleState = structure(
     "SampleState",
     "t:sample,engine i:handle,group,committed_rows,revision,stored_bytes,idle_ms q:content_id o:num_tokens "
-    "w:producer,has_token_check TokenCheck:token_check Ranges:unrecorded WeightSpan*:weights z:weights_count "
-    "Provenance*:provenance z:provenance_count",
+    "w:producer,has_token_check TokenCheck:token_check Ranges:unrecorded WeightSpan*:weights z:weights_count",
 )
 SampleStates = sequence("SampleStates", "SampleState")
 Tensor = structure(

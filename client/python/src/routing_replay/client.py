@@ -168,7 +168,7 @@ class Client(ClientCalls, Closing):
         nothing, or continues a call that was interrupted. Raises AlreadyExistsError (CONFLICTING_ROWS) naming a sample
         whose rows in the run differ; FailedPreconditionError (NOT_COMMITTED) if the directory has no finished export;
         DataLossError naming a sample whose file is damaged. Rows, unrecorded rows, weights, groups, seals and the token
-        check at the end are restored; revisions, content ids and provenance are those of new samples.
+        check at the end are restored; revisions and content ids are those of new samples.
         """
         options = _native.ImportOptions(
             _values.native_text(os.fspath(directory), "directory"),

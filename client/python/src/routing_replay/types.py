@@ -131,21 +131,6 @@ class RecordedRows:
         return replace(self, take=(begin + lost, past), missing_rows=missing)
 
 
-@dataclass(frozen=True)
-class Provenance:
-    """Rows [begin, end) came from `appends` consecutive appends of one engine under the same weights.
-
-    `appends` still counts appends whose rows were truncated later. weight_version -1: unknown.
-    """
-
-    begin: int
-    end: int
-    weight_version: int
-    weight_label: str
-    engine: str
-    appends: int
-
-
 Rows: TypeAlias = ArrayLike | Payload | RecordedRows
 
 
@@ -271,8 +256,6 @@ class SampleState:
     token_check: TokenCheck | None
     engine: str
     idle_ms: int
-    # Spans that cover the committed rows; empty if the server does not send them.
-    provenance: tuple[Provenance, ...] = ()
 
     @property
     def sealed(self) -> bool:
