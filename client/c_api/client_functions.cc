@@ -106,18 +106,6 @@ absl::StatusOr<std::shared_ptr<Run>> Open(Client& client, const Opening& opening
   }
 }
 
-void FillSummary(const RunSummary& run, ResultMemory& memory, rr_run_summary& out) {
-  out.name = memory.Text(run.run);
-  Fill(run.geometry, memory, out.geometry);
-  Fill(run.settings, memory, out.settings);
-  out.samples = run.samples;
-  out.sealed_samples = run.sealed_samples;
-  out.committed_rows = run.committed_rows;
-  out.stored_bytes = run.stored_bytes;
-}
-
-rr_runs* NewRuns(const std::vector<RunSummary>& runs) { return NewList<rr_runs>(runs, FillSummary); }
-
 rr_server_info* NewServerInfo(const ServerSummary& summary) {
   Result<rr_server_info> info;
   *info = {.version = info.Text(summary.version),
@@ -164,12 +152,6 @@ rr_error* rr_client_open_run(rr_client* client, rr_text name, const rr_geometry*
       return Into(run, Open(*client, opening),
                   [](const auto& opened) { return new rr_run(std::make_shared<SharedRun>(opened)); });
     });
-  });
-}
-
-rr_error* rr_client_runs(rr_client* client, const rr_call* call, const rr_runs** runs) {
-  return Guard([&] {
-    return Perform(call, [client = client->shared, runs] { return Into(runs, client->ListRuns(), NewRuns); });
   });
 }
 

@@ -132,7 +132,7 @@ class ClientTest(Guarded):
         os.environ.update(variables)
         try:
             with rr.Client(self.endpoint) as client:
-                self.assertEqual(client.runs(), [])
+                self.assertEqual(client.server_info().version, rr.__version__)
             # The environment's TLS settings do not apply to a local server.
             os.environ["ROUTING_REPLAY_SERVER"] = SERVER
             with rr.local_server(), rr.Client() as client:
@@ -148,16 +148,16 @@ class ClientTest(Guarded):
             rr.Client(self.endpoint, **stranger, call_timeout=0.5) as client,
             self.assertRaises(errors.UnavailableError),
         ):
-            client.runs()
+            client.server_info()
         replace(self.token_file, "unknown\n")
         with rr.Client(self.endpoint, **self.security) as client, self.assertRaises(errors.UnauthenticatedError):
-            client.runs()
+            client.server_info()
         for endpoint in ["10.0.0.1:7400", *["127.0.0.1:1,10.0.0.1:7400"] * 10]:
             with (
                 self.assertRaises(errors.InvalidArgumentError) as caught,
                 rr.Client(endpoint, token_file=self.token_file) as client,
             ):
-                client.runs()
+                client.server_info()
             self.assertEqual(caught.exception.field, "token_file")
         with self.assertRaises(errors.InvalidArgumentError):
             rr.Client(self.endpoint, cert=self.cert)
@@ -167,7 +167,7 @@ class ClientTest(Guarded):
             self.assertRaises(errors.InvalidArgumentError) as caught,
             rr.Client(self.endpoint, **{**self.security, "cacert": empty}) as client,
         ):
-            client.runs()
+            client.server_info()
         self.assertEqual(caught.exception.field, "cacert")
 
     def test_tokens_change_under_an_open_stream(self):

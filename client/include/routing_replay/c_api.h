@@ -181,18 +181,6 @@ typedef struct rr_run_info { /* A result. */
   size_t place_count;
 } rr_run_info;
 
-typedef struct rr_run_summary {
-  rr_text name;
-  rr_geometry geometry;
-  rr_run_settings settings;
-  int64_t samples, sealed_samples, committed_rows, stored_bytes;
-} rr_run_summary;
-
-typedef struct rr_runs { /* A result. */
-  const rr_run_summary* data;
-  size_t count;
-} rr_runs;
-
 typedef struct rr_counter {
   rr_text name;
   int64_t value;
@@ -221,7 +209,6 @@ RR_API rr_error* rr_client_new(const rr_client_options* options, rr_client** cli
 RR_API rr_error* rr_client_open_run(rr_client* client, rr_text name, const rr_geometry* geometry,
                                     const rr_run_settings* settings, rr_integer resume_at, int64_t wait_ms,
                                     const rr_call* call, rr_run** run);
-RR_API rr_error* rr_client_runs(rr_client* client, const rr_call* call, const rr_runs** runs);
 RR_API rr_error* rr_client_server_info(rr_client* client, const rr_call* call, const rr_server_info** info);
 /* ClientMetrics of client.h. Clients of one process with equal options share their counters. */
 RR_API rr_error* rr_client_metrics(const rr_client* client, const rr_transports** transports);

@@ -59,7 +59,6 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual((await run.put("p", ROWS)).committed_rows, 400)
         self.assertEqual((await run.truncate("p", 10)).revision, 1)
         self.assertTrue((await run.put("p", num_tokens=11, revision=1)).sealed)
-        self.assertIn(run.name, [summary.run for summary in await self.client.runs()])
         self.assertEqual((await self.client.server_info()).version, rr.__version__)
         self.assertEqual((await run.drop()).samples, 28)
 
@@ -232,26 +231,26 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
             file = Path(directory, "endpoint")
             async with aio.Client(f"file:{file}", call_timeout=0.2) as client:
                 with self.assertRaises(rr.DeadlineExceededError):
-                    await client.runs()
+                    await client.server_info()
             async with aio.Client(f"file:{file}", call_timeout=20) as client:
-                asking = asyncio.create_task(client.runs())
+                asking = asyncio.create_task(client.server_info())
                 await asyncio.sleep(0.1)
                 file.write_text(self.server.endpoint)
                 await asking
 
     async def test_fork(self) -> None:
-        await self.client.runs()
+        await self.client.server_info()
         pid = os.fork()
         if pid == 0:
             signal.alarm(20)
             try:
-                self.client.runs().send(None)
+                self.client.server_info().send(None)
             except rr.FailedPreconditionError:
                 os._exit(0)
             finally:
                 os._exit(1)
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
-        await self.client.runs()
+        await self.client.server_info()
 
 
 class AioTroubleTest(unittest.IsolatedAsyncioTestCase):

@@ -46,7 +46,6 @@ from routing_replay.types import RecordedRows as RecordedRows
 from routing_replay.types import ReleaseOutcome as ReleaseOutcome
 from routing_replay.types import RestoreOutcome as RestoreOutcome
 from routing_replay.types import RunSettings as RunSettings
-from routing_replay.types import RunSummary as RunSummary
 from routing_replay.types import SampleRead as SampleRead
 from routing_replay.types import SampleRows as SampleRows
 from routing_replay.types import SampleState as SampleState

@@ -16,7 +16,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 import numpy as np
 
 from routing_replay import _native, _values, types
-from routing_replay.geometry import Geometry
 from routing_replay.types import (
     Append,
     AppendOutcome,
@@ -25,7 +24,6 @@ from routing_replay.types import (
     RecordedRows,
     RowRange,
     RunSettings,
-    RunSummary,
     SampleLike,
     SampleRead,
     SampleRows,
@@ -390,19 +388,6 @@ def states(found: Any) -> list[SampleState]:
 
 def settings(found: _native.RunSettings) -> RunSettings:
     return value(RunSettings, found, ttl=found.ttl_ms / 1000)
-
-
-def summaries(found: Any) -> list[RunSummary]:
-    return [
-        value(
-            RunSummary,
-            run,
-            run=str(run.name),
-            geometry=Geometry.of_native(run.geometry),
-            settings=settings(run.settings),
-        )
-        for run in found
-    ]
 
 
 def transports(found: _native.Transports) -> dict[str, Any]:

@@ -140,10 +140,6 @@ Released = structure("Released", "i:samples,bytes")
 RunInfo = structure(
     "RunInfo", "t:name Geometry:geometry RunSettings:settings Released:dropped t:place t*:places z:place_count"
 )
-RunSummary = structure(
-    "RunSummary", "t:name Geometry:geometry RunSettings:settings i:samples,sealed_samples,committed_rows,stored_bytes"
-)
-RunSummaries = sequence("RunSummaries", "RunSummary")
 Texts = sequence("Texts", "t")
 ServerInfo = structure(
     "ServerInfo",
@@ -222,7 +218,6 @@ _FALLIBLE = {
     "rr_geometry_check": "pp",
     "rr_client_new": "pp",
     "rr_client_open_run": "ptppoipp",
-    "rr_client_runs": "ppp",
     "rr_client_server_info": "ppp",
     "rr_client_metrics": "pp",
     "rr_client_import": "pppp",

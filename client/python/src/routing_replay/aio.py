@@ -286,7 +286,6 @@ class Client(client.ClientCalls, _Closing):
 
     run = awaited(client.Client.run, Run)
     restore = awaited(client.Client.restore)
-    runs = awaited(client.Client.runs)
     server_info = awaited(client.Client.server_info)
 
     async def close(self, timeout: float = 60.0) -> None:

@@ -13,7 +13,7 @@ from routing_replay._native import lib
 from routing_replay.appender import Closing
 from routing_replay.geometry import Geometry
 from routing_replay.run import Link, Path, Run
-from routing_replay.types import RestoreOutcome, RunSummary, ServerInfo
+from routing_replay.types import RestoreOutcome, ServerInfo
 
 
 class ClientCalls:
@@ -181,11 +181,6 @@ class Client(ClientCalls, Closing):
             lambda found: _convert.value(RestoreOutcome, found),
             byref(options),
         )
-
-    @blocking
-    def runs(self) -> Operation[list[RunSummary]]:
-        """Lists the runs on the server."""
-        return self._asking(lib.rr_client_runs, _native.RunSummaries, _convert.summaries)
 
     @blocking
     def server_info(self) -> Operation[ServerInfo]:

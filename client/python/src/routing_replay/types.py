@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from ctypes import byref, c_int64
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -364,19 +364,6 @@ class RunSettings:
     block_rows: int
     codec: str
     durability: str = ""
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """One run of a server, as `Client.runs` lists it."""
-
-    run: str
-    geometry: Any
-    settings: RunSettings
-    samples: int
-    sealed_samples: int
-    committed_rows: int
-    stored_bytes: int
 
 
 @dataclass(frozen=True)
