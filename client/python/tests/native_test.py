@@ -114,7 +114,7 @@ class NativeTest(ServerTest):
                 (module.Run, ("append", "put", "read", "commit", "checkpoint")),
                 (module.Appender, ("append", "append_many")),
                 (module.Client, ("run", "__init__")),
-                (module.Trajectory, ("add", "abort")),
+                (module.Trajectory, ("add",)),
             ):
                 for name in names:
                     method = getattr(kind, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import io
 import os
 import time
@@ -140,9 +141,10 @@ class TrajectoryTest(ServerTest):
         trajectory = run.trajectory("a")
         context = tokens_of(50)
         trajectory.add(engine.rows(context[:20]), tokens=context[:20])
-        self.assertEqual(trajectory.abort().appended, ())
-        self.assertEqual(trajectory.abort(None, tokens=context[:23]).appended, ())
-        told = trajectory.abort(engine.rows(context[:30], 19)[:4], tokens=context[:30], start=19)
+        abort = functools.partial(trajectory.add, outcome="aborted")
+        self.assertEqual(abort().appended, ())
+        self.assertEqual(abort(None, tokens=context[:23]).appended, ())
+        told = abort(engine.rows(context[:30], 19)[:4], tokens=context[:30], start=19)
         self.assertEqual(told.appended, ((19, 23),))
         self.assertEqual(trajectory.next_row(context[:30]), 23)
         with self.assertRaises(rr.FailedPreconditionError) as gap:
@@ -460,7 +462,7 @@ class TrajectoryTest(ServerTest):
                 start = trajectory.next_row(context[:end])
                 rows = engine.rows(context[:end], start)
                 await trajectory.add(rows, tokens=context[:end], start=start, weight_version=end)
-                await trajectory.abort()
+                await trajectory.add(outcome="aborted")
             told = await trajectory.add(engine.rows(changed), tokens=changed)
             self.assertEqual((told.retokenised_at, told.truncated_rows), (250, 49))
             branch = await trajectory.fork(f"{name}/branch", wait=10)

@@ -211,7 +211,6 @@ class Trajectory(trajectory.TrajectoryCalls):
     _kind = "aio.Trajectory"
 
     add = awaited(trajectory.Trajectory.add)
-    abort = awaited(trajectory.Trajectory.abort)
     cut = awaited(trajectory.Trajectory.cut)
     seal = awaited(trajectory.Trajectory.seal)
 

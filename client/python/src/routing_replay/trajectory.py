@@ -240,13 +240,6 @@ class Trajectory(TrajectoryCalls):
         return self._adding(turn)
 
     @blocking
-    @taking(NewTurn)
-    def abort(self, turn: NewTurn) -> Operation[Turn]:
-        """Adds an aborted turn, perhaps with some rows and tokens. Parameters as for `add`."""
-        turn.outcome = "aborted"
-        return self._adding(turn)
-
-    @blocking
     def cut(self, num_tokens: int, *, seal: bool = False, missing: Missing = "raise") -> Operation[Turn]:
         """Cuts the history: keeps the first `num_tokens` tokens and their rows. A sealed sample becomes open again."""
         _values.integer(num_tokens, "num_tokens", sample=self.sample)
