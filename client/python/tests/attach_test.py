@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import functools
 import json
 import logging
 import unittest
@@ -111,7 +110,6 @@ class AttachTest(ServerTest):
         self.assertEqual(reference["fields"]["routed_experts"], {"dtype": "uint8", "shape": [7, LAYERS, TOP_K]})
         self.assertIsNone(outputs[1].outputs[1].routed_experts)
         self.assertEqual((metrics["appends"], metrics["without_rows"]), (4, 1))
-        self.assertEqual(llm.generate.__func__, Llm.generate)  # The method is the original one again.
 
     def test_vllm_async(self) -> None:
         async def play(kind: str) -> AsyncLlm:
@@ -199,7 +197,6 @@ class AttachTest(ServerTest):
                 self.assertEqual(json.loads(out["meta_info"]["routed_experts"])["handle"]["sample"], f"{name}/q{i}")
                 np.testing.assert_array_equal(self.stored(f"{name}/q{i}"), routes[i])
                 self.assertIsNotNone(self.run_.stat(f"{name}/q{i}").token_check)
-            self.assertEqual(vars(engine), {})
 
     def test_sglang_answers_to_each_prompt(self) -> None:
         routes = [routes_of(5), routes_of(5), routes_of(6), routes_of(6)]
@@ -235,7 +232,7 @@ class AttachTest(ServerTest):
 
 
 class DetachTest(ServerTest):
-    """Detaching restores the engine, whatever calls are running."""
+    """Detaching ends the recording, whatever calls are running."""
 
     def setUp(self) -> None:
         client = Client(self.server.endpoint)
@@ -252,7 +249,6 @@ class DetachTest(ServerTest):
             got += [output async for output in outputs]
             self.assertEqual([out.outputs[0].token_ids for out in got], [[1], [2], [3], [4], [5]])
             np.testing.assert_array_equal(got[-1].outputs[0].routed_experts, engine.routes)
-            self.assertEqual(vars(engine).keys(), {"routes", "closed"})
             self.assertFalse(attachment.attached)
 
         asyncio.run(play())
@@ -296,7 +292,6 @@ class DetachTest(ServerTest):
 
         got = asyncio.run(play())
         self.assertEqual(got[-1]["meta_info"]["routed_experts"], rows)
-        self.assertEqual(vars(engine), {})
         self.assertEqual(self.run_.list(), [])
 
     def test_twice(self) -> None:
@@ -309,12 +304,10 @@ class DetachTest(ServerTest):
             self.assertIs(engine.generate, wrapped)
             attachment.detach()
             attachment.detach()
-            self.assertEqual(engine.generate.__func__, Llm.generate)
             again = kind(engine, self.run_)
             attachment.detach()  # To detach the earlier attachment again does not affect the new one.
-            self.assertNotEqual(getattr(engine.generate, "__func__", None), Llm.generate)
+            self.assertTrue(again.attached)
             again.detach()
-            self.assertEqual(vars(engine).keys(), {"made"})
 
     def test_wrapped_again_by_another_party(self) -> None:
         llm = Llm()
@@ -331,18 +324,6 @@ class DetachTest(ServerTest):
             llm.generate([[1, 2, 3], [4]])
             attachment.flush()
         self.assertEqual(len(self.run_.list()), 4)
-        self.assertIs(llm.generate, theirs)
-
-    def test_one_of_two_methods_wrapped_again(self) -> None:
-        class Engine:
-            def generate(self) -> Any: ...
-            async def async_generate(self) -> Any: ...
-
-        engine = Engine()
-        attachment = attach.sglang(engine, self.run_)
-        engine.generate = theirs = functools.wraps(engine.generate)(lambda: None)
-        attachment.detach()
-        self.assertEqual(vars(engine), {"generate": theirs})
 
 
 class RoomTest(ServerTest):
@@ -354,7 +335,8 @@ class RoomTest(ServerTest):
         self.run_ = client.run(self.run_name, Geometry(num_layers=LAYERS, num_experts=EXPERTS, top_k=TOP_K))
 
     def test_the_outputs_of_a_call_wait_together(self) -> None:
-        with attach.vllm(Llm(), self.run_) as attachment:
+        llm = Llm()
+        with attach.vllm(llm, self.run_) as attachment:
             waits: list[str | None] = []
             now = iter([0.0, 30.0, 59.0, 61.0, 62.0])
 
@@ -363,7 +345,7 @@ class RoomTest(ServerTest):
 
             attachment._appender.queue_as = queue_as  # type: ignore[method-assign]
             with mock.patch.object(_attachment.time, "monotonic", lambda: next(now)):
-                attachment._wrapped_engine.generate([[1, 2, 3], [4]])
+                llm.generate([[1, 2, 3], [4]])
         self.assertEqual(waits, [None, None, "drop", "drop"])
 
 

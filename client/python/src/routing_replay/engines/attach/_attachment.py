@@ -144,9 +144,6 @@ class Attachment:
         self.group, self.weight_version = group, weight_version
         _convert.appends([Append("checked", None, group=group, weight_version=weight_version)])
         self.attached = True
-        self._wrapped_engine: Any = None
-        self._wrapped: dict[str, Any] = {}
-        self._before: dict[str, Any] = {}
         self._counts = dict.fromkeys(("rejected", "without_rows", "unreadable", "not_recorded"), 0)
         self._passed_by: set[str] = set()
         self._appender = run.appender(max_queued_bytes=max_queued_bytes)
@@ -154,11 +151,9 @@ class Attachment:
         self._rejected: dict[str, RoutingReplayError] = {}  # By sample, since the last flush.
 
     def wrap(self, engine: Any, around: Mapping[str, Around]) -> None:
-        """Wraps these methods of the engine until `detach`."""
-        self._wrapped_engine = engine
-        self._wrapped = {name: make(getattr(engine, name), self) for name, make in around.items()}
-        self._before = {name: value for name, value in vars(engine).items() if name in around}
-        vars(engine).update(self._wrapped, **{MARK: self})
+        """Wraps these methods of the engine."""
+        wrapped = {name: make(getattr(engine, name), self) for name, make in around.items()}
+        vars(engine).update(wrapped, **{MARK: self})
 
     def take(self, outputs: Iterable[tuple[Collector, Any]]) -> None:
         """Appends the outputs of one call of the engine, and puts references where rows were taken."""
@@ -256,19 +251,12 @@ class Attachment:
         return {**self._appender.metrics(), **self._counts}
 
     def detach(self, timeout: float = 60.0) -> None:
-        """Restores the engine, and waits for what is queued. Idempotent.
+        """Ends the recording, and waits for what is queued. Idempotent.
 
-        Requests in progress go on, and their outputs keep their rows. If somebody else has wrapped a method since, that
-        wrapper stays, and ours, below it, passes everything on.
+        Requests in progress go on, and their outputs keep their rows. The wrappers of the engine's methods stay, and
+        pass everything on.
         """
         self.attached = False
-        for name, function in self._wrapped.items():
-            if vars(self._wrapped_engine).get(name) is function:
-                delattr(self._wrapped_engine, name)
-                vars(self._wrapped_engine).update({name: self._before[name]} if name in self._before else {})
-        if self._wrapped:
-            vars(self._wrapped_engine).pop(MARK)
-        self._wrapped = {}
         self._appender.close(timeout)
 
     def __enter__(self) -> Attachment:
@@ -295,7 +283,7 @@ def attach(
 
     FailedPreconditionError if the engine has an attachment already.
     """
-    if hasattr(engine, MARK):
+    if getattr(getattr(engine, MARK, None), "attached", False):
         raise FailedPreconditionError("the engine has an attachment already: detach that one first")
     attachment = Attachment(run, _forms.engine_name(package), sample, **options)
     attachment.attached = usable
@@ -312,6 +300,8 @@ class Joining:
 
     attachment: None until the run is joined
     """
+
+    attached = True  # The engine cannot be attached to beside.
 
     def __init__(self, name: str, package: str, sample: SampleName, connect: Callable[[], Client] = Client) -> None:
         self.attachment: Attachment | None = None

@@ -44,8 +44,8 @@ def attach_to(
 ) -> Attachment:
     """Sends the rows of every finished output of an sglang.Engine to `run`, and replaces them with a reference.
 
-    engine: its attributes `generate` and `async_generate` are wrapped until `detach`; streams too. Outputs, their
-        order and exceptions are the engine's own. Requests must ask for return_routed_experts
+    engine: its attributes `generate` and `async_generate` are wrapped; streams too. Outputs, their order and exceptions
+        are the engine's own. Requests must ask for return_routed_experts
     sample: function that returns the sample's id, from an output and its number in the batch
 
     All else is as for `attach.vllm`. If the request has input_ids, tokens are sent with the rows; else rows are stored

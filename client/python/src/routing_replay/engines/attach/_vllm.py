@@ -38,10 +38,10 @@ def attach_to(
     """Sends the rows of every finished output of `engine` to `run`. Afterwards the attribute routed_experts of the
     output is None, and its attribute routing_replay holds the reference.
 
-    engine: a vllm.LLM, or an AsyncLLM (also known as AsyncLLMEngine) of this process. Its methods are wrapped until
-        `detach`: generate, and of an LLM chat and wait_for_completion. Outputs, their order and exceptions are the
-        engine's own. Outputs of beam_search, and of methods that are unknown here, are not recorded. They are counted,
-        and each such method is warned of once. Do not enqueue requests with routed_experts_prompt_start
+    engine: a vllm.LLM, or an AsyncLLM (also known as AsyncLLMEngine) of this process. Its methods are wrapped:
+        generate, and of an LLM chat and wait_for_completion. Outputs, their order and exceptions are the engine's own.
+        Outputs of beam_search, and of methods that are unknown here, are not recorded. They are counted, and each such
+        method is warned of once. Do not enqueue requests with routed_experts_prompt_start
     sample: function that returns the sample's id, from a RequestOutput and the index of a completion. The server
         rejects a request id that the engine uses twice when the tokens differ: name samples by what is unique in the
         run
