@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from routing_replay import _convert, _values
 from routing_replay.client import Client
@@ -146,7 +146,7 @@ class Attachment:
         self.attached = True
         self._counts = dict.fromkeys(("rejected", "without_rows", "unreadable", "not_recorded"), 0)
         self._passed_by: set[str] = set()
-        self._appender = run.appender(max_queued_bytes=max_queued_bytes)
+        self._appender = run.appender(max_queued_bytes=max_queued_bytes, on_full="block")
         self._thread = ThreadPoolExecutor(1, "routing-replay-attachment")  # Makes the appends of event loops.
         self._rejected: dict[str, RoutingReplayError] = {}  # By sample, since the last flush.
 
@@ -163,7 +163,8 @@ class Attachment:
         """As `take`, for an event loop."""
         if found := self._ended(outputs):
             end = time.monotonic() + _PATIENCE
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._append_all, found, end)
+            appending = asyncio.get_running_loop().run_in_executor(self._thread, self._append_all, found, end)
+            await asyncio.shield(appending)  # Rows of a request that is cancelled arrive, too.
 
     def _ended(self, outputs: Iterable[tuple[Collector, Any]]) -> list[tuple[str, Finished]]:
         """The completions that end with these outputs, and their samples. An output of an unknown shape loses its rows,
@@ -188,7 +189,7 @@ class Attachment:
             if self._seal:
                 options |= {"num_tokens": finished.num_tokens, "seal": True}
             # Appends of one call wait for room together, not one after the other.
-            on_full = None if time.monotonic() < end else "drop"
+            on_full: Literal["drop"] | None = None if time.monotonic() < end else "drop"
             try:
                 self._appender.queue_as(on_full, Append(sample, finished.describe(self._run.geometry), **options))
             except Exception as error:
