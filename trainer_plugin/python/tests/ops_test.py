@@ -1,4 +1,4 @@
-"""Router replay on torch tensors: gradients and recompute, compared with the numpy functions."""
+"""Router replay on torch tensors: values compared with the numpy function, gradients and recompute."""
 
 from __future__ import annotations
 
@@ -55,10 +55,7 @@ class OpsTest(unittest.TestCase):
         for router, dtype in ROUTERS:
             with self.subTest(router):
                 logits, ids, bias = self.inputs(router, dtype)
-                upstream = torch.randn(logits.shape, generator=self.random).to(dtype)
-                leaf = logits.clone().requires_grad_()
-                ours = ops.router_replay(router, leaf, ids, STATES, expert_bias=bias)
-                ours.probs.backward(upstream)
+                ours = ops.router_replay(router, logits, ids, STATES, expert_bias=bias)
                 theirs = trainer.router_replay_forward(
                     router, bits(logits), ids.numpy(), STATES.numpy(), expert_bias=bias.numpy()
                 )
@@ -66,8 +63,6 @@ class OpsTest(unittest.TestCase):
                 np.testing.assert_array_equal(ours.routing_map.numpy(), theirs.routing_map)
                 np.testing.assert_array_equal(ours.chosen.numpy(), theirs.chosen)
                 self.assertEqual(dict(zip(ops.COUNTERS, ours.counters.tolist(), strict=True)), theirs.counters)
-                gradient = trainer.router_replay_backward(router, bits(logits), theirs.chosen, bits(upstream))
-                np.testing.assert_array_equal(bits(leaf.grad), gradient)
 
     def test_live_rows_record_the_choice(self) -> None:
         router = trainer.Router(16, 4)

@@ -187,7 +187,6 @@ class RouterTest(unittest.TestCase):
     def setUp(self) -> None:
         rng = np.random.default_rng(3)
         self.logits = rng.normal(size=(20, 64)).astype(np.float32)
-        self.grad = rng.normal(size=(20, 64)).astype(np.float32)
         self.indices = rng.random((20, 64)).argpartition(5, axis=1)[:, :6].astype(np.uint8)
 
     def reference(self, router: trainer.Router, logits: np.ndarray) -> np.ndarray:
@@ -224,12 +223,6 @@ class RouterTest(unittest.TestCase):
                     self.assertEqual(out.routing_map.sum(), 20 * 6)
                     np.testing.assert_array_equal(out.chosen, self.indices)
                     self.assertEqual(out.counters["replayed_rows"], 20)
-                    grad = trainer.router_replay_backward(router, logits, out.chosen, self.grad.astype(dtype))
-                    step = 1e-5 * self.grad.astype(np.float64)[:, ::-1]
-                    along = (
-                        self.reference(router, self.logits + step) - self.reference(router, self.logits - step)
-                    ) / 2
-                    np.testing.assert_allclose((grad * step).sum(1), (self.grad * along).sum(1), atol=1e-9)
 
     def test_bfloat16(self) -> None:
         router = trainer.Router(64, 6)
@@ -254,9 +247,6 @@ class RouterTest(unittest.TestCase):
             "router.indices": lambda: trainer.router_replay_forward(router, self.logits, self.indices[:, :5]),
             "router.top_k": lambda: trainer.router_replay_forward(
                 trainer.Router(64, 65), self.logits, np.zeros((20, 65), np.uint8)
-            ),
-            "router.grad_probs": lambda: trainer.router_replay_backward(
-                router, self.logits, self.indices, self.grad.astype(np.float64)
             ),
             "router.num_experts": lambda: trainer.router_replay_forward(
                 trainer.Router(64.0, 6),

@@ -44,7 +44,7 @@ from routing_replay_trainer.fetch import (
 )
 from routing_replay_trainer.plan import Layer, LocalRows, Plan, plan
 from routing_replay_trainer.records import merge_records
-from routing_replay_trainer.router import Forward, Router, router_replay_backward, router_replay_forward
+from routing_replay_trainer.router import Forward, Router, router_replay_forward
 
 __version__: str = VERSION
 __all__ = (
@@ -75,6 +75,5 @@ __all__ = (
     "doctor",
     "merge_records",
     "plan",
-    "router_replay_backward",
     "router_replay_forward",
 )

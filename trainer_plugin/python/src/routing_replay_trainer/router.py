@@ -68,7 +68,7 @@ class Forward:
 
     probs: [N, E] in the dtype of the logits, zero outside the map
     routing_map: [N, E] bool
-    chosen: [N, K] ids that were used, in slot order; pass them to `router_replay_backward`
+    chosen: [N, K] ids that were used, in slot order
     counters: {"replayed_rows", "live_rows", "pad_rows", "clamped_ids", "zero_probabilities"} of this call
     """
 
@@ -97,8 +97,11 @@ def router_replay_forward(
 
     Raises InvalidArgumentError naming the field. Pure and thread-safe.
     """
-    values, dtype = _floats("logits", logits, router)
-    rows = values.shape[0]
+    values = np.require(logits, requirements="CA")
+    check_logits("logits", values, router)
+    if values.dtype.name not in _FLOATS:
+        raise wrong("logits", f"dtype must be float32, float64, float16 or bfloat16, got {values.dtype}", "DTYPE")
+    dtype, rows = _FLOATS[values.dtype.name], values.shape[0]
     ids = _exactly("indices", indices, (rows, router.top_k), router.id_dtype)
     state = np.zeros(rows, np.uint8) if states is None else _exactly("states", states, (rows,), np.dtype(np.uint8))
     bias = None
@@ -109,38 +112,9 @@ def router_replay_forward(
     chosen = np.empty_like(ids)
     counters = Counters()
     arrays = (values, ids, state, bias, probs, routing_map, None, chosen)
-    LIBRARY.rrt_router_forward(byref(router._core(dtype)), rows, *_addresses(*arrays), byref(counters))
+    addresses = [None if array is None else array.ctypes.data for array in arrays]
+    LIBRARY.rrt_router_forward(byref(router._core(dtype)), rows, *addresses, byref(counters))
     return Forward(probs, routing_map, chosen, {name: getattr(counters, name) for name, _ in Counters._fields_})
-
-
-def router_replay_backward(
-    router: Router, logits: NDArray[Any], chosen: NDArray[Any], grad_probs: NDArray[Any]
-) -> NDArray[Any]:
-    """Returns the gradient of the loss with respect to the logits, [N, E] in the dtype of the logits.
-
-    logits: those of the forward call
-    chosen: [N, K], of the forward call
-    grad_probs: [N, E], gradient of the loss with respect to the probabilities, in the dtype of the logits
-    """
-    values, dtype = _floats("logits", logits, router)
-    ids = _exactly("chosen", chosen, (values.shape[0], router.top_k), router.id_dtype)
-    upstream = _exactly("grad_probs", grad_probs, values.shape, values.dtype)
-    grad_logits = np.empty_like(values)
-    arrays = _addresses(values, ids, upstream, grad_logits)
-    LIBRARY.rrt_router_backward(byref(router._core(dtype)), len(values), *arrays, byref(Counters()))
-    return grad_logits
-
-
-def _addresses(*arrays: NDArray[Any] | None) -> list[int | None]:
-    return [None if array is None else array.ctypes.data for array in arrays]
-
-
-def _floats(field: str, array: NDArray[Any], router: Router) -> tuple[NDArray[Any], int]:
-    values = np.require(array, requirements="CA")
-    check_logits(field, values, router)
-    if values.dtype.name not in _FLOATS:
-        raise wrong(field, f"dtype must be float32, float64, float16 or bfloat16, got {values.dtype}", "DTYPE")
-    return values, _FLOATS[values.dtype.name]
 
 
 def _exactly(field: str, array: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
