@@ -103,10 +103,9 @@ def check_train(model: Any, layers: list[int]) -> None:
     for (name, ours), theirs in zip(model.named_parameters(), peer.parameters(), strict=True):
         CHECK.assertTrue(torch.equal(ours, theirs), name)
     CHECK.assertNotEqual(loss_of(live(**rollouts[0].call).logits, batch_of(rollouts[0])), losses[0])
-    for version, metrics in enumerate(logged):
+    for metrics in logged:
         CHECK.assertEqual(metrics["routing_replay/replayed_fraction"], 1)
         CHECK.assertEqual(metrics["routing_replay/fallback_fraction"], 0)
-        CHECK.assertEqual(metrics["routing_replay/weight_lag_max"], version)
 
 
 class TrainTest(unittest.TestCase):

@@ -115,8 +115,6 @@ class ReplicasTest(trainings.Training):
                 self.assertEqual([through for each, through in released if key in each], [[2 * step + 2] * RANKS])
         said = group.metrics()
         self.assertEqual({metrics["routing_replay/fallback_fraction"] for metrics in said}, {0})
-        lags = [metrics["routing_replay/weight_lag_max"] for metrics in said]
-        self.assertEqual(max(lags), max(self.staleness))
         passed(
             "verl",
             verl.__version__,

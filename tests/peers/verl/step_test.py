@@ -165,8 +165,6 @@ class StepTest(trainings.Training):
         metrics = replay.metrics()
         self.assertEqual(metrics["routing_replay/fallback_fraction"], 0)
         self.assertGreater(metrics["routing_replay/live_rows"], 0)
-        self.assertGreater(metrics["routing_replay/weight_lag_max"], 0)
-        self.assertEqual(metrics["routing_replay/weight_lag_max"], max(self.staleness))
         self.report(metrics)
         what = f"PPOTrainer.fit over Ray and TransferQueue {version('TransferQueue')}, from data set to release"
         changed = f"{actors.CHANGED}, random answers and rewards, one process for the workers"

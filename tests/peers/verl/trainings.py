@@ -134,13 +134,6 @@ class Training(unittest.TestCase):
         trainer.resource_pool_manager = SimpleNamespace(get_n_gpus=lambda: self.RANKS)
         trainer.actor_rollout_wg = trainer.ref_policy_wg = workers
         trainer.ref_in_actor, trainer.global_steps = False, 0
-        compute_metrics, self.staleness = trainer._compute_metrics, []
-
-        def computed(batch: Any, metrics: dict[str, Any], *more: Any, **named: Any) -> None:
-            compute_metrics(batch, metrics, *more, **named)
-            self.staleness.append(metrics["training/off_policy/trajectory_staleness/max"])
-
-        trainer._compute_metrics = computed
         runner = object.__new__(TaskRunnerV1.__ray_metadata__.modified_class)
         runner.config, runner.trainer = self.config, trainer
         runner.init_agent_loop_manager()

@@ -373,24 +373,9 @@ class StepsTest(unittest.TestCase):
         self.rows = CountingSource(geometry_of())
         for i, (name, tokens) in enumerate(SAMPLES.items()):
             self.rows.add(name, rows_of(tokens, i), tokens=np.arange(tokens))
-        self.steps = Steps(StepSource(self.rows, deadline=20.0), "live", None, 0.5, Contract())
-        self.addCleanup(self.steps.source.close)
-
-    def test_weight_versions(self) -> None:
-        samples = [trainer.FetchSequence("s0")]
-        for wrong in ("17", 17.0, True, -2, 2**63):
-            with self.assertRaisesRegex(trainer.InvalidArgumentError, "weight_version"):
-                self.steps.begin(samples, wrong)  # type: ignore[arg-type]
-        self.assertEqual(self.rows.inspections, 0)
-        self.rows.inspect = lambda samples, timeout=None: [  # type: ignore[method-assign]
-            {"status": "OK", "num_tokens": 9, "revision": 0, "content_id": 1, "weights": [[0, 8, 15, ""]]}
-        ]
-        lags = [self.steps.begin(samples, version).weight_lag for version in (-1, None, 17, np.int64(18))]
-        self.assertEqual(lags, [None, None, 2, 3])
-        self.assertEqual(self.steps._contract.counters.report()["routing_replay/step_samples"], 1)
 
     def test_begin_and_fetch_have_one_rule_of_versions(self) -> None:
-        """ "strict" rejects a sample before the passes, and metrics report what begin_step returns."""
+        """ "strict" rejects a sample before the passes, and metrics report the share of such samples."""
 
         def begin(weights: Any, kind: Any = None) -> Any:
             record = {"status": "OK", "num_tokens": 9, "revision": 0, "content_id": 1, "weights": weights}
@@ -398,17 +383,17 @@ class StepsTest(unittest.TestCase):
             self.contract = Contract(kind)
             steps = Steps(StepSource(self.rows, deadline=20.0), "live", None, 0.5, self.contract)
             self.addCleanup(steps.source.close)
-            return steps.begin([trainer.FetchSequence("s0")], 17)
+            return steps.begin([trainer.FetchSequence("s0")])
 
         labels, unknown = [[0, 4, -1, "x"], [4, 8, -1, "y"]], [[0, 4, -1, ""], [4, 8, 15, ""]]
         for weights in (labels, unknown, [[0, 4, 15, "x"], [4, 8, 15, "y"]]):
             with self.assertRaises(trainer.FailedPreconditionError) as caught:
                 begin(weights, "strict")
             self.assertEqual((caught.exception.reason, caught.exception.sample), ("MIXED_WEIGHTS", "s0"))
-        for weights, lag, mixed in ((labels, None, 1), (unknown, 2, 1), ([[0, 8, 16, ""]], 1, 0)):
-            self.assertEqual(begin(weights).weight_lag, lag)
+        for weights, oldest, mixed in ((labels, None, 1), (unknown, 15, 1), ([[0, 8, 16, ""]], 16, 0)):
+            begin(weights)
             said = self.contract.counters.report()
-            self.assertEqual(said.get("routing_replay/weight_lag_max"), lag)
+            self.assertEqual(said.get("routing_replay/weight_version/oldest"), oldest)
             self.assertEqual(said["routing_replay/weight_version/mixed_ratio"], mixed)
 
 
@@ -449,7 +434,7 @@ class ReplicaTest(unittest.TestCase):
                 if collective.rank == 3:
                     steps.stay_away(wrong := trainer.InvalidArgumentError("lengths: 5 for 6 sequences"))
                     raise wrong
-                steps.begin(expected_of(*range(6)), 7)
+                steps.begin(expected_of(*range(6)))
             except trainer.ReplayError as error:
                 return error.message
             finally:
@@ -472,7 +457,7 @@ class ReplicaTest(unittest.TestCase):
             ]
             steps = Steps(StepSource(rows, deadline=20.0), "strict", collective, 0.5, Contract("strict"))
             try:
-                steps.begin(expected_of(*range(6)), 7)
+                steps.begin(expected_of(*range(6)))
             except trainer.FailedPreconditionError as error:
                 return error.reason, error.sample
             finally:

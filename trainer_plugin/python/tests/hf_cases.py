@@ -517,7 +517,7 @@ class Cases(unittest.TestCase):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         said = rollout.said | {"sequences": [rollout.samples[0], "none"]}
         with self.attached(model, rollout, missing="live", max_fallback_fraction=0.6, watch="all") as replay:
-            begun = replay.begin_step(said["sequences"], tokens=rollout.tokens, weight_version=3)
+            begun = replay.begin_step(said["sequences"], tokens=rollout.tokens)
             replay.prefetch([said])
             self.assertEqual(list(begun.live), ["none"])
             with replay.micro_batch(**said):

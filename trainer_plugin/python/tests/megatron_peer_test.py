@@ -269,7 +269,7 @@ class MegatronTest(MegatronCase):
         samples = [sample for index in range(MICRO_BATCHES) for sample in rollout.samples(index)]
         tokens = [ids for own in rollout.tokens for ids in own]
         for step in range(2):
-            begun = replay.begin_step([*samples], tokens=tokens, weight_version=7, step=step)
+            begun = replay.begin_step([*samples], tokens=tokens, step=step)
             self.assertEqual(begun.dropped, ("2/1",))
             self.assertEqual(replay.last_step, begun)
             self.assertEqual(begun.replayed, len(samples) - 1)
@@ -286,7 +286,7 @@ class MegatronTest(MegatronCase):
                     ):
                         chunk(self.hidden(index))
             for _ in range(3):
-                replay.begin_step([*samples], tokens=tokens, weight_version=7, step=step)
+                replay.begin_step([*samples], tokens=tokens, step=step)
                 self.step(replay, rollout, chunks)
                 replay.end_step()
             self.assertEqual(source.samples, (step + 1) * CHUNKS * (len(samples) - 1))

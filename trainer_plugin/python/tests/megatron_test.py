@@ -770,12 +770,12 @@ class ReplayedTest(unittest.TestCase):
             return iter([{"name": i, "sample": name} for i, name in enumerate(("a", None, "c", "d"))])
 
         iterators = [batches(), batches()]
-        run = replayed(Replay(), schedule, describe, weight_version=5)
+        run = replayed(Replay(), schedule, describe)
         options = {"num_microbatches": 3, "model": "xy", "forward_only": True}
         self.assertEqual(run(forward_step_func=forward_step, data_iterator=iterators, **options), "losses")
         a, c = [["a"], "closed"], [["c"], "closed"]
         expected = [
-            {"sequences": ["a", "c"], "lengths": [3, 3], "weight_version": 5},
+            {"sequences": ["a", "c"], "lengths": [3, 3]},
             [["a"], ["c"]],
             *(a[0], ("x", 0), a[1]),
             ("x", 1),

@@ -228,12 +228,11 @@ class WatchTest(unittest.TestCase):
         replay.detach()
         replay = self.attach(self.rollout.source(), on_policy="lax")
         replay._steps.source = Versioned(self.rollout.source(), mixed)
-        replay.begin_step(names, lengths=lengths, weight_version=9)
+        replay.begin_step(names, lengths=lengths)
         run_step(replay, self.model)
         said = replay.metrics()
         self.assertEqual(said["routing_replay/weight_version/mixed_ratio"], 1 / 5)
         self.assertEqual(said["routing_replay/weight_version/oldest"], 6.0)
-        self.assertEqual(said["routing_replay/weight_lag_max"], 3.0)
 
 
 class StagedWatchTest(WatchTest):

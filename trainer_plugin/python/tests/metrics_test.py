@@ -31,12 +31,12 @@ class CountersTest(unittest.TestCase):
         counters = Counters()
         for value in (3, 5, 4):
             counters.count("replayed_rows", value)
-            counters.count("weight_lag_max", value)
+            counters.count("step_samples", value)
             counters.ratio(layer_key("overlap", 7), value, 10)
         counters.ratio("no_overlap_fraction", 0, 0)
         self.assertEqual(
             counters.report(),
-            {PREFIX + "replayed_rows": 12, PREFIX + "weight_lag_max": 5, PREFIX + "overlap/layer_07": 0.4},
+            {PREFIX + "replayed_rows": 12, PREFIX + "step_samples": 5, PREFIX + "overlap/layer_07": 0.4},
         )
 
     def test_over_ranks(self) -> None:

@@ -66,7 +66,7 @@ class Reading(Replay):
 
     def begin_step(self, sequences: Any, **said: Any) -> None:
         super().begin_step(sequences, **said)
-        self.steps.begin(expecting(sequences, said["lengths"]), said["weight_version"], 0, said["step"])
+        self.steps.begin(expecting(sequences, said["lengths"]), 0, said["step"])
 
     def prefetch(self, micro_batches: Any) -> None:
         described = [MicroBatch({}, [trainer.FetchSequence(*one["sequences"])]) for one in micro_batches]
@@ -202,22 +202,6 @@ class ReplayedTest(unittest.TestCase):
         ):
             expected(["a"], [None], None, {"format": "THD"})
 
-    def test_the_weights_of_each_call(self) -> None:
-        versions = iter([7, None, 8])
-        run = replayed(self.replay, schedule, describe, weight_version=lambda: next(versions))
-        for expected_version in (7, None):
-            run(**self.said | {"data_iterator": iter("ab")})
-            self.assertEqual(self.replay.begun[-1]["weight_version"], expected_version)
-        replayed(self.replay, schedule, lambda batch: None, weight_version=versions.__next__)(
-            **self.said | {"data_iterator": iter("ab")}
-        )
-        self.assertEqual(next(versions), 8)  # A micro-batch that routes live asks for no version.
-        replayed(self.replay, schedule, describe, weight_version=3)(**self.said | {"data_iterator": iter("ab")})
-        self.assertEqual(self.replay.begun[-1]["weight_version"], 3)
-        with self.assertRaises(StopIteration) as caught:
-            run(**self.said | {"data_iterator": iter("ab")})
-        self.assertIs(self.replay.stayed, caught.exception)
-
     def test_where_sequences_are_imported_from(self) -> None:
         self.assertIs(trainer.Sequence, megatron.Sequence)
         self.assertIs(trainer.Sequence, hf.Sequence)
@@ -261,11 +245,8 @@ class ReplayedTest(unittest.TestCase):
         said = self.said | {"forward_step_func": step}
         run(**said | {"data_iterator": iter(["s0", "s1"])})
         self.assertEqual(seen, [("s0", ("s1",)), ("s1", ("s1",))])
-        replay.steps.begin(expecting(["s0"]), None)
+        replay.steps.begin(expecting(["s0"]))
         self.assertEqual(replay.steps.last.dropped, ())
-        with self.assertRaises(trainer.InvalidArgumentError):
-            replay.steps.begin(expecting(["s1"]), "newest")
-        self.assertEqual(replay.steps.last, NO_STEP)
 
 
 if __name__ == "__main__":

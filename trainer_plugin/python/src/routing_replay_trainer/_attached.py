@@ -197,7 +197,6 @@ class Attached:
         *,
         tokens: Any = None,
         lengths: Any = None,
-        weight_version: int | None = None,
         step: Any = None,
     ) -> StepDecision:
         """Begins a step. Call this on all ranks of the replica together, before the schedule and the passes of the
@@ -205,7 +204,6 @@ class Attached:
 
         sequences: all sequences on which the replica trains in this step, in the form that `micro_batch` takes, in the
             same order on all ranks
-        weight_version: version of the trainer's current weights, for metrics; -1 or None if unknown
         step: any name. If the previous step had the same name, that step continues: samples are decided again, but the
             rows that were read stay. Use this if the log-probability pass and the training passes of one rollout each
             call begin_step
@@ -224,7 +222,7 @@ class Attached:
         except Exception as error:
             self._steps.stay_away(error)
             raise
-        return self._steps.begin(samples, weight_version, self._fingerprint, step)
+        return self._steps.begin(samples, self._fingerprint, step)
 
     def _described(self, sequences: Listing[Any], said: Mapping[str, Any]) -> MicroBatch:
         micro_batch = described(sequences, *self._given(sequences, **said))

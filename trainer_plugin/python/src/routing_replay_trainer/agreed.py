@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from routing_replay import errors
-from routing_replay._values import INT64, integer
 
 from routing_replay_trainer._core import LOG, unmet
 from routing_replay_trainer.collective import (
@@ -30,7 +29,7 @@ from routing_replay_trainer.collective import (
     take_no_part,
 )
 from routing_replay_trainer.fetch import Batch, FetchSequence, Missing
-from routing_replay_trainer.metrics import UNKNOWN, Contract
+from routing_replay_trainer.metrics import Contract
 from routing_replay_trainer.step import StepSource
 
 _NAMED = 8  # Number of samples that an error names.
@@ -80,28 +79,21 @@ class Steps:
         self._rowless: dict[str | int, int | None] = {}
         self._fetched: _Seen = Counter()  # What happened to samples in fetches; for end_pass.
 
-    def begin(
-        self, sequences: Sequence[FetchSequence], weight_version: int | None = None, geometry: int = 0, step: Any = None
-    ) -> StepDecision:
+    def begin(self, sequences: Sequence[FetchSequence], geometry: int = 0, step: Any = None) -> StepDecision:
         """Begins a step. All ranks of the replica must call this with the same samples in the same order. Samples with
         at most one token have nothing to replay, so the source is not asked about them. If several sequences name one
         sample, but with different lengths or tokens, there is one decision for each of these variants, and only the
         variants that were not recorded fall back.
 
-        Errors are raised on all ranks. Exception: if the arguments or the source of one rank fail, this rank raises
-        that error, and the other ranks see SOURCE_FAILED. A rank that could not reach the service logs this as a
-        warning the first time, and raises it only as the cause (`__cause__`) of an error that all ranks raise.
+        Errors are raised on all ranks. Exception: if the source of one rank fails, this rank raises that error, and the
+        other ranks see SOURCE_FAILED. A rank that could not reach the service logs this as a warning the first time,
+        and raises it only as the cause (`__cause__`) of an error that all ranks raise.
 
         geometry: the geometry's fingerprint (from a plan), which the ranks compare; 0 if unknown
         step: name of the step; if the previous step had the same name, it continues. None: a new step
         """
         end = time.monotonic() + self.source.deadline
         self._forget()
-        try:
-            version = _version(weight_version)
-        except Exception as error:
-            self.stay_away(error)
-            raise
         self.source.begin_step(goes_on=step is not None and step == self._step)
         self._step = step
         named = [sequence for sequence in sequences if not sequence.live]
@@ -114,18 +106,18 @@ class Steps:
         self._rowless = {sequence.sample: sequence.num_tokens for sequence in named if sequence.num_tokens in (0, 1)}
         for claim, decided in zip(samples, decision.decisions, strict=True):
             self._decided.setdefault(claim.sample, []).append((claim, decided))
-        self._contract.begin_step(version)
-        lag = self._contract.take(
+        self._contract.begin_step()
+        self._contract.take(
             {"sample": decided.sample, "weights": record.get("weights")}
             for decided, record in zip(decision.decisions, records, strict=True)
             if decided.action == "replay"
         )
-        begun = self.last = dataclasses.replace(decision, weight_lag=lag)
+        self.last = decision
         counters = self._contract.counters
-        counters.count("step_samples", len(begun.decisions))
-        counters.count("step_fallback_samples", len(begun.live))
-        counters.count("step_dropped_samples", len(begun.dropped))
-        return begun
+        counters.count("step_samples", len(decision.decisions))
+        counters.count("step_fallback_samples", len(decision.live))
+        counters.count("step_dropped_samples", len(decision.dropped))
+        return decision
 
     def stay_away(self, wrong: Exception) -> None:
         """Call this instead of `begin` on a rank that does not know the samples of the step: the other ranks then raise
@@ -297,12 +289,6 @@ class Steps:
             records[at] = record
             if record["status"] == "OK":
                 self._comparable[samples[at].sample] = rows[at]
-
-
-def _version(weight_version: int | None) -> int | None:
-    """Returns a weight version as int; None if it is unknown (None, or -1 as for versions of rows)."""
-    version = None if weight_version is None else integer(weight_version, "weight_version", (UNKNOWN, INT64[1]))
-    return None if version == UNKNOWN else version
 
 
 def _rows_before_tail(claim: FetchSequence, record: Mapping[str, Any]) -> int:

@@ -62,14 +62,12 @@ class StepDecision:
     decisions: one per sample that was asked about, in the order of first mention
     counts: number of decisions by status
     replayed, fallen_back: number of decisions to replay, and of all others
-    weight_lag: by how many weight versions the oldest replayed row is behind the trainer, if both versions are known
     """
 
     decisions: tuple[Decision, ...]
     counts: Mapping[str, int]
     replayed: int
     fallen_back: int
-    weight_lag: int | None = None
 
     @property
     def live(self) -> tuple[str | int, ...]:

@@ -53,7 +53,6 @@ KEYS = (
     Key("step_samples", "max", "samples of begin_step, the same on all ranks of a replica"),
     Key("step_fallback_samples", "max", "samples of begin_step that the ranks agreed to route live"),
     Key("step_dropped_samples", "max", "samples of begin_step that the caller must leave out of the loss"),
-    Key("weight_lag_max", "max", "how many versions the oldest replayed row is behind that given to begin_step"),
     Key(
         "weight_version/mixed_ratio",
         "ratio",
@@ -191,13 +190,11 @@ class Contract:
         check_choice("on_policy", kind, ("strict", "lax", None))
         self._kind = kind
         self.counters = Counters() if counters is None else counters
-        self._current: int | None = None
         self._taken: set[Any] = set()
         self._begun = False
 
-    def begin_step(self, current: int | None = None) -> None:
-        """current: version of the trainer's weights, in the same numbering as the rollout's"""
-        self._current, self._begun = current, True
+    def begin_step(self) -> None:
+        self._begun = True
         self._taken.clear()
 
     def end_pass(self) -> None:
@@ -206,17 +203,15 @@ class Contract:
         if not self._begun:
             self._taken.clear()
 
-    def take(self, samples: Iterable[Mapping[str, Any]]) -> int | None:
+    def take(self, samples: Iterable[Mapping[str, Any]]) -> None:
         """Counts each sample once per step. If begin_step was called, all samples are counted there, before the passes.
-        A version is a number with its label. Returns by how many versions the oldest row is behind the trainer, if both
-        versions are known.
+        A version is a number with its label.
 
         samples: for each sample "sample" and "weights", as in `Batch.sequences`
 
         With "strict", raises FailedPreconditionError (reason "MIXED_WEIGHTS", field "weights") that names the first
         sample with rows of several versions, and these versions.
         """
-        lags = []
         for sample in samples:
             versions = {(version, label) for _, _, version, label in sample.get("weights") or ()}
             if not versions or sample["sample"] in self._taken:
@@ -227,13 +222,8 @@ class Contract:
             self._taken.add(sample["sample"])
             self.counters.ratio("weight_version/mixed_ratio", mixed, 1)
             oldest = min((version for version, _ in versions if version != UNKNOWN), default=None)
-            if oldest is None:
-                continue
-            self.counters.count("weight_version/oldest", oldest)
-            if self._current is not None:
-                lags.append(self._current - oldest)
-                self.counters.count("weight_lag_max", lags[-1])
-        return max(lags, default=None)
+            if oldest is not None:
+                self.counters.count("weight_version/oldest", oldest)
 
 
 def _mixed(sample: Mapping[str, Any]) -> errors.FailedPreconditionError:

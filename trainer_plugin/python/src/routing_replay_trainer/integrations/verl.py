@@ -10,7 +10,6 @@ few functions of verl there; in processes that do not call these functions it ha
 
 from __future__ import annotations
 
-import functools
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +32,6 @@ with _shared.importing("verl 0.9 and Megatron-Core"):
 
 COLUMN = "routing_handle"
 replays: dict[int, Any] = {}  # The replays of actors, by the id() of their list of model chunks.
-version: int | None = None  # The version of the weights of this process's actor, as verl tells it to the engines.
 _MANAGER = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
 _LIBRARY = "actor_rollout_ref.model.external_lib"
 _SETTINGS = {
@@ -164,16 +162,6 @@ def _set_dispatch_collect(worker: Any, mesh_name: str, **said: Any) -> None:
         replays[id(engine.module)] = _shared.attach(engine.module, _shared.open_run(_run_name(worker.config), geometry))
 
 
-_update = ActorRolloutRefWorker.update_weights
-
-
-@functools.wraps(_update)  # Keeps the attributes that verl's single controller has set on the method.
-async def _update_weights(worker: Any, global_steps: int | None = None, **said: Any) -> Any:
-    global version
-    version = global_steps
-    return await _update(worker, global_steps=global_steps, **said)
-
-
 def _describe(batch: Any) -> dict[str, Any]:
     columns = set(batch.keys())
     _shared.need(COLUMN in columns, _MANAGER, "a batch without handles", f"+{_MANAGER}={__name__}.Manager")
@@ -186,7 +174,7 @@ def _get_forward_backward_func(original: Any = engines.get_forward_backward_func
         replay = replays.get(id(arguments["model"]))
         if replay is None:
             return original()(**arguments)
-        return _shared.replayed(replay, original(), _describe, weight_version=version)(**arguments)
+        return _shared.replayed(replay, original(), _describe)(**arguments)
 
     return run
 
@@ -194,6 +182,5 @@ def _get_forward_backward_func(original: Any = engines.get_forward_backward_func
 engines.MegatronEngine.initialize = _initialize
 engines.get_forward_backward_func = _get_forward_backward_func
 ActorRolloutRefWorker.set_dispatch_collect = _set_dispatch_collect
-ActorRolloutRefWorker.update_weights = _update_weights
 padding_utils.construct_minimal_padding_template = _padding_template
 transfer_queue.kv_clear = _kv_clear

@@ -21,7 +21,6 @@ def replayed(
     describe: Callable[[Any], Mapping[str, Any] | None],
     *,
     peek: Callable[[Any, int], Any] | None = None,
-    weight_version: int | Callable[[], int | None] | None = None,
     step: Any = None,
     ranks: Collective | None = None,
 ) -> Callable[..., Any]:
@@ -34,7 +33,6 @@ def replayed(
         reference model). It may remove items from the batch that the framework does not know
     peek: needed if data iterators are not Python iterators, or are None on some ranks: peek(data_iterator, n) returns
         the batch that is n batches after the next one
-    weight_version: as for `Replay.begin_step`, or a function that returns it, because weights change between calls
     step: as for `Replay.begin_step`. If absent, a call continues the last step of this replay if that had all samples
         of this call, as is the case for training passes after the log-probability pass of a rollout
     ranks: a collective of the replica's ranks, needed if some have no data iterator: these get the sequences, their
@@ -65,8 +63,6 @@ def replayed(
             assert described is not None
             replays = [batch for batch in described if batch is not None]
             begun = _step(replays)
-            if replays:
-                begun["weight_version"] = weight_version() if callable(weight_version) else weight_version
             begun["step"] = _name(replay, begun["sequences"]) if step is None else step
         except Exception as error:
             replay.stay_away(error)

@@ -144,8 +144,7 @@ def forward(original: Any, trainer: Any, model: Any, data_iterator: Any, **optio
     said = trainer.described
     if said is None:
         return original(trainer, model, data_iterator, **options)
-    version = trainer.state.iteration
-    trainer.replay.begin_step(said["sequences"], tokens=said["tokens"], weight_version=version)
+    trainer.replay.begin_step(said["sequences"], tokens=said["tokens"])
     with trainer.replay.micro_batch(**said, index=0, schedule=False, forward_only=True):
         answer = original(trainer, model, data_iterator, **options)
     trainer.replay.end_step()
@@ -156,7 +155,6 @@ def forward(original: Any, trainer: Any, model: Any, data_iterator: Any, **optio
 def schedule(original: Any) -> Callable[..., Any]:
     def run(**arguments: Any) -> Any:
         trainer = arguments["forward_step_func"].__self__
-        describe, version = functools.partial(_describe, trainer), trainer.state.iteration
-        return _shared.replayed(trainer.replay, original(), describe, weight_version=version)(**arguments)
+        return _shared.replayed(trainer.replay, original(), functools.partial(_describe, trainer))(**arguments)
 
     return run
