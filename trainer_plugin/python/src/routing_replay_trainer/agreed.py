@@ -156,9 +156,7 @@ class Steps:
             self._judge("begin_step", Counter((one.sample, one.status, one.action) for one in decision.decisions))
         except errors.RoutingReplayError as error:
             if not failed or unreachable:
-                said = zip(samples, records, strict=True)
-                why = {sample: one["message"] for sample, one in said if one["status"] != "OK" and one.get("message")}
-                raise _with_numbers(error, why) from failure
+                raise error from failure
         if failure is not None and not unreachable:
             raise failure
         return decision
@@ -245,7 +243,7 @@ class Steps:
         if sequence.num_tokens in (0, 1) and (claims or sequence.sample in self._rowless):
             return sequence  # No rows of this sample are read.
         if not claims:
-            why = f"begin_step was not told of sample {sequence.sample}{self._hint(sequence)}"
+            why = f"begin_step was not told of sample {sequence.sample} under this name"
             raise unmet("micro_batch", why, sample=sequence.sample)
         alike = [decision for claim, decision in claims if _alike(claim, sequence)] if len(claims) > 1 else []
         decisions = alike or [decision for _, decision in claims]
@@ -254,13 +252,6 @@ class Steps:
         if contradicts or any(decision.action != "replay" for decision in decisions):
             return dataclasses.replace(sequence, live=True, content_id=None)
         return dataclasses.replace(sequence, content_id=decisions[0].content_id) if self._binds else sequence
-
-    def _hint(self, sequence: FetchSequence) -> str:
-        by_id = isinstance(sequence.sample, str)
-        if not self._decided or any(isinstance(sample, str) == by_id for sample in self._decided):
-            return ""
-        here, there = ("ids", "handles") if by_id else ("handles", "ids")
-        return f": here samples are named by {here}, in begin_step by {there}; name them alike"
 
     def _inspect(self, samples: list[FetchSequence]) -> tuple[Sequence[Mapping[str, Any]], Exception | None]:
         """Returns the source's record of each sample, and its error, if any. Does not raise, because the other ranks
@@ -348,18 +339,4 @@ def _judged(claim: FetchSequence, record: Mapping[str, Any]) -> Mapping[str, Any
     tokens = record.get("num_tokens")
     if record["status"] != "OK" or claim.rows is None or tokens is None or claim.rows < tokens:
         return record
-    message = f"needs rows up to {claim.rows}, has {max(0, tokens - 1)}"
-    return {**record, "status": "OUT_OF_RANGE", "message": message}
-
-
-def _with_numbers(error: errors.RoutingReplayError, why: Mapping[str | int, str]) -> errors.RoutingReplayError:
-    """Returns the error with the reports of this rank's source about the samples that it names. why: the report about
-    each sample, for example its expected and its stored length"""
-    if isinstance(error, errors.FallbackLimitError):
-        named = [sample for sample, _ in error.first]
-    elif error.sample is not None:
-        named = [error.sample]
-    else:  # An error has no field for a handle, but names it in its message.
-        named = [sample for sample in why if not isinstance(sample, str) and f"handle {sample} " in error.message]
-    words = "; ".join(f"{sample}: {why[sample]}" for sample in named if sample in why)
-    return type(error)(f"{error.message}. On this rank: {words}", **error._detail) if words else error
+    return {**record, "status": "OUT_OF_RANGE"}
