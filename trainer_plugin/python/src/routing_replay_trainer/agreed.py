@@ -72,9 +72,6 @@ class Steps:
     def _forget(self) -> None:
         self.last = NO_STEP  # The decision of the last `begin`.
         self._decided: dict[str | int, list[tuple[FetchSequence, Decision]]] | None = None
-        # For samples that end with unrecorded rows without tokens: number of rows before these, whose tokens can be
-        # compared.
-        self._comparable: dict[str | int, int] = {}
         # Number of tokens (0 or 1) of each sample of the step that is too short to have rows.
         self._rowless: dict[str | int, int | None] = {}
         self._fetched: _Seen = Counter()  # What happened to samples in fetches; for end_pass.
@@ -188,9 +185,7 @@ class Steps:
             if self._collective.size > 1 and self._missing != "strict":
                 raise unmet("micro_batch", "the ranks decide together what falls back, so begin_step comes first")
             return list(sequences)
-        applied = [sequence if sequence.live else self._applied(sequence) for sequence in sequences]
-        known = self._comparable
-        return [_with_tokens_of(one, known[one.sample]) if one.sample in known else one for one in applied]
+        return [sequence if sequence.live else self._applied(sequence) for sequence in sequences]
 
     def saw(self, batch: Batch) -> None:
         """Counts the samples that fell back in a fetch. This can happen if no step was begun, if decisions do not bind,
@@ -258,40 +253,10 @@ class Steps:
         wait for this rank's report."""
         try:
             # The rest of the time is for the agreement of the ranks.
-            end = time.monotonic() + _ASKING * self.source.deadline
-            records: list[Mapping[str, Any]] = list(self.source.inspect(samples, timeout=end - time.monotonic()))
-            self._compare_before_tails(samples, records, end)
+            records = self.source.inspect(samples, timeout=_ASKING * self.source.deadline)
             return [_judged(claim, record) for claim, record in zip(samples, records, strict=True)], None
         except Exception as error:
             return [{"status": "OK"} for _ in samples], error
-
-    def _compare_before_tails(
-        self, samples: Sequence[FetchSequence], records: list[Mapping[str, Any]], end: float
-    ) -> None:
-        """Asks the source again about samples that end with unrecorded rows whose tokens it does not know. Only the
-        rows before this tail are replayed, so only their tokens must be the expected ones. The new answers replace the
-        samples' entries in `records`."""
-        rows = {at: _rows_before_tail(*both) for at, both in enumerate(zip(samples, records, strict=True))}
-        asked = {at: _with_tokens_of(samples[at], count) for at, count in rows.items() if count}
-        if not asked:
-            return
-        left = max(1.0, end - time.monotonic())
-        for at, record in zip(asked, self.source.inspect(list(asked.values()), timeout=left), strict=True):
-            records[at] = record
-            if record["status"] == "OK":
-                self._comparable[samples[at].sample] = rows[at]
-
-
-def _rows_before_tail(claim: FetchSequence, record: Mapping[str, Any]) -> int:
-    """Returns the number of rows before the unrecorded rows at the end of a whole sample, if the source does not know
-    the tokens of this tail; else 0."""
-    tail = (record.get("unrecorded") or [(0, 0)])[-1]
-    whole = claim.tokens is not None and claim.num_tokens == tail[1] + 1
-    return tail[0] if whole and record["status"] == "TOKENS_NOT_KNOWN" else 0
-
-
-def _with_tokens_of(claim: FetchSequence, rows: int) -> FetchSequence:
-    return claim if claim.tokens is None else dataclasses.replace(claim, tokens=np.asarray(claim.tokens)[:rows])
 
 
 def _first(samples: _Seen) -> list[tuple[str | int, str]]:
