@@ -27,7 +27,6 @@ try:
     from megatron_rollouts import LENGTHS, MICRO_BATCHES, Rollout
 
     from routing_replay_trainer._device_buffers import DeviceBuffers
-    from routing_replay_trainer.megatron import _inject
 except ImportError as missing:
     print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with megatron-core")
     sys.exit(SKIPPED)
@@ -39,40 +38,10 @@ OLDER = tuple(map(int, megatron_version.split(".")[:2])) < (0, 18)
 class NoKernelsTest(NoKernels, MegatronTest):
     """Runs the tests of MegatronTest again, with models that say that they are on a GPU without kernels."""
 
-    by_topk = ("native", "fused")
-
-    def setUp(self) -> None:
-        super().setUp()
-        patch = mock.patch.object(_inject, "has_code", lambda device: False)
-        patch.start()
-        self.addCleanup(patch.stop)
-
     def attach(self, chunks: Any, config: Any, source: Any, **options: Any) -> Any:
         replay = super().attach(chunks, config, source, **options)
         self.assertIsInstance(replay._buffers, DeviceBuffers)
         return replay
-
-    def test_fused(self) -> None:
-        """Without kernels, inject="fused" calls Megatron's own unfused function, so it is as exact as "native", in
-        modes shadow and R2, too."""
-        for scores in ("softmax", "sigmoid"):
-            options = {"recompute_granularity": "selective", "recompute_modules": ["moe"]}
-            config = self.config(moe_router_score_function=scores, moe_router_topk_scaling_factor=2.5, **options)
-            chunks = self.chunks(config)
-            peers = copy.deepcopy(chunks)
-            for peer in peers:
-                peer.eval()
-            rollout = Rollout(config, 1)
-            replay = self.attach(chunks, config, rollout.source, inject="fused")
-            self.assert_as_by_hand(chunks, peers, rollout, self.step(replay, rollout, chunks))
-            replay.end_step()
-            self.assertEqual(replay.metrics()["routing_replay/recompute_mismatch/layer_01"], 0)
-            replay.detach()
-            live = copy.deepcopy(chunks)
-            replay = self.attach(chunks, config, rollout.source, inject="fused", mode="shadow")
-            for (index, chunk), output in self.step(replay, rollout, chunks).items():
-                self.assertTrue(torch.equal(output, live[chunk](self.hidden(index))))
-            self.assertIn("routing_replay/overlap/layer_01", replay.metrics())
 
     def test_disabled_touches_nothing(self) -> None:
         with mock.patch.object(torch.cuda, "Stream", side_effect=AssertionError):

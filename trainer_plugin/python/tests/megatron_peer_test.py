@@ -37,8 +37,6 @@ READS = ("cpu", "item", "tolist", "__index__", "__bool__", "__int__")
 
 
 class MegatronTest(MegatronCase):
-    by_topk = ("native",)  # The injections in which live rows choose by torch.topk.
-
     def test_fused_needs_no_router_replay(self) -> None:
         config = models.make_config(moe_enable_routing_replay=False)
         model = models.Model(config, [1, 2, 3, 4])
@@ -199,7 +197,7 @@ class MegatronTest(MegatronCase):
                 ):
                     output = model(self.hidden(0))
                 lives = last_row == "live" or missing_sample
-                self.assertEqual(topk.call_count, 4 if inject in self.by_topk and lives else 0)
+                self.assertEqual(topk.call_count, 4 if inject == "native" and lives else 0)
                 output.sum().backward()
                 replay.end_step()
                 live = sum(LENGTHS[0][-1:]) if missing_sample else len(LENGTHS[0]) if last_row == "live" else 0

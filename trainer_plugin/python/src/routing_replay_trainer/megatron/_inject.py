@@ -6,13 +6,12 @@ out of step with the passes, and no flag that a schedule must change.
 
 `Fused` replaces topk_routing_with_score_function by our operator, only for this router's `routing`. What
 TopKRouter.routing does before and after (z-loss, capacity, auxiliary losses, statistics of the expert bias) stays
-Megatron-Core's.
+Megatron-Core's. On a GPU it needs this package's kernels.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 import types
 import weakref
@@ -25,8 +24,6 @@ import torch
 from routing_replay_trainer import ops
 from routing_replay_trainer._core import unmet
 from routing_replay_trainer._hooks import Binding
-from routing_replay_trainer._passes import Answer
-from routing_replay_trainer.ops import has_code
 from routing_replay_trainer.router import Router
 
 _REPLACED = "topk_routing_with_score_function"
@@ -99,11 +96,6 @@ def get_replay_topk(
     if answer.of.use == "replay":
         ids = binding.replayed(answer, scores.device, lambda: live()[1])
         return _with_target(self, original, ids, (scores, topk, num_groups, group_topk, default_compute_topk))
-    return _live_choice(binding, answer, live)
-
-
-def _live_choice(binding: Binding, answer: Answer, live: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Returns scores and ids in a pass that records or compares."""
     values, chosen = live()
     binding.chose(answer, chosen)
     return values, chosen
@@ -127,14 +119,10 @@ def routing(self: Any, *arguments: Any, **options: Any) -> Any:
 
 
 def _replacement(binding: Binding, original: Callable[..., Any]) -> Callable[..., Any]:
-    asks = "router_replay" in inspect.signature(original).parameters
-
     def topk_routing(logits: torch.Tensor, topk: int, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
         answer = binding.ask(tuple(logits.shape), topk)
         if answer is None:
             return original(logits, topk, **options)
-        if asks and not has_code(logits.device):
-            return _without_kernels(binding, answer, original, logits, topk, options)
         router, bias = _router_of(logits.shape[1], topk, options), options.get("expert_bias")
         if answer.of.use == "replay":
             ids, states = binding.ids(answer, logits.device), binding.states(answer, logits.device)
@@ -149,36 +137,6 @@ def _replacement(binding: Binding, original: Callable[..., Any]) -> Callable[...
         return original(logits, topk, **options) if answer.of.use == "compare" else (out.probs, out.routing_map)
 
     return topk_routing
-
-
-def _without_kernels(
-    binding: Binding,
-    answer: Answer,
-    original: Callable[..., Any],
-    logits: torch.Tensor,
-    topk: int,
-    options: dict[str, Any],
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Runs Megatron-Core's own function, unfused. It asks this object for the experts as it would ask a
-    RouterReplay."""
-
-    def choice(
-        scores: torch.Tensor, topk: int, num_groups: Any, group_topk: Any, compute_topk: Callable[..., Any]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        def live() -> tuple[torch.Tensor, torch.Tensor]:
-            return compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
-
-        if answer.of.use == "replay":
-            ids = binding.replayed(answer, scores.device, lambda: live()[1])
-            return scores.gather(1, ids), ids
-        return _live_choice(binding, answer, live)
-
-    asking = options | {"fused": False, "router_replay": types.SimpleNamespace(get_replay_topk=choice)}
-    if answer.of.use != "compare":
-        return original(logits, topk, **asking)
-    with torch.no_grad():
-        original(logits, topk, **asking)
-    return original(logits, topk, **options)
 
 
 # Cached, because making the object costs more time than the call itself.
