@@ -293,8 +293,7 @@ class Cases(unittest.TestCase):
 
     @over("right")
     def test_a_backward_part_after_detach(self, model: Any, rollout: Rollout) -> None:
-        """A backward part after detach is an error if it may recompute routers, because these would choose live.
-        Without recompute it works, because it only uses saved values."""
+        """A backward part after detach is an error, because it may recompute routers, which would choose live."""
         for reentrant in (None, False, True):
             for again in (False, True):
                 with self.subTest(reentrant=reentrant, again=again):
@@ -310,18 +309,11 @@ class Cases(unittest.TestCase):
                     with replay.micro_batch(rollout.samples, **rollout.said):
                         given_up = loss_of(ours, rollout.call)[1]
                     replay.abandon_step()
-                    once = {name: p.grad.clone() for name, p in ours.named_parameters() if p.grad is not None}
                     replay.detach()
                     if again:
                         replay = hf.attach(ours, source=rollout.source())
-                    if reentrant is None:
+                    with self.assertRaisesRegex(trainer.FailedPreconditionError, "step 0, .* has been detached"):
                         loss.backward()
-                        for name, p in ours.named_parameters():
-                            if p.grad is not None:
-                                torch.testing.assert_close(p.grad, 2 * once[name])
-                    else:
-                        with self.assertRaisesRegex(trainer.FailedPreconditionError, "step 0, .* has been detached"):
-                            loss.backward()
                     with self.assertRaisesRegex(trainer.FailedPreconditionError, "step 1, .* has been detached"):
                         given_up.backward()
                     # The model itself still works.

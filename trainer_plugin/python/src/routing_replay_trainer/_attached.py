@@ -428,10 +428,8 @@ class Attached:
         """Restores the model. Raises FailedPreconditionError, and changes nothing, while a pass waits for its backward
         part; end_step gives up such passes.
 
-        A graph that was kept can be run backward again after this call. That raises FailedPreconditionError if routers
-        were recomputed in an earlier backward part over the graph, or if its pass was given up, because recomputed
-        routers would now choose live. Two cases are not detected: a checkpoint around the whole model, and an earlier
-        backward part that did not reach the checkpoints that the later one recomputes.
+        To run a kept graph backward after this call raises FailedPreconditionError, because recomputed routers would
+        now choose live. A checkpoint around the whole model is not detected.
         """
         for chunk in self._chunks:
             chunk.passes.check_none_in_flight()

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from routing_replay_trainer import ops
-from routing_replay_trainer._core import invalid
+from routing_replay_trainer._core import invalid, unmet
 from routing_replay_trainer._passes import Answer, ChunkPasses, Pass, PassKey
 from routing_replay_trainer.fetch import LIVE, REPLAYED, UNRECORDED, Batch
 from routing_replay_trainer.metrics import Counters, layer_key
@@ -77,8 +77,8 @@ class PassHooks:
         """Called with the gradient of the output. The autograd engine calls back when the whole backward call has
         finished."""
         if HOOKED.get(self.module) is not self:
-            self.passes.check_after_detach(of)
-            return
+            why = "its replay has been detached since, and routers that are recomputed would choose live"
+            raise unmet("targets", f"{of.key}: {why}. Run backward before detach")
         self.passes.begin_backward(of)
         self._end_with_backward(of)
 

@@ -42,8 +42,6 @@ class Pass:
     keep: called with what the pass has recorded
     kept: values that `_inject` keeps as long as the pass lasts
     asked: layers whose router has asked for ids in the forward part
-    recomputed: a router has asked again in a backward part; it will do so in every backward part over the same graph
-    ended: its backward part has run to its end
     """
 
     key: PassKey
@@ -55,8 +53,6 @@ class Pass:
     keep: Callable[[], None] | None = None
     kept: dict[Any, Any] = field(default_factory=dict)
     asked: set[int] = field(default_factory=set)
-    recomputed: bool = False
-    ended: bool = False
 
     def __post_init__(self) -> None:
         self.slots = {layer.layer: slot for slot, layer in enumerate(self.batch.plan.layers)}
@@ -127,7 +123,6 @@ class ChunkPasses:
                     f"the router of {of.key}, layer {layer} asked for its ids before in the forward pass", layer
                 )
             of.asked.add(layer)
-            of.recomputed |= again
             return Answer(of, of.slots[layer], again)
 
     def end_forward(self) -> Pass:
@@ -179,17 +174,7 @@ class ChunkPasses:
     def end_backward(self, of: Pass) -> None:
         with self._lock:
             self.backward_pass = None
-            of.ended |= self._drop(of)
-
-    def check_after_detach(self, of: Pass) -> None:
-        """Called when a backward part of a pass begins after detach. Routers that are recomputed in it would choose
-        live. Raises FailedPreconditionError if an earlier backward part of the pass recomputed a router, or if none has
-        run to its end, so that this is not known."""
-        if of.recomputed or not of.ended:
-            raise _error(
-                f"{of.key}: its replay has been detached since. Backward may recompute routers, and these would choose "
-                "their own experts. Run backward before detach"
-            )
+            self._drop(of)
 
     def check_none_in_flight(self) -> None:
         """Raises FailedPreconditionError naming a pass that waits for its backward part, if there is one."""
