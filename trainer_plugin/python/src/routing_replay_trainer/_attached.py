@@ -172,7 +172,7 @@ class Attached:
         raise NotImplementedError
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        why = "is attached to a model of this process, and can be neither copied nor pickled: attach one to the copy"
+        why = "is attached to a model of this process, and can be neither copied nor pickled"
         raise unmet("replay", why)
 
     def _install(self) -> None:

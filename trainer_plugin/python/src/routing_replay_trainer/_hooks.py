@@ -32,7 +32,8 @@ class PassHooks:
     begin: Callable[[Any, Any], None]
 
     def install(self) -> None:
-        _remove_copied(self.module)
+        if _before in self.module._forward_pre_hooks.values():
+            raise unmet("model", "is a copy of an attached model and has its hooks: attach after the copy is made")
         self._handles = [
             self.module.register_forward_pre_hook(_before, with_kwargs=True),
             self.module.register_forward_hook(_after, always_call=True),
@@ -106,15 +107,6 @@ def _before(module: Any, arguments: Any, keywords: Any) -> None:
 def _after(module: Any, arguments: Any, output: Any) -> None:
     if module in HOOKED:
         HOOKED[module].after(output)
-
-
-def _remove_copied(module: Any) -> None:
-    """Removes hooks that a copy of an attached model has inherited; they would begin each pass a second time."""
-    for hooks in (module._forward_pre_hooks, module._forward_hooks):
-        for number in [number for number, hook in hooks.items() if hook in (_before, _after)]:
-            del hooks[number]
-            module._forward_hooks_always_called.pop(number, None)
-            module._forward_pre_hooks_with_kwargs.pop(number, None)
 
 
 _MOST = 512  # Tally adds up the counters of router calls on the device when it holds this many.

@@ -144,16 +144,16 @@ def _router(block: Any, name: str, layer: int) -> LiveRouter:
 
 
 def _check_own(module: Any, method: str, name: str, replacement: Callable[..., Any]) -> None:
-    """Checks that nobody else has put another method on the module. Two are accepted: a bound method of the class,
-    which transformers sometimes restores, and ours, if this model is a copy of an attached one."""
+    """Checks that nobody has put another method on the module. A bound method of the class, which transformers
+    sometimes restores, is accepted."""
     there = vars(module).get(method)
     function = getattr(there, "__func__", None)
     if there is None or function is getattr(type(module), method):
         return
-    if function is not replacement:
-        raise unmet(name, f"{method} of this {type(module).__name__} has been replaced by {there!r}")
-    if vars(module)[ATTRIBUTE].is_attached:
-        raise unmet(name, f"a replay is attached to this {type(module).__name__} already")
+    if function is replacement:
+        what = f"a replay is attached to this {type(module).__name__} already, or to the model of which this is a copy"
+        raise unmet(name, what)
+    raise unmet(name, f"{method} of this {type(module).__name__} has been replaced by {there!r}")
 
 
 def _sizes(module: Any, name: str) -> tuple[int, int]:

@@ -170,7 +170,6 @@ class Choice:
     """
 
     def __init__(self, number: int = _NOBODY) -> None:
-        self.is_attached = number != _NOBODY
         self.handle = torch.tensor(number, device="cpu")
 
     def __call__(
