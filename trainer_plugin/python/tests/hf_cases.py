@@ -367,13 +367,14 @@ class Cases(unittest.TestCase):
             ):
                 loss_of(model, rollout.call)
                 raise RuntimeError("no memory")
+            replay.abandon_step()
             with replay.micro_batch(rollout.samples, **rollout.said):
                 out, loss = loss_of(model, rollout.call)
             loss.backward()
             replay.end_step()
             self.assert_same(model, out, peer, expected)
-            metrics = replay.metrics()  # Only finished passes count.
-            self.assertEqual(metrics["routing_replay/fallback_fraction"], 0)
+            metrics = replay.metrics()
+            self.assertEqual(metrics["routing_replay/fallback_sequences"], 3 * 2)
             self.assertEqual(metrics["routing_replay/replayed_rows"], sum(LENGTHS) - len(LENGTHS))
 
     @over("right")
@@ -552,7 +553,7 @@ class Cases(unittest.TestCase):
             ):
                 loss_of(model, rollout.call)
                 raise RuntimeError("no memory")
-            replay.end_step()
+            replay.abandon_step()
             with replay.micro_batch(rollout.samples, **rollout.said):
                 loss_of(model, rollout.call)
             with self.assertRaisesRegex(trainer.FailedPreconditionError, "micro-batch"):

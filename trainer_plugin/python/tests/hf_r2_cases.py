@@ -83,6 +83,7 @@ class RecordCases(Cases):
         with self.attached(model, None, mode="R2", writer=writer) as replay:
             with self.assertRaisesRegex(RuntimeError, "no memory"):
                 fails(replay)
+            replay.abandon_step()
             self.assertEqual(replay.metrics()["routing_replay/record_bytes"], 0)
             record(replay)
             replay.abandon_step()

@@ -267,15 +267,9 @@ class Attached:
             yield
             return
         described = self._described(sequences, said) if self._AT_ONCE else None
-        self._open = opened = Open(sequences, said, described, **passes)
+        self._open = Open(sequences, said, described, **passes)
         try:
             yield
-        except BaseException:
-            for chunk, of in opened.begun:
-                if chunk.passes.give_up(of):  # The micro-batch may be run again.
-                    chunk.last_index = min(chunk.last_index, of.key.micro_batch - 1)
-                self._forget(of.key)
-            raise
         finally:
             self._open = None
 
@@ -306,7 +300,7 @@ class Attached:
             self._steps.saw(batch)
             # As in begin_step, weight versions count only for samples that replay, not for those that route live.
             self._contract.take([record for record in batch.sequences if record["status"] == "OK"])
-        self._tally.batch(key, batch)
+        self._tally.batch(batch)
         watch = self._watch if self._watch.begin(key.chunk, described, batch) else None
         use = "compare" if self._mode == "shadow" else "replay"
         return Pass(key, batch, number, use, forward_only, watch, kept=self._buffers.tensors(number, plan))
@@ -317,11 +311,11 @@ class Attached:
         with self._taking(plan) as number:
             records.settle()
             batch = records.fetch(plan, described, self._missing, functools.partial(self._buffers.fetch, number))
-        self._tally.batch(key, batch)
+        self._tally.batch(batch)
         return Pass(key, batch, number, "replay", forward_only, kept=self._buffers.tensors(number, plan))
 
     def _record(self, key: PassKey, described: MicroBatch, records: Records, forward_only: bool) -> Pass:
-        """Begins a pass of mode R2 that records. Until the record is settled, `_forget` discards it."""
+        """Begins a pass of mode R2 that records. Until the record is settled, `abandon_step` discards it."""
         records.check(described)
         if self._writer is not None:
             self._writer.check(described)
@@ -348,15 +342,6 @@ class Attached:
         except BaseException:
             self._buffers.give(number)
             raise
-
-    def _forget(self, key: PassKey | None = None) -> None:
-        """Discards what a pass (or every pass that is not settled) has recorded and counted, because its micro-batch or
-        step has failed."""
-        self._tally.forget(key)
-        for records in self._records():
-            for recorded in records.forget(key):
-                if self._writer is not None:
-                    self._writer.forget(recorded)
 
     def _plan(self, chunk: int, layout: Mapping[str, Any]) -> Plan:
         """Returns the plan of a micro-batch for a chunk. Equal ones are made once."""
@@ -389,7 +374,6 @@ class Attached:
         for chunk in self._chunks:
             chunk.last_index = -1
         left = [key for chunk in self._chunks for key in chunk.passes.drop_all()]
-        self._tally.settle()
         for records in self._records():
             records.settle()
         self._contract.end_pass()
@@ -403,12 +387,15 @@ class Attached:
             self._steps.end_pass()
 
     def abandon_step(self) -> None:
-        """Call this instead of end_step if an exception has ended the passes of a step early. It gives up the passes,
-        does not count what they fetched, and raises nothing; the next step can begin as usual. In mode R2 it discards
-        what the passes have recorded (also in the writer), except what another pass has replayed since."""
+        """Call this instead of end_step if an exception has left a micro_batch or ended the passes of a step early. It
+        gives up the passes and raises nothing; the next step can begin as usual. In mode R2 it discards what the passes
+        have recorded (also in the writer), except what another pass has replayed since."""
         for chunk in self._chunks:
             chunk.passes.drop_all()
-        self._forget()
+        for records in self._records():
+            for recorded in records.forget():
+                if self._writer is not None:
+                    self._writer.forget(recorded)
         self._watch.forget()
         if self._steps is not None:
             self._steps.forget_pass()

@@ -15,7 +15,7 @@ import torch
 
 from routing_replay_trainer import ops
 from routing_replay_trainer._core import invalid, unmet
-from routing_replay_trainer._passes import Answer, ChunkPasses, Pass, PassKey
+from routing_replay_trainer._passes import Answer, ChunkPasses, Pass
 from routing_replay_trainer.fetch import LIVE, REPLAYED, UNRECORDED, Batch
 from routing_replay_trainer.metrics import Counters, layer_key
 
@@ -116,33 +116,17 @@ _COUNTED = ("replayed_rows", "unrecorded_rows", "live_rows", "pad_rows", "fallba
 
 
 class Tally:
-    """Counts since the last `count_into`. Overlaps with the live choice stay on the device until then. The row counts
-    of a pass are added only when `settle` or `count_into` is called; if the pass is given up before, `forget` discards
-    them."""
+    """Counts since the last `count_into`. Overlaps with the live choice stay on the device until then."""
 
     def __init__(self) -> None:
         self._rows: Counter[str] = Counter()  # Also has the key "sequences".
-        self._open: dict[PassKey, Counter[str]] = {}
         self._overlap: dict[int, tuple[int, torch.Tensor]] = {}
         self._repeated: dict[int, torch.Tensor] = {}
         self._calls: list[torch.Tensor] = []
 
-    def batch(self, key: PassKey, batch: Batch) -> None:
+    def batch(self, batch: Batch) -> None:
         counts = {name: getattr(batch, name) for name in _COUNTED}
-        self._open[key] = Counter(counts | {"sequences": len(batch.sequences)})
-
-    def forget(self, key: PassKey | None) -> None:
-        """Discards the counts of a pass that was given up, or of the whole step."""
-        if key is None:
-            self._open.clear()
-        else:
-            self._open.pop(key, None)
-
-    def settle(self) -> None:
-        """Adds the row counts of the passes so far. These passes can no longer be given up."""
-        for counts in self._open.values():
-            self._rows.update(counts)
-        self._open.clear()
+        self._rows.update(counts | {"sequences": len(batch.sequences)})
 
     def overlap(self, layer: int, counts: torch.Tensor, top_k: int) -> None:
         """counts: the result of `ops.compare` for one call of the layer's router"""
@@ -163,7 +147,6 @@ class Tally:
 
     def count_into(self, counters: Counters) -> None:
         """Adds the counts to `counters`, under keys of the metrics table, and sets them to zero."""
-        self.settle()
         for name in _COUNTED:
             counters.count(name, self._rows[name])
         rows = {name: self._rows[f"{name}_rows"] for name in ("replayed", "unrecorded", "live")}

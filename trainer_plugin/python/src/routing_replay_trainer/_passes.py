@@ -145,15 +145,6 @@ class ChunkPasses:
             if ended is not None:
                 self._drop(ended)
 
-    def give_up(self, of: Pass) -> bool:
-        """Gives up the rest of a pass. Returns False if the pass had ended."""
-        with self._lock:
-            if self.forward_pass is of:
-                self.forward_pass = None
-            if self.backward_pass is of:
-                self.backward_pass = None
-            return self._drop(of)
-
     def drop_all(self) -> list[PassKey]:
         """Gives up the rest of all passes; returns those whose backward part has not run."""
         with self._lock:

@@ -177,13 +177,14 @@ class Records:
             self._rows[name] = int(rows[sequence])
             self._open[name] = key, described
 
-    def forget(self, key: PassKey | None) -> set[PassKey]:
-        """Discards what a given-up pass (or every pass) has recorded since the last `settle`; returns these passes."""
-        gone = [sample for sample, of in self._open.items() if key in (None, of[0])]
-        for sample in gone:
+    def forget(self) -> set[PassKey]:
+        """Discards what passes have recorded since the last `settle`; returns these passes."""
+        for sample in self._open:
             self._source.remove(sample)
             del self._rows[sample]
-        return {self._open.pop(sample)[0] for sample in gone}
+        passes = {key for key, _ in self._open.values()}
+        self._open.clear()
+        return passes
 
     def settle(self) -> None:
         """Called when the passes so far can no longer be given up: their records stay and can be replayed."""
@@ -323,7 +324,7 @@ class RecordWriter:
     def write(self, *, deadline: float = 600.0, **options: Any) -> list[str]:
         """Appends and seals all samples that were recorded since the last `write`, and discards their records. All
         ranks must call this after the same passes. If a sample was recorded several times, the last record counts.
-        Passes that were given up (by an exception in `micro_batch`, or by `abandon_step`) have no records.
+        Passes that `abandon_step` has given up have no records.
 
         deadline: seconds for the whole call
         options: options of Run.append: group, weight_version, weight_label, revision, restart, … Without restart, rows

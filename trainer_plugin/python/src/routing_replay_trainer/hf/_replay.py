@@ -119,9 +119,9 @@ class Replay(Attached):
         so the context may be closed before backward. With one checkpoint around the model as a whole, backward calls
         the model again: keep the context open around it (a closed one is an error).
 
-        A call of the model outside of this context routes live; inside, each call is a pass of its own. An exception
-        inside gives up the passes that were begun in this context, with what they have recorded. Only the choice of
-        experts changes: an auxiliary loss that transformers computes from the routers' logits uses the live choice.
+        A call of the model outside of this context routes live; inside, each call is a pass of its own. After an
+        exception inside, call `abandon_step`. Only the choice of experts changes: an auxiliary loss that transformers
+        computes from the routers' logits uses the live choice.
         """
         said = {
             "tokens": tokens,

@@ -157,8 +157,7 @@ class Replay(Attached):
             those of `sequences` route live, because their samples may just not have been named
 
         The plan for the layers of a model chunk is made when the chunk is called. A call of the model outside of this
-        context routes live. An exception inside gives up the passes that were begun in this context, with what they
-        have recorded.
+        context routes live. After an exception inside, call `abandon_step`.
         """
         said = {"tokens": tokens, "packed_seq_params": packed_seq_params, "lengths": lengths, **layout}
         index = None if index is None else integer(index, "index", (0, INT32[1]))
