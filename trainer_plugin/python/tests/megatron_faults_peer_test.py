@@ -126,7 +126,8 @@ class FaultsTest(MegatronCase):
                 with rejected, replay.micro_batch(sequences, **told, index=0):
                     chunks[0](self.hidden(0), **called)
             same = {"padding": {"policy": "verl"}, "local_cp_size": 1}
-            replay.prefetch([{"sequences": sequences, "lengths": LENGTHS[0], **same}], next_step=True)
+            with self.assertRaisesRegex(trainer.FailedPreconditionError, "begin_step comes first"):
+                replay.prefetch([{"sequences": sequences, "lengths": LENGTHS[0], **same}])
         model = models.Model(models.make_config(), [1, 2, 3, 4])
         strict = self.attach(model, model.config, Rollout(model.config, 2).source)
         own = rollout.packed(4)

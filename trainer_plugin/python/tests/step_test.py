@@ -151,10 +151,8 @@ class StepSourceTest(unittest.TestCase):
 
     def test_read_ahead(self) -> None:
         source = self.source()
-        source.prefetch([(plan_of(some(4, 5)), None)], next_step=True)
-        drain(source)
         source.begin_step()
-        source.prefetch([(plan_of(some(0, 1)), None), (plan_of(some(2, 3)), None)])
+        source.prefetch([(plan_of(some(*both)), None) for both in ((4, 5), (0, 1), (2, 3))])
         drain(source)
         for numbers in ((0, 1), (2, 3), (4, 5)):
             self.fetch(source, *numbers)

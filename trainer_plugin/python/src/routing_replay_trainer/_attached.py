@@ -230,11 +230,9 @@ class Attached:
             self._plan(0, micro_batch.layout)
         return micro_batch
 
-    def prefetch(self, micro_batches: Listing[Mapping[str, Any]], *, next_step: bool = False) -> None:
-        """Announces micro-batches, each with the arguments that `micro_batch` will get for it, so that threads can
-        prefetch their rows while the trainer computes.
-
-        next_step: the micro-batches belong to the step after this one
+    def prefetch(self, micro_batches: Listing[Mapping[str, Any]]) -> None:
+        """Announces micro-batches of this step, each with the arguments that `micro_batch` will get for it, so that
+        threads can prefetch their rows while the trainer computes.
 
         Raises InvalidArgumentError for arguments that `micro_batch` would reject.
         """
@@ -251,7 +249,7 @@ class Attached:
         chunks = [chunk.number for chunk in self._chunks if chunk.parts]
         for one in announced:
             plans = [(self._plan(chunk, one.layout), one.fetch) for chunk in chunks]
-            self._steps.source.prefetch(plans, next_step=next_step)
+            self._steps.source.prefetch(plans)
 
     def _guessed(self, sequences: Listing[Any], said: dict[str, Any]) -> dict[str, Any] | None:
         """Returns the arguments of an announced micro_batch. Values that only the call of the model will give get

@@ -31,7 +31,7 @@ from routing_replay_trainer._core import LIBRARY, invalid, unmet
 from routing_replay_trainer.fetch import FIRST_PAUSE, LONGEST_PAUSE, FetchSequence, Missing, Source, _Fetch
 from routing_replay_trainer.plan import Plan
 
-_NOW, _IN_STEP, _OF_NEXT_STEP = 0, 1, 2
+_NOW, _AHEAD = 0, 1
 _THREADS = 2  # Number of threads that prefetch.
 _Jobs = SimpleQueue[Callable[[], Any] | None]
 
@@ -79,7 +79,7 @@ class StepSource(Source):
         self._seen = dict.fromkeys(("hits", "misses", "evictions", "bytes_read"), 0)  # Values of the last `counts`.
 
     def begin_step(self, *, goes_on: bool = False) -> None:
-        """Begins a step: evicts the slices of the previous step, but not those that were prefetched for this one.
+        """Begins a step: evicts the slices of the previous step.
 
         goes_on: if True and there is a current step, it continues: all slices stay, and only the deadline starts again
         """
@@ -97,21 +97,16 @@ class StepSource(Source):
                 end = min(end, time.monotonic() + timeout)
             return self._patiently(lambda: self._source.inspect(sequences, timeout=_some(end)), end)
 
-    def prefetch(
-        self, batches: Iterable[tuple[Plan, Sequence[FetchSequence] | None]], *, next_step: bool = False
-    ) -> None:
-        """Announces micro-batches that will be fetched with the same arguments: threads read their slices in this
-        order.
-
-        next_step: the micro-batches belong to the step that the next `begin_step` begins
+    def prefetch(self, batches: Iterable[tuple[Plan, Sequence[FetchSequence] | None]]) -> None:
+        """Announces micro-batches that will be fetched in this step with the same arguments: threads read their slices
+        in this order.
 
         When the cache is full, the threads wait until its slices have been used. They never wait for rows that are not
         committed yet, even if the source does (wait=True). Read errors are not raised here: if a slice cannot be
-        prefetched, its fetch reads it, or raises the error. Raises FailedPreconditionError if no step has begun and
-        next_step is False.
+        prefetched, its fetch reads it, or raises the error. Raises FailedPreconditionError if no step has begun.
         """
-        if not self._begun and not next_step:
-            raise unmet("prefetch", "begin_step comes first, unless it is for the next step")
+        if not self._begun:
+            raise unmet("prefetch", "begin_step comes first")
         if not self._cache_bytes:
             return
         while len(self._threads) < _THREADS:
@@ -119,7 +114,7 @@ class StepSource(Source):
             self._threads.append(threading.Thread(target=_work, args=(self._jobs,), name=name, daemon=True))
             self._threads[-1].start()
         for plan, sequences in batches:
-            self._jobs.put(functools.partial(self._ahead, plan, sequences, self._step + int(next_step)))
+            self._jobs.put(functools.partial(self._ahead, plan, sequences, self._step))
 
     def close(self) -> None:
         """Stops the threads. Calls that wait raise CancelledError."""
@@ -172,7 +167,7 @@ class StepSource(Source):
     def _read(self, fetch: _Fetch, ahead: int, end: float) -> None:
         """Reads all rows of the fetch until the time `end`; samples that have not arrived then fall back, as the policy
         says."""
-        cached = self._begun or ahead != _NOW
+        cached = self._begun
         if cached:
             LIBRARY.rrt_step_cache_attach(self._cache.pointer, fetch.pointer, ahead)
         try:
@@ -205,12 +200,11 @@ class StepSource(Source):
 
     def _ahead(self, plan: Plan, sequences: Sequence[FetchSequence] | None, step: int) -> None:
         """The job of a prefetch thread."""
-        now = self._step
-        if step < now or self._stopping.is_set():
+        if step != self._step or self._stopping.is_set():
             return
         with contextlib.suppress(Exception):  # The error is raised when these rows are fetched.
             fetch = self._start(plan, sequences, "live")
-            self._read(fetch, _IN_STEP if step == now else _OF_NEXT_STEP, time.monotonic() + self.deadline)
+            self._read(fetch, _AHEAD, time.monotonic() + self.deadline)
 
 
 def _has_to_read(fetch: _Fetch, seconds: float) -> bool:
