@@ -295,7 +295,6 @@ class Attached:
         with self._taking(plan) as number:
             sequences = self._steps.apply(described.fetch)
             batch = self._buffers.fetch(number, self._steps.source, plan, sequences=sequences, missing=self._missing)
-            self._steps.saw(batch)
             # As in begin_step, weight versions count only for samples that replay, not for those that route live.
             self._contract.take([record for record in batch.sequences if record["status"] == "OK"])
         self._tally.batch(batch)
@@ -366,8 +365,7 @@ class Attached:
 
     def end_step(self) -> None:
         """Ends a step. Call this after its last backward pass (Megatron's forward_backward_func). Raises
-        FailedPreconditionError naming a pass whose backward part never ran (the pass does not affect the next step),
-        and FallbackLimitError if too many samples fell back and begin_step could not know."""
+        FailedPreconditionError naming a pass whose backward part never ran; the pass does not affect the next step."""
         self._step += 1
         for chunk in self._chunks:
             chunk.last_index = -1
@@ -376,13 +374,9 @@ class Attached:
             records.settle()
         self._contract.end_pass()
         self._watch.end_step()
-        if left and self._steps is not None:
-            self._steps.forget_pass()
         if left:
             what = f"{len(left)} passes were not finished, the first one {min(left)}: no backward part of it has run"
             raise unmet("targets", f"{what}. A pass without a backward part must be forward_only")
-        if self._steps is not None:
-            self._steps.end_pass()
 
     def abandon_step(self) -> None:
         """Call this instead of end_step if an exception has left a micro_batch or ended the passes of a step early. It
@@ -395,8 +389,6 @@ class Attached:
                 if self._writer is not None:
                     self._writer.forget(recorded)
         self._watch.forget()
-        if self._steps is not None:
-            self._steps.forget_pass()
         self.end_step()
 
     def release_records(self) -> None:

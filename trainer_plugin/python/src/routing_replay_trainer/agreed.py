@@ -28,15 +28,12 @@ from routing_replay_trainer.collective import (
     agree,
     take_no_part,
 )
-from routing_replay_trainer.fetch import Batch, FetchSequence, Missing
+from routing_replay_trainer.fetch import FetchSequence, Missing
 from routing_replay_trainer.metrics import Contract
 from routing_replay_trainer.step import StepSource
 
 _NAMED = 8  # Number of samples that an error names.
 _ASKING = 0.75  # Share of the deadline that may be spent on asking the source.
-
-
-_Seen = Counter[tuple[str | int, str, str]]  # Number of times that each (sample, status, action) was seen.
 
 
 class Steps:
@@ -74,7 +71,6 @@ class Steps:
         self._decided: dict[str | int, list[tuple[FetchSequence, Decision]]] | None = None
         # Number of tokens (0 or 1) of each sample of the step that is too short to have rows.
         self._rowless: dict[str | int, int | None] = {}
-        self._fetched: _Seen = Counter()  # What happened to samples in fetches; for end_pass.
 
     def begin(self, sequences: Sequence[FetchSequence], geometry: int = 0, step: Any = None) -> StepDecision:
         """Begins a step. All ranks of the replica must call this with the same samples in the same order. Samples with
@@ -150,7 +146,7 @@ class Steps:
         failed, left = failure is not None, max(0.0, end - time.monotonic())
         try:
             decision = agree(self._collective, samples, records, self._missing, left, geometry=geometry, failed=failed)
-            self._judge("begin_step", Counter((one.sample, one.status, one.action) for one in decision.decisions))
+            self._judge(decision)
         except errors.RoutingReplayError as error:
             if not failed or unreachable:
                 raise error from failure
@@ -187,49 +183,28 @@ class Steps:
             return list(sequences)
         return [sequence if sequence.live else self._applied(sequence) for sequence in sequences]
 
-    def saw(self, batch: Batch) -> None:
-        """Counts the samples that fell back in a fetch. This can happen if no step was begun, if decisions do not bind,
-        or because of tokens that were not given to begin_step."""
-        decided = self._decided is not None and self._binds
-        for record in batch.sequences:
-            if decided and record["status"] == "UNSPECIFIED":
-                continue
-            action = "replay" if record["status"] == "OK" else self._missing
-            self._fetched[record["sample"], record["status"], action] += 1
-
-    def end_pass(self) -> None:
-        """Called after the passes of a schedule. Raises FallbackLimitError, as `begin` does, for samples that fell back
-        only in a fetch.
-        """
-        fetched, self._fetched = self._fetched, Counter()
-        self._judge("end_step", fetched)
-
-    def forget_pass(self) -> None:
-        """Called if the passes of a schedule have failed: discards the counts of their fetches."""
-        self._fetched.clear()
-
-    def _judge(self, where: str, seen: _Seen) -> None:
+    def _judge(self, decision: StepDecision) -> None:
         """Raises FallbackLimitError if too many samples fall back. If decisions do not bind (mode shadow) and no sample
         is left to compare, logs a warning, once for each set of statuses."""
-        by_status: Counter[str] = Counter()
-        for (_, status, action), count in seen.items():
-            if action != "replay":
-                by_status[status] += count
-        total, fallen = seen.total(), by_status.total()
+        fallen = [one for one in decision.decisions if one.action != "replay"]
+        by_status = Counter(one.status for one in fallen)
+        first = [(one.sample, one.status) for one in fallen[:_NAMED]]
+        counted = ", ".join(f"{count} {status}" for status, count in sorted(by_status.items()))
+        reasons = f"{counted}; first {', '.join(f'{sample} ({status})' for sample, status in first)}"
+        total = len(decision.decisions)
         # Compare the rounded quotient, so that 29 of 100 does not count as more than 0.29.
-        if total and fallen / total > self._limit:
+        if total and len(fallen) / total > self._limit:
             raise errors.FallbackLimitError(
-                f"{where}: {fallen} of {total} samples fall back, more than max_fallback_fraction "
-                f"{self._limit:g} allows: {_reasons(by_status, seen)}",
+                f"begin_step: {len(fallen)} of {total} samples fall back, more than max_fallback_fraction "
+                f"{self._limit:g} allows: {reasons}",
                 field="max_fallback_fraction",
                 samples=total,
-                fallen_back=fallen,
+                fallen_back=len(fallen),
                 by_status=dict(by_status),
-                first=_first(seen),
+                first=first,
             )
-        del by_status["UNSPECIFIED"]  # The sequence routes live by an earlier decision, or because the caller wants it.
-        if not self._binds and by_status and fallen == total:
-            words = f"mode shadow compares nothing, because all samples fall back: {_reasons(by_status, seen)}"
+        if not self._binds and fallen and len(fallen) == total:
+            words = f"mode shadow compares nothing, because all samples fall back: {reasons}"
             self._warn_once(f"nothing: {sorted(by_status)}", words)
 
     def _applied(self, sequence: FetchSequence) -> FetchSequence:
@@ -257,15 +232,6 @@ class Steps:
             return [_judged(claim, record) for claim, record in zip(samples, records, strict=True)], None
         except Exception as error:
             return [{"status": "OK"} for _ in samples], error
-
-
-def _first(samples: _Seen) -> list[tuple[str | int, str]]:
-    return [(sample, status) for sample, status, action in samples if action != "replay"][:_NAMED]
-
-
-def _reasons(by_status: Counter[str], samples: _Seen) -> str:
-    counted = ", ".join(f"{count} {status}" for status, count in sorted(by_status.items()))
-    return f"{counted}; first {', '.join(f'{sample} ({status})' for sample, status in _first(samples))}"
 
 
 def _claims(sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
