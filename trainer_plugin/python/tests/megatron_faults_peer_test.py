@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import pickle
 import sys
 import types
@@ -25,13 +24,8 @@ try:
     from megatron.core.pipeline_parallel.schedules import set_current_microbatch
     from megatron_case import MegatronCase, Staged
     from megatron_rollouts import LENGTHS, MICRO_BATCHES, Rollout
-    from step_test import SAMPLES, geometry_of, plan_of, rows_of, some
 
-    from routing_replay_trainer._attached import Attached, Options
-    from routing_replay_trainer._micro_batch import MicroBatch
-    from routing_replay_trainer._passes import PassKey
     from routing_replay_trainer.megatron import _replay
-    from routing_replay_trainer.metrics import Contract
 except ImportError as missing:
     print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with megatron-core")
     sys.exit(SKIPPED)
@@ -395,31 +389,6 @@ class FaultsTest(MegatronCase):
         model.decoder.layers[1].mlp.router.tid2eid = None
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "layer 1 chooses by scores|not that of the model"):
             self.attach(model, config, part)
-
-
-class FetchingTest(unittest.TestCase):
-    def test_versions_of_what_falls_back_are_no_matter(self) -> None:
-        """Samples that fall back do not count in the check of weight versions, with and without begin_step."""
-        rows = trainer.LocalSource(geometry_of())
-        for name in ("s0", "s1"):
-            rows.add(name, rows_of(SAMPLES[name], 1))
-        plan = plan_of(some(0, 1))
-        weights = {"s0": [[0, 4, 15, ""]], "s1": [[0, 4, 15, ""], [4, 9, 16, ""]]}
-        batch = rows.fetch(
-            plan, sequences=[trainer.FetchSequence("s0"), trainer.FetchSequence("s1", 9)], missing="live"
-        )
-        told = [one | {"weights": weights[one["sample"]]} for one in batch.sequences]
-        self.assertEqual([one["status"] for one in told], ["OK", "LENGTH_MISMATCH"])
-        buffers = mock.Mock(fetch=lambda *_, **__: dataclasses.replace(batch, sequences=tuple(told)))
-        contract = Contract("strict")
-        replay = Attached(Options(mode="disabled"), buffers, mock.Mock())
-        replay._contract, replay._steps = contract, mock.Mock()
-        replay._fetch(PassKey(0, 0, 0), MicroBatch({}, []), plan, True)
-        self.assertEqual(contract.counters.report()["routing_replay/weight_version/mixed_ratio"], 0)
-        told[0] = told[0] | {"weights": weights["s1"]}
-        contract.end_pass()
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "MIXED_WEIGHTS"):
-            replay._fetch(PassKey(0, 1, 0), MicroBatch({}, []), plan, True)
 
 
 class StagedFaultsTest(Staged, FaultsTest):

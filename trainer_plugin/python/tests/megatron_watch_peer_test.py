@@ -83,33 +83,11 @@ class Versioned(StepSource):
         super().__init__(source, cache_bytes=0)
         self._weights = weights
 
-    def fetch(self, plan: Any, **options: Any) -> Any:
-        batch = super().fetch(plan, **options)
-        self._tell(batch.sequences)
-        return batch
-
-    def stage(self, plan: Any, **options: Any) -> Any:
-        staged = super().stage(plan, **options)
-        write = staged.write
-
-        def told(block: Any) -> Any:
-            batch = write(block)
-            self._tell(batch.sequences)
-            return batch
-
-        staged.write = told
-        return staged
-
     def inspect(self, sequences: Any, **options: Any) -> Any:
         records = super().inspect(sequences, **options)
         for sequence, record in zip(sequences, records, strict=True):
-            record["sample"] = sequence.sample
-        self._tell(records)
+            record["weights"] = self._weights.get(sequence.sample, [[0, 10, 7, ""]])
         return records
-
-    def _tell(self, records: Any) -> None:
-        for record in records:
-            record["weights"] = self._weights.get(record["sample"], [[0, 10, 7, ""]])
 
 
 class WatchTest(unittest.TestCase):
@@ -221,7 +199,7 @@ class WatchTest(unittest.TestCase):
         names = [f"{index}/{place}" for index, one in enumerate(LENGTHS) for place in range(len(one))]
         replay = self.attach(self.rollout.source(), on_policy="strict")
         replay._steps.source = Versioned(self.rollout.source(), mixed)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "sample 1/0.*rows 0 … 4 of version 6.*version 7"):
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "begin_step comes first"):
             run_step(replay, self.model)
         with self.assertRaisesRegex(trainer.FailedPreconditionError, "sample 1/0.*rows 0 … 4 of version 6.*version 7"):
             replay.begin_step(names, lengths=lengths)

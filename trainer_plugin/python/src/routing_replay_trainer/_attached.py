@@ -295,8 +295,6 @@ class Attached:
         with self._taking(plan) as number:
             sequences = self._steps.apply(described.fetch)
             batch = self._buffers.fetch(number, self._steps.source, plan, sequences=sequences, missing=self._missing)
-            # As in begin_step, weight versions count only for samples that replay, not for those that route live.
-            self._contract.take([record for record in batch.sequences if record["status"] == "OK"])
         self._tally.batch(batch)
         watch = self._watch if self._watch.begin(key.chunk, described, batch) else None
         use = "compare" if self._mode == "shadow" else "replay"
@@ -372,7 +370,6 @@ class Attached:
         left = [key for chunk in self._chunks for key in chunk.passes.drop_all()]
         for records in self._records():
             records.settle()
-        self._contract.end_pass()
         self._watch.end_step()
         if left:
             what = f"{len(left)} passes were not finished, the first one {min(left)}: no backward part of it has run"

@@ -99,7 +99,6 @@ class Steps:
         self._rowless = {sequence.sample: sequence.num_tokens for sequence in named if sequence.num_tokens in (0, 1)}
         for claim, decided in zip(samples, decision.decisions, strict=True):
             self._decided.setdefault(claim.sample, []).append((claim, decided))
-        self._contract.begin_step()
         self._contract.take(
             {"sample": decided.sample, "weights": record.get("weights")}
             for decided, record in zip(decision.decisions, records, strict=True)
@@ -177,9 +176,9 @@ class Steps:
         live. Raises FailedPreconditionError for a sample that was not given to begin_step, or if begin_step was not
         called although it is required."""
         if self._decided is None:
-            # Without a decision this rank could fall back alone.
-            if self._collective.size > 1 and self._missing != "strict":
-                raise unmet("micro_batch", "the ranks decide together what falls back, so begin_step comes first")
+            # Without a decision this rank could fall back alone, and weight versions would not be checked.
+            if (self._collective.size > 1 and self._missing != "strict") or self._contract.is_strict:
+                raise unmet("micro_batch", "begin_step comes first: it decides what falls back and what is rejected")
             return list(sequences)
         return [sequence if sequence.live else self._applied(sequence) for sequence in sequences]
 

@@ -190,22 +190,13 @@ class Contract:
         check_choice("on_policy", kind, ("strict", "lax", None))
         self._kind = kind
         self.counters = Counters() if counters is None else counters
-        self._taken: set[Any] = set()
-        self._begun = False
 
-    def begin_step(self) -> None:
-        self._begun = True
-        self._taken.clear()
-
-    def end_pass(self) -> None:
-        """Called after the passes of a schedule. If the trainer never calls begin_step, each schedule counts as a step
-        of its own."""
-        if not self._begun:
-            self._taken.clear()
+    @property
+    def is_strict(self) -> bool:
+        return self._kind == "strict"
 
     def take(self, samples: Iterable[Mapping[str, Any]]) -> None:
-        """Counts each sample once per step. If begin_step was called, all samples are counted there, before the passes.
-        A version is a number with its label.
+        """Counts the samples of a step. A version is a number with its label.
 
         samples: for each sample "sample" and "weights", as in `Batch.sequences`
 
@@ -214,12 +205,11 @@ class Contract:
         """
         for sample in samples:
             versions = {(version, label) for _, _, version, label in sample.get("weights") or ()}
-            if not versions or sample["sample"] in self._taken:
+            if not versions:
                 continue
             mixed = len(versions) > 1
-            if mixed and self._kind == "strict":
+            if mixed and self.is_strict:
                 raise _mixed(sample)
-            self._taken.add(sample["sample"])
             self.counters.ratio("weight_version/mixed_ratio", mixed, 1)
             oldest = min((version for version, _ in versions if version != UNKNOWN), default=None)
             if oldest is not None:
