@@ -164,13 +164,6 @@ class Steps:
         lengths = {claim.num_tokens for claim, _ in (self._decided or {}).get(sample, [])}
         return lengths.pop() if len(lengths) == 1 else self._rowless.get(sample)
 
-    def found(self, sample: str | int | None) -> int | None:
-        """Returns the number of tokens of a sample as given to `begin`, or else as the source reported it; None if
-        unknown."""
-        known = [decision.num_tokens for _, decision in (self._decided or {}).get(sample, [])]
-        told = self.told(sample)
-        return known[0] if told is None and known else told
-
     def apply(self, sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
         """Returns the sequences as they were decided: those of a sample that fell back become live. Live ones stay
         live. Raises FailedPreconditionError for a sample that was not given to begin_step, or if begin_step was not

@@ -186,11 +186,11 @@ class Replay(Attached):
         return given
 
     def _guessed(self, sequences: Listing[Any], said: dict[str, Any]) -> dict[str, Any] | None:
-        """Adds defaults to the arguments of an announced micro_batch: Megatron's own padding, and the lengths of the
-        recorded samples. Returns None if a length is unknown."""
+        """Adds defaults to the arguments of an announced micro_batch: Megatron's own padding, and the lengths given to
+        begin_step. Returns None if a length is unknown."""
         if said.get("lengths") is None and said.get("tokens") is None and said.get("packed_seq_params") is None:
             assert self._steps is not None
-            said = said | {"lengths": lengths_by(sequences, self._steps.found)}
+            said = said | {"lengths": lengths_by(sequences, self._steps.told)}
             if None in said["lengths"]:
                 return None
         shaped = said.get("packed_seq_params") is not None or getattr(said.get("tokens"), "ndim", 0) == 2
