@@ -142,12 +142,11 @@ class Records:
 
     def check(self, described: MicroBatch) -> None:
         """Called before a pass records. Raises InvalidArgumentError naming a sample of which the micro-batch has only a
-        part; a sample that is named by handle while others are named by id; or a sample that occurs twice, in the
-        micro-batch or since the last `settle`, because both sequences would then replay the choice of one of them."""
+        part, or a sample that occurs twice, in the micro-batch or since the last `settle`, because both sequences would
+        then replay the choice of one of them."""
         check_whole(described)
         names = set()
         for _, fetch in with_tokens(described, 2):
-            self._check_kind(fetch.sample)
             earlier = self._open.get(_name(fetch.sample))
             if fetch.sample in names or (earlier is not None and earlier[1] is not described):
                 raise invalid(
@@ -173,7 +172,6 @@ class Records:
         for sequence, fetch in recorded:
             name = _name(fetch.sample)
             self._source.record(plan, sequence, memory, tokens=fetch.tokens)
-            self._by_handle = by_handle
             self._rows[name] = int(rows[sequence])
             self._open[name] = key, described
 
@@ -197,7 +195,7 @@ class Records:
 
         Raises FailedPreconditionError if other ranks have recorded some of the rows, which happens if the recording and
         the replaying pass are split over ranks in different ways. With missing="live" these rows route live instead.
-        Raises InvalidArgumentError naming a sample that is requested by id although handles were recorded."""
+        Samples must have the names under which they were recorded."""
         batch = fetch(self._source, plan, sequences=[self._asked(one) for one in described.fetch], missing=missing)
         lost = plan.described["row_map"]["replayed"] - batch.replayed_rows
         if lost > 0 and missing == "strict":
@@ -210,28 +208,13 @@ class Records:
 
     def release(self) -> None:
         self._source = LocalSource(self._geometry)
-        self._by_handle = False  # True if samples were recorded by handle.
         self._rows: dict[str, int] = {}  # Rows of each sample.
         # For each sample the pass and the micro-batch that recorded it, as long as the pass can still be given up.
         self._open: dict[str, tuple[PassKey, MicroBatch]] = {}
 
     def _asked(self, fetch: FetchSequence) -> FetchSequence:
-        if not self._by_handle or fetch.live or (fetch.num_tokens is not None and fetch.num_tokens < 2):
-            return fetch
-        if isinstance(fetch.sample, str):
-            self._check_kind(fetch.sample)
         name = _name(fetch.sample)
         return replace(fetch, sample=name) if name in self._rows else fetch
-
-    def _check_kind(self, sample: str | int) -> None:
-        if self._rows and isinstance(sample, str) == self._by_handle:
-            known, asked = ("handle", "id") if self._by_handle else ("id", "handle")
-            raise invalid(
-                "sequences",
-                f"sample {sample} is given by its {asked}, but mode R2 has recorded samples by {known}: "
-                "use one of the two for all samples, or call release_records before",
-                sample=sample,
-            )
 
 
 def _name(sample: str | int) -> str:
