@@ -10,7 +10,7 @@ from unittest import mock
 import numpy as np
 import torch
 from hf_cases import LENGTHS, Cases, Choices, Rollout, loss_of, over
-from local_group import LocalGroup
+from local_group import LocalGroup, fake_run
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer import hf
@@ -47,7 +47,7 @@ class RecordCases(Cases):
         """Expects whole rows of the samples, as the model chose them without replay."""
         with Choices() as live, torch.no_grad():
             loss_of(model, rollout.call)
-        run = mock.Mock()
+        run = fake_run()
         writer = hf.RecordWriter(None, run)
         with self.attached(model, None, mode="R2", writer=writer) as replay:
             with replay.micro_batch(rollout.samples, **rollout.said), torch.no_grad():
@@ -78,7 +78,7 @@ class RecordCases(Cases):
             with replay.micro_batch(rollout.samples, **rollout.said):
                 loss_of(model, rollout.call)
 
-        run = mock.Mock()
+        run = fake_run()
         writer = hf.RecordWriter(None, run)
         with self.attached(model, None, mode="R2", writer=writer) as replay:
             with self.assertRaisesRegex(RuntimeError, "no memory"):
@@ -172,7 +172,7 @@ class RecordCases(Cases):
         for mode in ("R3", "R2"):
             for tokens in ({"tokens": call["input_ids"]}, {}):
                 said = tokens | {"attention_mask": call["attention_mask"]}
-                run = mock.Mock()
+                run = fake_run()
                 writer = hf.RecordWriter(None, run) if mode == "R2" else None
                 source = rollout if mode == "R3" else None
                 with (
@@ -190,7 +190,7 @@ class RecordCases(Cases):
                     replay.abandon_step()
                 if writer is not None:
                     self.assertEqual(writer.write(), rollout.samples)
-                    told = [len(said.args[1]) for said in run.appender.return_value.append.call_args_list]
+                    told = [len(said.args[1]) for said in run.put.call_args_list]
                     self.assertEqual(told, [0, *own.values()])
 
     @over("packed")
@@ -198,7 +198,7 @@ class RecordCases(Cases):
         """Two ranks each record a part of a stream of two samples. The first rank writes the whole rows of both
         samples."""
         stream = torch.cat([rollout.call["input_ids"], torch.zeros(1, 1, dtype=torch.int64)], 1)
-        group, run, live = LocalGroup(2), mock.Mock(), []
+        group, run, live = LocalGroup(2), fake_run(), []
         writers = [hf.RecordWriter(group[rank], run if rank == 0 else None) for rank in range(2)]
         for rank, writer in enumerate(writers):
             call = {"input_ids": stream[:, rank * 6 : rank * 6 + 6]}
@@ -218,7 +218,7 @@ class RecordCases(Cases):
 
     def assert_written(self, run: Any, rollout: Rollout, chosen: list[torch.Tensor]) -> None:
         """Checks what was appended. chosen: for each layer, the chosen ids of all rows of the micro-batch"""
-        appended = {call.args[0]: call for call in run.appender.return_value.append.call_args_list}
+        appended = {call.args[0]: call for call in run.put.call_args_list}
         self.assertEqual(list(appended), rollout.samples)
         for sample, tokens, place in zip(rollout.samples, rollout.tokens, rollout.places, strict=True):
             rows, said = appended[sample].args[1], dict(appended[sample].kwargs)

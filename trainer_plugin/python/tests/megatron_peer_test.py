@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from local_group import LocalGroup
+from local_group import LocalGroup, fake_run
 from step_test import drain
 
 import routing_replay_trainer as trainer
@@ -116,7 +116,7 @@ class MegatronTest(MegatronCase):
         config = models.make_config()
         model = models.Model(config, [1, 2, 3, 4])
         rollout = Rollout(config, 8)
-        run = mock.Mock()
+        run = fake_run()
         writer = megatron.RecordWriter(LocalGroup(1)[0], run)
         replay = self.attach(model, config, None, mode="R2", writer=writer)
         named = rollout.samples(0)[:1]
@@ -135,15 +135,15 @@ class MegatronTest(MegatronCase):
         output.sum().backward()
         replay.end_step()
         writer.write()
-        self.assertEqual([call.args[0] for call in run.appender.return_value.append.call_args_list], named)
-        self.assertEqual(len(run.appender.return_value.append.call_args.args[1]), LENGTHS[0][0] - 1)
+        self.assertEqual([call.args[0] for call in run.put.call_args_list], named)
+        self.assertEqual(len(run.put.call_args.args[1]), LENGTHS[0][0] - 1)
 
     def test_r2_records_are_written_as_whole_rows(self) -> None:
         """Two pipeline ranks record; the first one appends the rows of all layers."""
         config = self.config()
         rollout = Rollout(config, 8)
         group = LocalGroup(PIPELINE)
-        run = mock.Mock()
+        run = fake_run()
         writers, seen = [], {}
         for pp, numbers in enumerate((([1, 2], [5, 6]), ([3, 4], [7, 8]))):
             chunks = [models.Model(config, chunk) for chunk in numbers]
@@ -168,7 +168,7 @@ class MegatronTest(MegatronCase):
             thread.start()
         for thread in threads:
             thread.join()
-        appended = {call.args[0]: call for call in run.appender.return_value.append.call_args_list}
+        appended = {call.args[0]: call for call in run.put.call_args_list}
         for index in range(MICRO_BATCHES):
             start = 0
             for sample, tokens in zip(rollout.samples(index), rollout.tokens[index], strict=True):

@@ -107,11 +107,9 @@ class _Recorded:
     def __init__(self, source: LocalSource) -> None:
         self._source = source
 
-    def appender(self, **_: Any) -> Any:
-        return types.SimpleNamespace(append=self._append, flush=lambda timeout: None, close=lambda timeout: None)
-
-    def _append(self, sample: str, rows: Any, **_: Any) -> None:
+    def put(self, sample: str, rows: Any, **_: Any) -> Any:
         self._source.add(sample, rows.astype("int32"))
+        return types.SimpleNamespace(conflicting_rows=0, late_rows=0)
 
 
 def _device(torch: Any, device: Any) -> str:

@@ -9,7 +9,7 @@ import ctypes
 import pickle
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,53 +23,6 @@ from routing_replay_trainer._passes import PassKey
 from routing_replay_trainer.collective import Alone, Collective
 from routing_replay_trainer.fetch import REPLAYED, Batch, FetchSequence, LocalSource, Missing
 from routing_replay_trainer.plan import Layer, Plan, geometry_of
-
-
-@dataclass(eq=False)
-class _Appends:
-    """The appends of one `write`. run: a routing_replay.Run, whose new appender makes the appends; who: the name of
-    this rank in messages
-    """
-
-    run: Any
-    who: str
-    appender: Any = None
-    failures: list[Exception] = field(default_factory=list)  # A thread of the appender also adds to this list.
-    samples: list[str] = field(default_factory=list)
-
-    def add(self, sample: str, rows: Any, **options: Any) -> None:
-        """Makes an append; errors are added to the failures."""
-        try:
-            if self.run is None:
-                raise unmet("write", f"{self.who} has no run")
-            if self.appender is None:
-                self.appender = self.run.appender(on_outcome=self._ended)
-            self.appender.append(sample, rows, **options)
-            self.samples.append(sample)
-        except Exception as error:
-            self.failures.append(error)
-
-    def finish(self, timeout: float) -> None:
-        """Waits for all appends."""
-        if self.appender is None:
-            return
-        try:
-            self.appender.flush(max(0.0, timeout))
-        except Exception as error:
-            self.failures.append(error)
-        finally:
-            self.appender.close(0.0)
-
-    def _ended(self, outcome: Any) -> None:
-        others = outcome.conflicting_rows + outcome.late_rows
-        if outcome.error is not None:
-            self.failures.append(outcome.error)
-        elif others:
-            what = (
-                f"sample {outcome.sample}: the service has {others} of its rows already, with other routes or none, "
-                "and keeps those: give the samples of each rollout names of their own, or write with restart="
-            )
-            self.failures.append(unmet("write", what, sample=outcome.sample, reason="CONFLICTING_ROWS"))
 
 
 def merge_records(records: Sequence[tuple[Plan, NDArray[np.uint8]]]) -> list[NDArray[Any]]:
@@ -310,36 +263,38 @@ class RecordWriter:
         Passes that `abandon_step` has given up have no records.
 
         deadline: seconds for the whole call
-        options: options of Run.append: group, weight_version, weight_label, revision, restart, … Without restart, rows
+        options: options of Run.put: group, weight_version, weight_label, revision, restart, … Without restart, rows
             that the service already has stay, and different ones are an error (CONFLICTING_ROWS)
 
         Returns the samples on the rank that has appended them, and nothing on other ranks. If an append or the records
-        are wrong, the appending rank raises the first error (for example FailedPreconditionError naming sample, row and
-        layer that no rank has, or in which two ranks differ), and the other ranks raise FailedPreconditionError, in
-        both cases after all other samples were appended. After such an error, and if ranks have recorded different
-        numbers of micro-batches, all records stay until the next `write` or `release`; `write` may then be called
-        again, because rows that were appended already are recognised. DeadlineExceededError if a rank does not take
-        part in time.
+        are wrong, the appending rank raises the error (for example FailedPreconditionError naming sample, row and layer
+        that no rank has, or in which two ranks differ) and appends nothing more, and the other ranks raise
+        FailedPreconditionError. After such an error, and if ranks have recorded different numbers of micro-batches, all
+        records stay until the next `write` or `release`; `write` may then be called again, because rows that were
+        appended already are recognised. DeadlineExceededError if a rank does not take part in time.
         """
         end = time.monotonic() + deadline
         latest = self._latest()
         batches, writer = self._prepare(len(latest), end)
-        appends = _Appends(self._run, f"rank {writer}, which appends,")
+        written: list[str] = []
+        failure: Exception | None = None
         for number in range(batches):
             records, samples = latest[number] if latest else ([], [])
             own = pickle.dumps([(record.plan, record.ids) for record in records], pickle.HIGHEST_PROTOCOL)
             parts = self._collective.all_gather(own, end - time.monotonic())
-            if writer == self._collective.rank:
-                self._append(parts, samples, appends, options)
-        appends.finish(end - time.monotonic())
-        failed = np.array([bool(appends.failures)], np.int64)
+            if writer == self._collective.rank and failure is None:
+                try:
+                    self._append(parts, samples, written, options)
+                except Exception as error:  # The other ranks wait for this one.
+                    failure = error
+        failed = np.array([failure is not None], np.int64)
         (some_failed,) = self._collective.all_reduce_max(failed, end - time.monotonic()).tolist()
-        if appends.failures:
-            raise appends.failures[0]
+        if failure is not None:
+            raise failure
         if some_failed:
             raise unmet("write", f"rank {writer} could not append; its own error says why")
         self._kept.clear()
-        return appends.samples
+        return written
 
     def _prepare(self, count: int, end: float) -> tuple[int, int]:
         """Returns the number of micro-batches that the ranks have recorded, and the lowest rank that has any."""
@@ -365,19 +320,25 @@ class RecordWriter:
         return latest[::-1]
 
     def _append(
-        self, parts: list[bytes], samples: list[_Sample], appends: _Appends, options: Mapping[str, Any]
+        self, parts: list[bytes], samples: list[_Sample], written: list[str], options: Mapping[str, Any]
     ) -> None:
-        try:
-            recorded = [record for part in parts for record in pickle.loads(part)]
-            merged = merge_records([(Plan(**plan), ids) for plan, ids in recorded])
-        except Exception as error:
-            appends.failures.append(error)
-            return
+        """Appends the samples of a micro-batch, and adds their names to `written`."""
+        if self._run is None:
+            raise unmet("write", f"rank {self._collective.rank}, which appends, has no run")
+        recorded = [record for part in parts for record in pickle.loads(part)]
+        merged = merge_records([(Plan(**plan), ids) for plan, ids in recorded])
         for sample in samples:
-            rows = merged[sample.sequence]
+            rows, name = merged[sample.sequence], sample.name
             ids = np.frombuffer(sample.tokens or b"", np.uint32)[: len(rows)]
             fields = {"tokens": ids if len(ids) else None, "num_tokens": sample.num_tokens, "producer": "trainer"}
-            appends.add(sample.name, rows, **fields, **options)
+            outcome = self._run.put(name, rows, **fields, **options)
+            if others := outcome.conflicting_rows + outcome.late_rows:
+                what = (
+                    f"sample {name}: the service has {others} of its rows already, with other routes or none, and "
+                    "keeps those: give the samples of each rollout names of their own, or write with restart="
+                )
+                raise unmet("write", what, sample=name, reason="CONFLICTING_ROWS")
+            written.append(name)
 
 
 def _samples(described: MicroBatch) -> Iterable[_Sample]:
