@@ -524,15 +524,6 @@ class Cases(unittest.TestCase):
             replay.begin_step(said["sequences"])
 
     @over("right")
-    def test_pads_with_filler(self, model: Any, rollout: Rollout) -> None:
-        with self.attached(model, rollout, pads="filler") as replay:
-            with replay.micro_batch(rollout.samples, **rollout.said), torch.no_grad():
-                out = loss_of(model, rollout.call)[0]
-            self.assertEqual(replay.metrics()["routing_replay/pad_rows"], 5)
-        with Choices(rollout.forced), torch.no_grad():
-            torch.testing.assert_close(out, loss_of(model, rollout.call)[0], rtol=1e-4, atol=1e-5)
-
-    @over("right")
     def test_what_does_not_fit_is_rejected(self, model: Any, rollout: Rollout) -> None:
         mask = rollout.said["attention_mask"]
         short = {"input_ids": rollout.call["input_ids"][:, :5]}

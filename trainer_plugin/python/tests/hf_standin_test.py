@@ -52,7 +52,7 @@ class StandinTest(RecordCases):
     @over("right")
     def test_the_doctor(self, model: Any, rollout: Rollout) -> None:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            self.assertTrue(trainer.doctor(model, rollout.call | {"labels": None}, pads="live"))
+            self.assertTrue(trainer.doctor(model, rollout.call | {"labels": None}))
         self.assertRegex(printed.getvalue(), "routers: .* of transformers: .*\n.*\nshadow pass: .*, at least 100.0% ")
         live = loss_of(model, rollout.call)[0]
         self.assertTrue(torch.equal(loss_of(copy.deepcopy(model), rollout.call)[0], live))

@@ -20,7 +20,6 @@ def doctor(
     *,
     config: Any = None,
     inject: Literal["native", "fused"] | None = None,
-    pads: Literal["live", "filler"] | None = None,
     ranks: Mapping[str, int] | None = None,
 ) -> bool:
     """Checks whether a replay works with this model: prints a report, and returns True if it does. Needs torch, and
@@ -28,8 +27,7 @@ def doctor(
 
     model: as for `megatron.attach` or `hf.attach`
     inputs: keyword arguments for the model's forward, with `input_ids`; by default 16 tokens of shape [1, 16]
-    config, inject, pads, ranks: passed to `attach` if not None. `hf.attach` has no `config` and `inject`,
-        `megatron.attach` has no `pads`
+    config, inject, ranks: passed to `attach` if not None. `hf.attach` has no `config` and `inject`
 
     The last line reports a test of two forward passes. The first, in mode R2, records the experts that the routers
     choose. The second, in mode shadow, compares the routers' choice with this record; 100 % must be the same. The test
@@ -41,7 +39,7 @@ def doctor(
     from routing_replay_trainer._device_buffers import device_of
     from routing_replay_trainer.megatron import _modules
 
-    options = {"config": config, "inject": inject, "pads": pads, "ranks": ranks}
+    options = {"config": config, "inject": inject, "ranks": ranks}
     options = {name: value for name, value in options.items() if value is not None}
     chunks = list(model) if isinstance(model, (list, tuple, torch.nn.ModuleList)) else [model]
     device = device_of(chunks[0]) or torch.device("cpu")

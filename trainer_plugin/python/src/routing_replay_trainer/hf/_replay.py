@@ -9,14 +9,14 @@ import weakref
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from routing_replay._values import INT32, integer
 
 from routing_replay_trainer._attached import Attached, Chunk, Options
 from routing_replay_trainer._buffers import Buffers
-from routing_replay_trainer._core import check_choice, unmet
+from routing_replay_trainer._core import unmet
 from routing_replay_trainer._device_buffers import buffers_for
 from routing_replay_trainer._hooks import Binding, PassHooks, Tally, in_backward
 from routing_replay_trainer._micro_batch import Given, of_hf
@@ -29,30 +29,25 @@ from routing_replay_trainer.records import Records
 def attach(
     model: Any,
     *,
-    pads: Literal["live", "filler"] = "live",
     ranks: Mapping[str, int] | None = None,
     cp_size: int = 1,
-    ep_size: int = 1,
     **options: Any,
 ) -> Replay:
     """Attaches a replay to the routers of a model.
 
     model: a transformers model with one decoder of MoE layers, before or after it is wrapped by FSDP, FSDP2, DDP, PEFT
         or torch.compile. Routers of other models are not changed, not even those of a copy of this one
-    pads: what rows of padding do: choose live, as without replay, or take filler ids, which are spread evenly over the
-        experts. If they choose live, last tokens do so too, whatever last_row says
     ranks, cp_size: if sequences are split over cp_size processes in contiguous pieces (Ulysses): {"cp": rank of this
         process}, and the number of processes
-    ep_size: size of the expert-parallel group; filler ids are spread evenly over it
-    options: those of `Options`; agree must consist of the cp_size processes that share a sequence
+    options: those of `Options`. Padding chooses live, and if there is any, last tokens do so too, whatever last_row
+        says. agree must consist of the cp_size processes that share a sequence
 
     Raises InvalidArgumentError for an option that is wrong or that the mode does not use, and FailedPreconditionError
     naming a module that chooses its experts in an unknown way (`hf/_modules.py`).
     """
     made = Options(**options)
-    check_choice("pads", pads, ("live", "filler"))
     made.check_agreement(integer(cp_size, "cp_size", (1, INT32[1])), "cp_size")
-    return Replay(model, made, pads == "live", dict(ranks or {}), cp_size, ep_size)
+    return Replay(model, made, dict(ranks or {}), cp_size)
 
 
 class Replay(Attached):
@@ -62,31 +57,23 @@ class Replay(Attached):
 
     _AT_ONCE = True
 
-    def __init__(
-        self,
-        model: Any,
-        options: Options,
-        live_pads: bool,
-        ranks: Mapping[str, int],
-        cp_size: int,
-        ep_size: int,
-    ) -> None:
+    def __init__(self, model: Any, options: Options, ranks: Mapping[str, int], cp_size: int) -> None:
         super().__init__(options, Buffers() if options.mode == "disabled" else buffers_for(model), Tally())
-        self._ranks, self._cp_size, self._ep_size = ranks, cp_size, ep_size
+        self._ranks, self._cp_size = ranks, cp_size
         if options.mode != "disabled":
-            self._bind(model, live_pads)
+            self._bind(model)
 
-    def _bind(self, model: Any, live_pads: bool) -> None:
+    def _bind(self, model: Any) -> None:
         found = _modules.decoder(model)
         self._geometry = found.geometry
         chunk = Chunk(0, ChunkPasses(0, self._buffers, self._lock))
         plan = self._plan(0, self._described([], {"cu_seqlens": [0]}).layout)  # Used for a plan without rows.
         self._fingerprint = plan.described["geometry_fingerprint"]
         if self._mode == "R2":
-            chunk.records = Records(found.num_layers, plan.layers, self._ranks, self._ep_size)
+            chunk.records = Records(found.num_layers, plan.layers, self._ranks, 1)
         for router in found.routers:
             binding = Binding(router.module, router.name, router.layer, chunk.passes, self._tally, in_backward)
-            chunk.parts.append(Chooser(router, binding, live_pads))
+            chunk.parts.append(Chooser(router, binding))
         chunk.parts.append(PassHooks(found.module, chunk.passes, self._begin))
         self._chunks.append(chunk)
         self._install()
@@ -140,7 +127,6 @@ class Replay(Attached):
             "geometry": self._geometry,
             "micro_batch": {"last_row_filler": self._last_row_filler} | dict(layout),
             "rank": self._ranks,
-            "ep_size": self._ep_size,
         }
 
     def _begin(self, arguments: Any, keywords: Any) -> None:
@@ -184,15 +170,10 @@ class Choice:
 
 @dataclass(eq=False)
 class Chooser:
-    """Makes the choice in place of an attached router.
-
-    binding: the binding of the router's layer
-    live_pads: True: pads choose live; False: they take filler ids
-    """
+    """Makes the choice in place of an attached router. binding: that of the router's layer"""
 
     router: LiveRouter
     binding: Binding
-    live_pads: bool
     number: int = field(default_factory=itertools.count(_NOBODY + 1).__next__)
 
     def install(self) -> None:
@@ -211,7 +192,7 @@ class Chooser:
         if answer is None:
             return live()
         if answer.of.use == "replay":
-            return self.binding.replayed(answer, scores.device, live, live_pads=self.live_pads)
+            return self.binding.replayed(answer, scores.device, live, live_pads=True)
         chosen = live()
         self.binding.chose(answer, chosen)
         return chosen.clone()  # The model gets a copy, because compiled code writes into the result.
