@@ -213,9 +213,6 @@ class MicroBatchTest(unittest.TestCase):
             },
         )
         positions = np.array([[0, 1, 2, 0, 1, 2, 3, 4, 0, 1]])
-        by_positions = describe(["a", "b"], tokens=stream, position_ids=positions, cp_size=2, padding_documents=1)
-        self.assertEqual(by_positions.layout, by_bounds.layout)
-        self.assertEqual([list(f.tokens) for f in by_positions.fetch], [[0, 1, 2], [3, 4, 5, 6, 7]])
         forgotten = describe(["a", "b"], tokens=stream, position_ids=positions, cp_size=2)
         self.assertEqual([s["tokens"] for s in forgotten.layout["sequences"]], [3, 5, 2])
         self.assertEqual([f.live for f in forgotten.fetch], [False, False, True])
@@ -239,8 +236,7 @@ class MicroBatchTest(unittest.TestCase):
             ({"attention_mask": left}, 1, [[-2, -2, *a, *b]]),
             ({"attention_mask": left[:, ::-1]}, 1, [[*a, -2, -2, *b]]),
             ({"attention_mask": left}, 2, [[-2, -2, 0, 10, 11, 12], [1, 2, -1, 13, 14, -1]]),
-            ({"attention_mask": third}, 1, [[-2, -2, *a, *b, *[-2] * 4, -1, -1]]),
-            ({"attention_mask": third, "padding_documents": 1}, 1, [[-2, -2, *a, *b, *[-2] * 6]]),
+            ({"attention_mask": third}, 1, [[-2, -2, *a, *b, *[-2] * 4, -3, -3]]),
             (packed, 2, [[*a, 10, 11], [12, 13, 14, -1, -2, -2]]),
         ):
             for rank in range(cp_size):

@@ -201,7 +201,7 @@ class CallTest(unittest.TestCase):
             call = self.call(Gpt(), ids, None, **said)
             one = described(["a", "b"], *of_megatron(parallel=self.PARALLEL, **call.read()))
             self.assertEqual([sequence["tokens"] for sequence in one.layout["sequences"]], [16, 5, 9])
-            self.assertEqual((len(one.named), one.unnamed), (2, 1))
+            self.assertEqual(len(one.named), 2)
         cut = self.call(Gpt(), ids, None, mask[:, :8])  # This rank's slice does not show the tokens of the other ranks.
         self.assertIsNone(cut.mask)
 
@@ -261,9 +261,9 @@ class CallTest(unittest.TestCase):
 
     def test_documents_behind_the_sequences_are_padding_where_a_policy_says_how_it_pads(self) -> None:
         called = {"format": "THD", "cu_seqlens": [0, 8, 16], "cu_seqlens_padded": [0, 8, 16], "total_rows": 16}
-        for layout, unnamed in (({}, 1), ({"padding": {"policy": "slime"}}, 0)):
+        for layout, sequences in (({}, 2), ({"padding": {"policy": "slime"}}, 1)):
             one = described(["a"], *of_megatron(lengths=[5], layout=layout, called=called))
-            self.assertEqual(one.unnamed, unnamed)
+            self.assertEqual(len(one.layout["sequences"]), sequences)
 
 
 def expected_counts(sequences: Any, given: Any) -> Any:
@@ -299,10 +299,11 @@ class MicroBatchTest(unittest.TestCase):
         )
         self.assertEqual([list(f.tokens) for f in said.fetch], [[100, 101, 102], [104, 105, 106, 107, 108]])
         self.assertEqual([f.num_tokens for f in said.fetch], [3, 5])
-        # A padding document follows the last sequence, and the sequence has fewer tokens than its document.
+        # A document without a sample follows, and the sequence has fewer tokens than its document.
         params.cu_seqlens_q_padded, params.total_tokens, params.tokens_per_sample = None, 16, 8
-        said = describe(["a"], packed_seq_params=params, lengths=[2], padding_documents=1)
-        self.assertEqual(said.layout["sequences"], [{"sample": "a", "tokens": 2}])
+        said = describe(["a"], packed_seq_params=params, lengths=[2])
+        live = {"sample": "", "tokens": 5, "live": True}
+        self.assertEqual(said.layout["sequences"], [{"sample": "a", "tokens": 2}, live])
         self.assertEqual((said.layout["total_rows"], said.layout["tokens_per_sample"]), (16, 8))
         params.total_tokens = 4  # This total counts only the rows of this rank.
         self.assertEqual(describe(["a", "b"], packed_seq_params=params).layout["total_rows"], 8)
@@ -324,7 +325,6 @@ class MicroBatchTest(unittest.TestCase):
             {"tokens": lists},
             {"tokens": lists, "padding": {"policy": "verl"}},
             {"lengths": [3, 4]},
-            {"tokens": np.arange(15).reshape(3, 5), "padding_documents": 1},
         ):
             with self.subTest(given):
                 known = {name: given.get(name) for name in ("tokens", "packed_seq_params", "lengths")}
@@ -340,7 +340,6 @@ class MicroBatchTest(unittest.TestCase):
             ("lengths", {"tokens": np.arange(5)}),
             ("lengths", {"lengths": [1, 2]}),
             ("lengths", {"lengths": [1, 2, 3.5]}),
-            ("padding_documents", {"packed_seq_params": params, "padding_documents": 2}),
         ):
             with self.subTest(wrong), self.assertRaises(trainer.InvalidArgumentError) as caught:
                 known = {name: wrong.get(name) for name in ("tokens", "packed_seq_params", "lengths")}
@@ -349,7 +348,7 @@ class MicroBatchTest(unittest.TestCase):
             self.assertEqual(caught.exception.field, field)
 
     def test_documents_that_nobody_has_named(self) -> None:
-        """Their rows route live, unless declared as padding: filler experts would train real tokens wrongly."""
+        """Their rows route live: filler experts would train real tokens wrongly."""
         geometry = {"num_layers": 2, "num_experts": 64, "top_k": 1}
         source = trainer.LocalSource(geometry)
         source.add("a", np.arange(4).reshape(2, 2, 1), tokens=np.zeros(3, np.int64))
@@ -357,16 +356,9 @@ class MicroBatchTest(unittest.TestCase):
             qkv_format="thd", cu_seqlens_q=np.array([0, 3, 3, 8, 10, 10]), cu_seqlens_q_padded=None
         )
         rectangle = {"tokens": np.zeros((4, 3), np.int64), "lengths": [3], "row_order": "batch_major"}
-        u, p = trainer.UNRECORDED, trainer.PAD
-        for given, padding, rest in (
-            ({"packed_seq_params": params}, None, [u] * 7),
-            ({"packed_seq_params": params}, 2, [u] * 5 + [p] * 2),
-            ({"packed_seq_params": params}, 4, [p] * 7),
-            (rectangle, None, [u] * 9),
-            (rectangle, 1, [u] * 6 + [p] * 3),
-        ):
-            with self.subTest(padding=padding, given=given):
-                said = describe(["a"], **given, cp_size=1, padding_documents=padding or 0)
+        for given, rest in (({"packed_seq_params": params}, 7), (rectangle, 9)):
+            with self.subTest(given=given):
+                said = describe(["a"], **given, cp_size=1)
                 steps = Steps(StepSource(source, cache_bytes=0), "strict")
                 for begin in (False, True):
                     if begin:
@@ -374,13 +366,8 @@ class MicroBatchTest(unittest.TestCase):
                     plan = trainer.plan(geometry, said.layout)
                     batch = steps.source.fetch(plan, sequences=steps.apply(said.fetch))
                     self.assertEqual(batch.fallback_sequences, 0)
-                    self.assertEqual(batch.states.tolist()[:3], [trainer.REPLAYED] * 2 + [u])
-                    self.assertEqual(batch.states.tolist()[3:], rest)
-                alone = trainer.plan(geometry, said.named_layout)
-                self.assertEqual(alone.described["row_map"]["pads"], len(rest))
-        for padding in (5, -1, 1.5):
-            with self.assertRaisesRegex(trainer.InvalidArgumentError, "padding_documents"):
-                describe(["a"], packed_seq_params=params, padding_documents=padding)
+                    self.assertEqual(batch.states.tolist()[:3], [trainer.REPLAYED] * 2 + [trainer.UNRECORDED])
+                    self.assertEqual(batch.states.tolist()[3:], [trainer.LIVE] * rest)
 
     def test_rectangles_and_lists(self) -> None:
         rectangle = np.arange(12).reshape(2, 6)

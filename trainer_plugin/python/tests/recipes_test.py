@@ -39,7 +39,7 @@ class RecipesTest(unittest.TestCase):
         of_faces = recipes.README.read_text().split("## On a GPU")[0]
         tables = re.findall(r"^\| (`.*?) \|", of_faces, re.MULTILINE)
         rows = {name for row in tables for name in re.findall(r"`(\w+)`", row)}
-        taken, methods = {"padding_documents", *Options.__dataclass_fields__}, set()
+        taken, methods = {*Options.__dataclass_fields__}, set()
         for face in ("megatron", "hf"):
             tree = face_of(face)
             for node in ast.walk(tree):

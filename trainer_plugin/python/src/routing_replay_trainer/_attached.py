@@ -322,7 +322,7 @@ class Attached:
         def keep() -> None:
             records.keep(key, plan, described, read)
             if self._writer is not None:
-                layout = plain(described.named_layout, "micro_batch")
+                layout = plain(described.layout, "micro_batch")
                 self._writer.keep(key, self._plan_arguments(key.chunk, layout), described, read())
 
         kept = self._buffers.tensors(number, plan)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from routing_replay._values import INT32, integer
+from routing_replay._values import integer
 
 from routing_replay_trainer._core import invalid, plain
 from routing_replay_trainer.fetch import FetchSequence
@@ -50,22 +50,14 @@ class Sequence:
 class MicroBatch:
     """layout: `micro_batch` of a plan
     fetch: one entry per sequence
-    unnamed: number of documents at the end for which no sample was named; their entries say that they route live
     """
 
     layout: dict[str, Any]
     fetch: list[FetchSequence]
-    unnamed: int = 0
 
     @property
     def named(self) -> list[FetchSequence]:
         return [fetch for fetch in self.fetch if not fetch.live]
-
-    @property
-    def named_layout(self) -> dict[str, Any]:
-        """The same layout, but the rows of unnamed documents are padding."""
-        sequences = self.layout["sequences"]
-        return self.layout | {"sequences": sequences[: len(sequences) - self.unnamed]}
 
 
 class Given(NamedTuple):
@@ -73,10 +65,8 @@ class Given(NamedTuple):
     take.
 
     tokens, lengths: as `micro_batch` takes them
-    layout: `micro_batch` of a plan, without its sequences; cu_seqlens: the real boundaries of a packed stream;
-        padding_documents: how many of the last documents, or rows of a rectangle, are padding. Other documents after
-            the named sequences are treated as real ones without a sample and route live, because training them on
-            filler ids would be wrong
+    layout: `micro_batch` of a plan, without its sequences; cu_seqlens: the real boundaries of a packed stream.
+        Documents after the named sequences, or rows of a rectangle, have no sample and route live
     documents: number of tokens of each document or row, if the layout does not say it
     first: for each row of a rectangle, the column of the first token; empty if all are 0
     told: number of tokens of each sequence as given to `begin_step`, or None; used if `lengths` and `tokens` do not say
@@ -97,24 +87,22 @@ def described(sequences: Listing[Any], *arguments: Any) -> MicroBatch:
     """
     given = Given(*arguments)
     parts = _parts(sequences)
-    layout, counts, ids, unnamed = _measured(len(parts), given)
+    layout, counts, ids, behind = _measured(len(parts), given)
     if counts is None:
         raise _no_lengths()
     layout.pop("cu_seqlens", None)
-    whole = not unnamed and not any(isinstance(piece, Sequence) for part in parts for piece in part)
+    ids = [*(ids or [None] * len(parts)), *([None] * len(behind))]
+    parts, counts = [*parts, *([[None]] * len(behind))], [*counts, *behind]
+    whole = not any(isinstance(piece, Sequence) for part in parts for piece in part)
     layout["sequences"], fetch = [], []
-    for part, count, tokens in zip(parts, counts, ids or [None] * len(parts), strict=True):
+    for part, count, tokens in zip(parts, counts, ids, strict=True):
         sequence, fetched = _sequence(part, count, tokens, whole)
         layout["sequences"].append(sequence)
         fetch += fetched
-    for count in unnamed:
-        piece = {"sample": "", "tokens": count, "start": 0, "rows": 0}
-        layout["sequences"].append({"tokens": count, "pieces": [piece]} if count else {"sample": "", "tokens": 0})
-        fetch += [_LIVE] if count else []
     for sequence, column in zip(layout["sequences"], given.first, strict=False):
         if column > 0:
             sequence["first_row"] = int(column)
-    return MicroBatch(layout, fetch, len(unnamed))
+    return MicroBatch(layout, fetch)
 
 
 def expected(sequences: Listing[Any], *arguments: Any) -> list[FetchSequence]:
@@ -141,12 +129,12 @@ def _measured(sequences: int, given: Given) -> tuple[dict[str, Any], list[int] |
     tokens of each document for which no sample was named."""
     layout = dict(given.layout)
     documents = _documents(layout) if given.documents is None else given.documents
-    unnamed = _unnamed(sequences, documents, layout)
+    behind = _behind(sequences, documents, layout)
     counts = _lengths(sequences, given, documents)
     if counts is None and given.tokens is not None:
         raise _no_lengths()
     ids = None if given.tokens is None or counts is None else _tokens(given.tokens, counts, layout)
-    return layout, counts, ids, unnamed
+    return layout, counts, ids, behind
 
 
 def _no_lengths() -> Exception:
@@ -404,17 +392,11 @@ def _documents(layout: Mapping[str, Any]) -> list[int]:
     return []
 
 
-def _unnamed(sequences: int, documents: Listing[int], layout: dict[str, Any]) -> list[int]:
-    """Returns the number of tokens of each document that follows the named sequences and is not padding."""
+def _behind(sequences: int, documents: Listing[int], layout: Mapping[str, Any]) -> list[int]:
+    """Returns the number of tokens of each document that follows the named sequences."""
     if "padding" in layout:  # Then the documents after the sequences are those that the padding policy adds.
-        documents = []
+        return []
     behind = [int(count) for count in documents[sequences:]]
-    padding = integer(layout.pop("padding_documents", 0), "padding_documents", (0, INT32[1]))
-    if documents and padding > len(behind):
-        raise invalid(
-            "padding_documents", f"{padding}, but only {len(behind)} documents follow the {sequences} sequences"
-        )
-    behind = behind[: max(0, len(behind) - padding)]
     while behind and behind[-1] == 0:
         behind.pop()
     return behind

@@ -114,12 +114,11 @@ class Records:
         """Stores what a pass has recorded; replaces earlier records of the samples."""
         memory = read()
         recorded = with_tokens(described, 2)
-        by_handle = any(not isinstance(fetch.sample, str) for _, fetch in recorded)
-        if described.unnamed or by_handle:
-            sequences = list(described.named_layout["sequences"])
+        if any(not isinstance(fetch.sample, str) for _, fetch in recorded):
+            sequences = list(described.layout["sequences"])
             for sequence, fetch in recorded:
                 sequences[sequence] = sequences[sequence] | {"sample": _name(fetch.sample)}
-            plan = self.plan(described.named_layout | {"sequences": sequences})
+            plan = self.plan(described.layout | {"sequences": sequences})
         local = plan.local_rows()
         rows = np.bincount(local.sequence[local.state == REPLAYED], minlength=len(described.layout["sequences"]))
         for sequence, fetch in recorded:
@@ -189,7 +188,7 @@ def check_whole(described: MicroBatch) -> None:
 def with_tokens(described: MicroBatch, least: int) -> list[tuple[int, FetchSequence]]:
     """Returns for each named sequence with at least `least` tokens its index in the layout and its sample. All
     sequences must be whole samples."""
-    sequences = enumerate(described.named_layout["sequences"])
+    sequences = enumerate(described.layout["sequences"])
     numbers = [number for number, one in sequences if one["tokens"] >= least and not one.get("live")]
     fetched = [fetch for fetch in described.named if fetch.num_tokens is not None and fetch.num_tokens >= least]
     return list(zip(numbers, fetched, strict=True))

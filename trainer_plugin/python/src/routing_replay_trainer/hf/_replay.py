@@ -98,7 +98,7 @@ class Replay(Attached):
         a packed stream, [1, total] or [total]: cu_seqlens [n + 1] of the varlen attention, or position_ids that are 0
             where a document begins.
 
-        sequences, tokens, forward_only, record, padding_documents: as of `megatron.Replay.micro_batch`
+        sequences, tokens, forward_only, record: as of `megatron.Replay.micro_batch`
         lengths: number of tokens of each sequence, if lower than in the documents, or than s without a mask
         layout: further fields of a plan's `micro_batch`, which override the derived ones
 

@@ -152,9 +152,8 @@ class Replay(Attached):
             [b, s]. They are compared with the tokens for which the rows were recorded, unless begin_step has done so
         packed_seq_params: Megatron's PackedSeqParams
         layout: fields of a plan's `micro_batch`, such as padding (the policy that predicts the layout) and partition
-            (if context parallelism does not slice as Megatron does); and padding_documents: how many of the last
-            documents of the stream, or rows of the rectangle, are padding. Without a policy, other documents after
-            those of `sequences` route live, because their samples may just not have been named
+            (if context parallelism does not slice as Megatron does). Without a policy, documents of the stream, or
+            rows of the rectangle, after those of `sequences` route live
 
         The plan for the layers of a model chunk is made when the chunk is called. A call of the model outside of this
         context routes live. After an exception inside, call `abandon_step`.
