@@ -48,14 +48,12 @@ def tokens(index: int) -> list[np.ndarray]:
     return [np.arange(count) * 7 + index for count in MICRO_BATCHES[index]]
 
 
-def described(index: int, sequence_parallel: bool, names: list[str] | None = None) -> MicroBatch:
-    """Describes a micro-batch. names: its first samples, if not all are wanted"""
-    names = samples(index) if names is None else names
+def described(index: int, sequence_parallel: bool) -> MicroBatch:
     multiple = 2 * CP * TP
-    ends = np.cumsum([-(-count // multiple) * multiple for count in MICRO_BATCHES[index][: len(names)]])
+    ends = np.cumsum([-(-count // multiple) * multiple for count in MICRO_BATCHES[index]])
     parallel = {"cp_size": CP, "tp_size": TP, "sequence_parallel": sequence_parallel}
     layout = {"format": "THD", "cu_seqlens_padded": [0, *ends.tolist()], "total_rows": int(ends[-1])}
-    return describe(names, *of_megatron(tokens(index)[: len(names)], None, None, layout, parallel))
+    return describe(samples(index), *of_megatron(tokens(index), None, None, layout, parallel))
 
 
 def ranks() -> list[dict[str, int]]:
@@ -228,45 +226,26 @@ class WriterTest(unittest.TestCase):
         self.assertEqual(on_all(body), [names] + [[]] * 7)
 
     def test_passes_that_were_given_up(self) -> None:
-        """One rank was asked to forget after it had recorded, another one before. If a sample is recorded again, the
-        later record counts, also if only one rank has ended the failed step."""
-        for forgets in (True, False):
-            run = Run()
-
-            def body(collective: Collective, rank: dict[str, int], run: Run = run, forgets: bool = forgets) -> Any:
-                writer = RecordWriter(collective, run)
-                if collective.rank % 2:
-                    for chunk in range(CHUNKS):
-                        said = described(1, True)
-                        arguments = plan_arguments(said, rank, chunk)
-                        wrong = np.zeros_like(recorded(said, trainer.Plan(None, **arguments)))
-                        writer.keep(PassKey(0, 1, chunk), {"geometry": None} | arguments, said, wrong)
-                        if forgets:
-                            writer.forget(PassKey(0, 1, chunk))
-                self.record(writer, rank, step=1)
-                return writer.write()
-
-            names = [name for index in range(len(MICRO_BATCHES)) for name in samples(index)]
-            self.assertEqual(on_all(body), [names] + [[]] * 7)
-            for name in names:
-                rows = run.appended[name][0]
-                np.testing.assert_array_equal(rows, routes(name, len(rows)))
-
-    def test_what_is_recorded_again_in_part(self) -> None:
-        """If a later micro-batch records only some samples again, the others of the earlier one are still written."""
+        """Odd ranks have recorded a micro-batch of a step that was abandoned, and forget it."""
         run = Run()
 
         def body(collective: Collective, rank: dict[str, int]) -> Any:
             writer = RecordWriter(collective, run)
-            self.record(writer, rank, 1)
-            for chunk in range(CHUNKS):
-                said = described(0, True, samples(0)[:1])
-                arguments = plan_arguments(said, rank, chunk)
-                buffer = recorded(said, trainer.Plan(None, **arguments))
-                writer.keep(PassKey(1, 0, chunk), {"geometry": None} | arguments, said, buffer)
+            if collective.rank % 2:
+                for chunk in range(CHUNKS):
+                    said = described(1, True)
+                    arguments = plan_arguments(said, rank, chunk)
+                    wrong = np.zeros_like(recorded(said, trainer.Plan(None, **arguments)))
+                    writer.keep(PassKey(0, 1, chunk), {"geometry": None} | arguments, said, wrong)
+                    writer.forget(PassKey(0, 1, chunk))
+            self.record(writer, rank, step=1)
             return writer.write()
 
-        self.assertEqual(on_all(body)[0], samples(0)[1:] + samples(0)[:1])
+        names = [name for index in range(len(MICRO_BATCHES)) for name in samples(index)]
+        self.assertEqual(on_all(body), [names] + [[]] * 7)
+        for name in names:
+            rows = run.appended[name][0]
+            np.testing.assert_array_equal(rows, routes(name, len(rows)))
 
     def test_a_rank_without_routers(self) -> None:
         """The lowest rank that has routers appends the rows. An error names rows that are missing then."""

@@ -258,8 +258,8 @@ class RecordWriter:
 
     def write(self, *, deadline: float = 600.0, **options: Any) -> list[str]:
         """Appends and seals all samples that were recorded since the last `write`, and discards their records. All
-        ranks must call this after the same passes. If a sample was recorded several times, the last record counts.
-        Passes that `abandon_step` has given up have no records.
+        ranks must call this after the same passes, which record each sample once. Passes that `abandon_step` has given
+        up have no records.
 
         deadline: seconds for the whole call
         options: options of Run.put: group, weight_version, weight_label, revision, restart, … Without restart, rows
@@ -273,17 +273,17 @@ class RecordWriter:
         appended already are recognised. DeadlineExceededError if a rank does not take part in time.
         """
         end = time.monotonic() + deadline
-        latest = self._latest()
-        batches, writer = self._prepare(len(latest), end)
+        kept = [list(chunks.values()) for _, chunks in sorted(self._kept.items())]
+        batches, writer = self._prepare(len(kept), end)
         written: list[str] = []
         failure: Exception | None = None
         for number in range(batches):
-            records, samples = latest[number] if latest else ([], [])
+            records = kept[number] if kept else []
             own = pickle.dumps([(record.plan, record.ids) for record in records], pickle.HIGHEST_PROTOCOL)
             parts = self._collective.all_gather(own, end - time.monotonic())
             if writer == self._collective.rank and failure is None:
                 try:
-                    self._append(parts, samples, written, options)
+                    self._append(parts, records[0].samples, written, options)
                 except Exception as error:  # The other ranks wait for this one.
                     failure = error
         failed = np.array([failure is not None], np.int64)
@@ -304,19 +304,6 @@ class RecordWriter:
         if most != ~least:
             raise unmet("write", f"one rank has recorded {~least} micro-batches, another {most}")
         return most, ~writer
-
-    def _latest(self) -> list[tuple[list[_Record], list[_Sample]]]:
-        """Returns the micro-batches in order, each with its records and those of its samples that no later micro-batch
-        has recorded again. Micro-batches without such samples are left out."""
-        latest = []
-        later: set[str] = set()
-        for _, chunks in sorted(self._kept.items(), reverse=True):
-            records = list(chunks.values())
-            samples = [sample for sample in records[0].samples if sample.name not in later]
-            later.update(sample.name for sample in samples)
-            if samples:
-                latest.append((records, samples))
-        return latest[::-1]
 
     def _append(
         self, parts: list[bytes], samples: list[_Sample], written: list[str], options: Mapping[str, Any]
