@@ -58,12 +58,12 @@ assert not {"grpc", "google.protobuf", "torch"} & set(sys.modules)
 # Checks that the kernels are in the wheel. Without a driver for the GPU, they must load, too, and the error must not
 # name the library of the kernels as what is missing.
 KERNELS = """
-import routing_replay_trainer
+from routing_replay import errors
 from routing_replay_trainer import _core
 try:
     _core.cuda_library(0)
     print("kernels: they run here")
-except routing_replay_trainer.FailedPreconditionError as error:
+except errors.FailedPreconditionError as error:
     assert error.field != "cuda.library", error
     print("kernels:", error)
 """

@@ -19,6 +19,7 @@ import torch
 from gpt import Layout
 from megatron.core.transformer.dot_product_attention import DotProductAttention
 from megatron.core.transformer.torch_norm import WrappedTorchNorm
+from routing_replay import errors
 from routing_replay_trainer import megatron
 
 ONE = Layout()
@@ -88,7 +89,7 @@ class GptTest(unittest.TestCase):
                 options = {"moe_expert_capacity_factor": factor, "moe_pad_expert_input_to_capacity": pads}
                 said = {"moe_router_load_balancing_type": "aux_loss", "moe_aux_loss_coeff": 0.0}
                 step = steps.Step(ONE, inject=inject, recompute="moe", cut=True, **DEEPER, **options, **said)
-                with self.assertRaisesRegex(trainer.FailedPreconditionError, "moe_expert_capacity_factor"):
+                with self.assertRaisesRegex(errors.FailedPreconditionError, "moe_expert_capacity_factor"):
                     step.attach(missing="strict")
                 with self.assertLogs("routing_replay_trainer", "WARNING"):
                     replay = step.attach()
@@ -145,7 +146,7 @@ class GptTest(unittest.TestCase):
                 self.assertEqual(said["record_bytes"], 4 * 30 * 3 * gpt.TOP_K)
                 replay.release_records()
                 self.assertEqual(replay.metrics()["routing_replay/record_bytes"], 0)
-                with self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"):
+                with self.assertRaisesRegex(errors.FailedPreconditionError, "NOT_FOUND"):
                     step.run(replay)
                 replay.detach()
                 step.calls.maps.clear()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from local_group import LocalGroup
+from routing_replay import errors
 from step_test import SAMPLES, CountingSource, expected_of, geometry_of, plan_of, rows_of, some
 
 import routing_replay_trainer as trainer
@@ -48,7 +49,7 @@ class AgreedTest(unittest.TestCase):
         self.assertEqual(self.rows.inspections, 2)
 
     def test_strict_names_the_sample(self) -> None:
-        with self.assertRaises(trainer.FailedPreconditionError) as caught:
+        with self.assertRaises(errors.FailedPreconditionError) as caught:
             self.steps("strict").begin([*expected_of(0), trainer.FetchSequence("absent", 9)])
         self.assertEqual(caught.exception.sample, "absent")
 
@@ -58,11 +59,11 @@ class AgreedTest(unittest.TestCase):
             expected = expected_of(0, 1)
             steps.begin(expected)
             self.rows.add("s1", rows_of(SAMPLES["s1"], seed), tokens=np.arange(SAMPLES["s1"]))
-            with self.assertRaises(trainer.FailedPreconditionError) as caught:
+            with self.assertRaises(errors.FailedPreconditionError) as caught:
                 self.source.fetch(plan_of(some(0, 1)), sequences=steps.apply(expected), missing=missing)
             self.assertEqual((caught.exception.field, caught.exception.sample), ("content_id", "s1"))
             self.rows.remove("s1")
-            with self.assertRaises(trainer.FailedPreconditionError) as caught:
+            with self.assertRaises(errors.FailedPreconditionError) as caught:
                 self.source.fetch(plan_of(some(0, 1)), sequences=steps.apply(expected), missing=missing)
             self.assertEqual(caught.exception.field, "content_id")
             self.rows.add("s1", rows_of(SAMPLES["s1"], 77), tokens=np.arange(SAMPLES["s1"]))
@@ -77,7 +78,7 @@ class AgreedTest(unittest.TestCase):
                 for order in (asked[::-1], asked):
                     begun = self.steps("drop").begin(order)
                     self.assertEqual(begun.counts, {status: 1})
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "is OUT_OF_RANGE"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "is OUT_OF_RANGE"):
             self.steps("strict").begin(asked)
 
     def test_what_only_compares_binds_nothing(self) -> None:
@@ -128,10 +129,10 @@ class AgreedTest(unittest.TestCase):
             self.assertEqual([one["status"] for one in batch.sequences], ["TOKENS_NOT_KNOWN", "OK"])
             self.assertEqual((batch.fallback_sequences, batch.dropped), (1, ("mute",) if missing == "drop" else ()))
             other = [told[0], trainer.FetchSequence("s0", SAMPLES["s0"], np.arange(SAMPLES["s0"]) + 1)]
-            with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_MISMATCH"):
+            with self.assertRaisesRegex(errors.FailedPreconditionError, "TOKENS_MISMATCH"):
                 self.source.fetch(plan, sequences=steps.apply(other), missing=missing)
             self.assertEqual(steps.begin(told).counts, {"TOKENS_NOT_KNOWN": 1, "OK": 1})
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_NOT_KNOWN"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "TOKENS_NOT_KNOWN"):
             self.steps("strict").begin(told)
 
     def test_other_tokens_and_lengths_fall_back(self) -> None:
@@ -148,7 +149,7 @@ class AgreedTest(unittest.TestCase):
     def test_a_step_that_falls_back_too_far_stops(self) -> None:
         absent = [trainer.FetchSequence(f"absent{i}", 9) for i in range(20)]
         wrong = trainer.FetchSequence("s0", 5)
-        with self.assertRaises(trainer.FallbackLimitError) as caught:
+        with self.assertRaises(errors.FallbackLimitError) as caught:
             self.steps("live", 0.05).begin([*expected_of(1, 2), *absent, wrong])
         error = caught.exception
         self.assertEqual((error.samples, error.fallen_back), (23, 21))
@@ -176,7 +177,7 @@ class AgreedTest(unittest.TestCase):
 
     def test_why_a_source_failed_is_told(self) -> None:
         lost = ConnectionError("nobody there")
-        for missing, kind in (("strict", trainer.FailedPreconditionError), ("live", trainer.FallbackLimitError)):
+        for missing, kind in (("strict", errors.FailedPreconditionError), ("live", errors.FallbackLimitError)):
             self.source = StepSource(self.rows, deadline=0.01)
             self.addCleanup(self.source.close)
             steps = self.steps(missing, 0.5)
@@ -189,13 +190,13 @@ class AgreedTest(unittest.TestCase):
                 steps.begin(expected_of(0))
             self.rows.failure = None
             mistake = trainer.FetchSequence("s0", "20")  # type: ignore[arg-type]
-            with self.assertRaisesRegex(trainer.InvalidArgumentError, "num_tokens"):
+            with self.assertRaisesRegex(errors.InvalidArgumentError, "num_tokens"):
                 steps.begin([mistake])
 
     def test_one_sample_of_two_lengths(self) -> None:
         twice = [*expected_of(0, 1), trainer.FetchSequence("s0"), trainer.FetchSequence("s1", SAMPLES["s1"])]
         self.assertEqual(self.steps("live").begin(twice).replayed, 2)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "sample s1 is LENGTH_MISMATCH") as caught:
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "sample s1 is LENGTH_MISMATCH") as caught:
             self.steps("strict").begin([*twice, trainer.FetchSequence("s1", 51)])
         self.assertEqual(caught.exception.sample, "s1")
 
@@ -218,7 +219,7 @@ class AgreedTest(unittest.TestCase):
                     batch = self.source.fetch(plan, sequences=said, missing=missing)
                     self.assertEqual(batch.fallback_sequences, 2)
                     self.assertEqual(batch.replayed_rows, SAMPLES["s0"] + SAMPLES["s1"] - 2)
-        with self.assertRaises(trainer.FailedPreconditionError):
+        with self.assertRaises(errors.FailedPreconditionError):
             self.steps("strict").begin([own, copy])
 
     def test_what_begin_step_was_not_told_of_a_copy(self) -> None:
@@ -304,10 +305,10 @@ class AgreedTest(unittest.TestCase):
         steps = self.steps("live")
         self.assertEqual([one.content_id for one in steps.apply(expected_of(3))], [None])
         steps.begin(expected_of(0))
-        with self.assertRaises(trainer.FailedPreconditionError) as caught:
+        with self.assertRaises(errors.FailedPreconditionError) as caught:
             steps.apply(expected_of(3))
         self.assertEqual(caught.exception.sample, "s3")
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "not told of sample 77 under this name"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "not told of sample 77 under this name"):
             steps.apply([trainer.FetchSequence(77)])
 
 
@@ -332,7 +333,7 @@ class StepsTest(unittest.TestCase):
 
         labels, unknown = [[0, 4, -1, "x"], [4, 8, -1, "y"]], [[0, 4, -1, ""], [4, 8, 15, ""]]
         for weights in (labels, unknown, [[0, 4, 15, "x"], [4, 8, 15, "y"]]):
-            with self.assertRaises(trainer.FailedPreconditionError) as caught:
+            with self.assertRaises(errors.FailedPreconditionError) as caught:
                 begin(weights, "strict")
             self.assertEqual((caught.exception.reason, caught.exception.sample), ("MIXED_WEIGHTS", "s0"))
         for weights, oldest, mixed in ((labels, None, 1), (unknown, 15, 1), ([[0, 8, 16, ""]], 16, 0)):
@@ -357,7 +358,7 @@ class ReplicaTest(unittest.TestCase):
                 expected = [*expected_of(*range(6)), *copies]
                 try:
                     begun = steps.begin(expected)
-                except trainer.ReplayError as error:
+                except errors.RoutingReplayError as error:
                     return type(error), error.sample
                 lengths = SAMPLES | {f"copy {i}": one.num_tokens for i, one in enumerate(copies)}
                 batch = source.fetch(plan_of(lengths), sequences=steps.apply(expected), missing=missing)
@@ -377,10 +378,10 @@ class ReplicaTest(unittest.TestCase):
 
             try:
                 if collective.rank == 3:
-                    steps.stay_away(wrong := trainer.InvalidArgumentError("lengths: 5 for 6 sequences"))
+                    steps.stay_away(wrong := errors.InvalidArgumentError("lengths: 5 for 6 sequences"))
                     raise wrong
                 steps.begin(expected_of(*range(6)))
-            except trainer.ReplayError as error:
+            except errors.RoutingReplayError as error:
                 return error.message
             finally:
                 steps.source.close()
@@ -403,7 +404,7 @@ class ReplicaTest(unittest.TestCase):
             steps = Steps(StepSource(rows, deadline=20.0), "strict", collective, 0.5, Contract("strict"))
             try:
                 steps.begin(expected_of(*range(6)))
-            except trainer.FailedPreconditionError as error:
+            except errors.FailedPreconditionError as error:
                 return error.reason, error.sample
             finally:
                 steps.source.close()
@@ -423,8 +424,8 @@ class ReplicaTest(unittest.TestCase):
             self.assertEqual(getattr(begun, named), ("s3",))
             self.assertEqual((begun.replayed, begun.fallen_back), (5, 1))
             self.assertEqual(dropped, ("s3",) if missing == "drop" else ())
-        self.assertEqual(self.step("strict", change), [(trainer.FailedPreconditionError, "s3")] * 16)
-        self.assertEqual(self.step("live", change), [(trainer.FallbackLimitError, None)] * 16)
+        self.assertEqual(self.step("strict", change), [(errors.FailedPreconditionError, "s3")] * 16)
+        self.assertEqual(self.step("live", change), [(errors.FallbackLimitError, None)] * 16)
 
     def test_ranks_decide_alike_of_copies(self) -> None:
         copies = [trainer.FetchSequence("s1", 128), trainer.FetchSequence("s2", SAMPLES["s2"], np.arange(80) + 1)]
@@ -436,14 +437,14 @@ class ReplicaTest(unittest.TestCase):
             self.assertEqual((begun.replayed, begun.fallen_back), (6, 2))
             self.assertEqual(dropped, ("s1", "s2") if missing == "drop" else ())
         said = self.step("strict", lambda rank, rows: None, copies)
-        self.assertEqual(set(said), {(trainer.FailedPreconditionError, "s1")})
+        self.assertEqual(set(said), {(errors.FailedPreconditionError, "s1")})
 
     def test_a_rank_whose_source_fails(self) -> None:
         def change(rank: int, rows: CountingSource) -> None:
             if rank == 2:
                 rows.failure = TimeoutError("no answer")
 
-        self.assertEqual(self.step("live", change), [(trainer.FallbackLimitError, None)] * 16)
+        self.assertEqual(self.step("live", change), [(errors.FallbackLimitError, None)] * 16)
 
     def test_another_content_on_one_rank(self) -> None:
         def change(rank: int, rows: CountingSource) -> None:
@@ -451,7 +452,7 @@ class ReplicaTest(unittest.TestCase):
                 rows.add("s2", rows_of(SAMPLES["s2"], 99), tokens=np.arange(SAMPLES["s2"]))
 
         for missing in ("strict", "live", "drop"):
-            self.assertEqual(self.step(missing, change), [(trainer.FailedPreconditionError, "s2")] * 16)
+            self.assertEqual(self.step(missing, change), [(errors.FailedPreconditionError, "s2")] * 16)
 
 
 if __name__ == "__main__":

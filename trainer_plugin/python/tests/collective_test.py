@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from local_group import LocalGroup
+from routing_replay import errors
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer import collective as collectives
@@ -104,7 +105,7 @@ class AgreementTest(unittest.TestCase):
                 seen[3] = SampleReport("math/3", "LOST")
 
         error = self.agree(lose)
-        self.assertIsInstance(error, trainer.FailedPreconditionError)
+        self.assertIsInstance(error, errors.FailedPreconditionError)
         self.assertEqual(error.sample, "math/3")
         self.assertIn("LOST, first on rank 13; 1 of 5", error.message)
         for policy in ("live", "drop"):
@@ -120,7 +121,7 @@ class AgreementTest(unittest.TestCase):
                 seen[2] = replace(seen[2], content_id=17)
 
         error = self.agree(differ, policy="live")
-        self.assertIsInstance(error, trainer.FailedPreconditionError)
+        self.assertIsInstance(error, errors.FailedPreconditionError)
         self.assertEqual((error.reason, error.sample), ("CONFLICTING_ROWS", "math/2"))
         self.assertIn(f"{2**64 - 3} on one rank and 17 on another", error.message)
 
@@ -152,7 +153,7 @@ class AgreementTest(unittest.TestCase):
     def test_other_steps(self) -> None:
         for change in (list.pop, list.reverse, list.clear):
             error = self.agree(lambda rank, seen, change=change: change(seen) if rank == 7 else None)
-            self.assertIsInstance(error, trainer.FailedPreconditionError)
+            self.assertIsInstance(error, errors.FailedPreconditionError)
 
     def test_a_source_that_failed(self) -> None:
         results = on_all(4, lambda rank: agree(rank, states(), "live", 600.0, failed=rank.rank == 2))
@@ -174,22 +175,22 @@ class AgreementTest(unittest.TestCase):
             with self.subTest(wrong):
                 by_rank = (states(1), wrong, states(1))
                 results = on_all(3, lambda rank, seen=by_rank: agree(rank, seen[rank.rank], "live", 600.0))
-                self.assertIsInstance(results[1], trainer.InvalidArgumentError)
+                self.assertIsInstance(results[1], errors.InvalidArgumentError)
                 for rank in (0, 2):
-                    self.assertIsInstance(results[rank], trainer.FailedPreconditionError)
+                    self.assertIsInstance(results[rank], errors.FailedPreconditionError)
                     self.assertIn("rank 1 cannot take part", results[rank].message)
         results = on_all(3, lambda rank: agree(rank, states(1) if rank.rank else None, deadline=600.0))
         self.assertIsInstance(results[0], TypeError)
         results = on_all(3, lambda rank: agree(rank, states(1), "lives" if rank.rank else "live", deadline=600.0))
-        self.assertIsInstance(results[2], trainer.InvalidArgumentError)
+        self.assertIsInstance(results[2], errors.InvalidArgumentError)
 
     def test_a_rank_that_never_comes(self) -> None:
         def body(collective: Collective) -> None:
             if collective.rank == 0:
                 return
-            with self.assertRaises(trainer.DeadlineExceededError):
+            with self.assertRaises(errors.DeadlineExceededError):
                 agree(collective, states(), deadline=0.02)
-            with self.assertRaisesRegex(trainer.FailedPreconditionError, "not usable after"):
+            with self.assertRaisesRegex(errors.FailedPreconditionError, "not usable after"):
                 agree(collective, states(), deadline=0.02)
 
         self.assertEqual(on_all(16, body), [None] * 16)
@@ -257,7 +258,7 @@ def check_agreement(collective: Collective, rounds: int) -> None:
         want = expected(seen, policy)
         try:
             got: Any = [said.action for said in agree(collective, seen[collective.rank], policy, 600.0).decisions]
-        except trainer.FailedPreconditionError as error:
+        except errors.FailedPreconditionError as error:
             got, want = error.sample, want if isinstance(want, str) else None
         assert got == want, (got, want)
 
@@ -303,7 +304,7 @@ def gloo_rank(rank: int, folder: str) -> None:
         check_agreement(collective, 50)
     last = TorchCollective([distributed.new_group([0, 1, 2, 3])])
     if rank != 3:
-        for error in (trainer.DeadlineExceededError, trainer.FailedPreconditionError):
+        for error in (errors.DeadlineExceededError, errors.FailedPreconditionError):
             try:
                 agree(last, states(), deadline=0.5)
             except error:

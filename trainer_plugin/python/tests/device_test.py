@@ -7,6 +7,7 @@ import unittest
 from typing import Any
 
 import numpy as np
+from routing_replay import errors
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer import _core
@@ -16,7 +17,7 @@ SKIPPED = 77  # CTest's status for a skipped test.
 
 class KernelsTest(unittest.TestCase):
     def test_what_is_missing_is_said(self) -> None:
-        with self.assertRaises(trainer.FailedPreconditionError) as caught:
+        with self.assertRaises(errors.FailedPreconditionError) as caught:
             _core.cuda_library(4711)
         self.assertIn(caught.exception.field, ("cuda.library", "cuda.driver", "cuda.device"))
 
@@ -129,7 +130,7 @@ class BuffersTest(unittest.TestCase):
         geometry, source = self.sources[300]
         plan = self.plan(geometry, ["d"], 5)
         number = buffers.take(plan)
-        with self.assertRaises(trainer.FailedPreconditionError):
+        with self.assertRaises(errors.FailedPreconditionError):
             buffers.fetch(number, source, plan)
         buffers.give(number)
         self.assertEqual(buffers.take(plan), number)

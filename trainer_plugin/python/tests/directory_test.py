@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from routing_replay import errors
 from sources_test import Scenario, random_scenario
 
 import routing_replay_trainer as trainer
@@ -134,7 +135,7 @@ class DirectoryTest(unittest.TestCase):
         for sample in scenario.samples:
             sample.sent = True
         directory = self.directory()
-        with self.assertRaises(trainer.FailedPreconditionError) as caught:
+        with self.assertRaises(errors.FailedPreconditionError) as caught:
             trainer.DirectorySource(directory)
         self.assertEqual((caught.exception.reason, caught.exception.field), ("NOT_COMMITTED", "index.json"))
         write(directory, scenario)
@@ -143,21 +144,21 @@ class DirectoryTest(unittest.TestCase):
         data = bytearray(file.read_bytes())
         data[-1] ^= 1
         file.write_bytes(data)
-        with self.assertRaises(trainer.DataLossError) as damaged:
+        with self.assertRaises(errors.DataLossError) as damaged:
             source.fetch(scenario.plan(0, 0), missing="live")
         self.assertEqual((damaged.exception.reason, damaged.exception.sample), ("CHECKSUM", "s0"))
         wider = random_scenario(np.random.default_rng(3))
         wider.geometry |= {"top_k": wider.geometry["top_k"] - 1}
-        with self.assertRaises(trainer.InvalidArgumentError) as other:
+        with self.assertRaises(errors.InvalidArgumentError) as other:
             source.fetch(wider.plan(0, 0), missing="live")
         self.assertEqual(other.exception.reason, "GEOMETRY_MISMATCH")
         write(directory, scenario, version=3)
-        with self.assertRaises(trainer.FailedPreconditionError) as newer:
+        with self.assertRaises(errors.FailedPreconditionError) as newer:
             trainer.DirectorySource(directory)
         self.assertEqual(newer.exception.reason, "VERSION_MISMATCH")
         index = directory / "index.json"
         index.write_text(index.read_text().replace('"run": "r"', '"run": "s"'))
-        with self.assertRaises(trainer.DataLossError):
+        with self.assertRaises(errors.DataLossError):
             trainer.DirectorySource(directory)
 
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from routing_replay import errors
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
@@ -241,11 +242,11 @@ class Cases(unittest.TestCase):
             for reentrant in (False, True):
                 with replay.micro_batch(rollout.samples, **rollout.said):
                     out = run(reentrant)
-                with self.assertRaisesRegex(trainer.FailedPreconditionError, "context is closed"):
+                with self.assertRaisesRegex(errors.FailedPreconditionError, "context is closed"):
                     out.float().square().mean().backward()
-            with self.assertRaisesRegex(trainer.FailedPreconditionError, "waits for its backward part"):
+            with self.assertRaisesRegex(errors.FailedPreconditionError, "waits for its backward part"):
                 replay.detach()
-            with self.assertRaises(trainer.FailedPreconditionError):
+            with self.assertRaises(errors.FailedPreconditionError):
                 replay.end_step()
 
     @over("right")
@@ -260,15 +261,15 @@ class Cases(unittest.TestCase):
                 with replay.micro_batch(rollout.samples, **rollout.said):
                     loss = loss_of(ours, rollout.call)[1]
                 loss.backward(retain_graph=True)
-                with self.assertRaisesRegex(trainer.FailedPreconditionError, "micro-batch 0 of step 0"):
+                with self.assertRaisesRegex(errors.FailedPreconditionError, "micro-batch 0 of step 0"):
                     loss.backward()
                 with replay.micro_batch(rollout.samples, **rollout.said):
                     loss = loss_of(ours, rollout.call)[1]
                 with self.assertRaisesRegex(
-                    trainer.FailedPreconditionError, "never ran|not finished.*must be forward_only"
+                    errors.FailedPreconditionError, "never ran|not finished.*must be forward_only"
                 ):
                     replay.end_step()
-                with self.assertRaisesRegex(trainer.FailedPreconditionError, "micro-batch 1 of step 0"):
+                with self.assertRaisesRegex(errors.FailedPreconditionError, "micro-batch 1 of step 0"):
                     loss.backward()
                 # Nothing of the failed step is left: outside of a micro-batch the model routes live.
                 self.assertTrue(torch.equal(loss_of(ours, rollout.call)[0], loss_of(peer, rollout.call)[0]))
@@ -282,12 +283,12 @@ class Cases(unittest.TestCase):
                 with replay.micro_batch(rollout.samples, **rollout.said), torch.no_grad():
                     loss_of(model, rollout.call)
                 replay.end_step()
-            with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_MISMATCH"):
+            with self.assertRaisesRegex(errors.FailedPreconditionError, "TOKENS_MISMATCH"):
                 replay.begin_step(rollout.samples, tokens=[ids + 1 for ids in rollout.tokens])
-            with self.assertRaisesRegex(trainer.FailedPreconditionError, "LENGTH_MISMATCH"):
+            with self.assertRaisesRegex(errors.FailedPreconditionError, "LENGTH_MISMATCH"):
                 replay.begin_step(rollout.samples, lengths=[count + 1 for count in lengths])
             for said in ({"nonsense": 3}, {"padding": {"policy": "nobody"}}):
-                with self.assertRaises(trainer.InvalidArgumentError) as caught:
+                with self.assertRaises(errors.InvalidArgumentError) as caught:
                     replay.prefetch([{"sequences": rollout.samples, **rollout.said, **said}])
                 self.assertTrue(caught.exception.field.startswith("micro_batch."))
 
@@ -312,9 +313,9 @@ class Cases(unittest.TestCase):
                     replay.detach()
                     if again:
                         replay = hf.attach(ours, source=rollout.source())
-                    with self.assertRaisesRegex(trainer.FailedPreconditionError, "step 0, .* has been detached"):
+                    with self.assertRaisesRegex(errors.FailedPreconditionError, "step 0, .* has been detached"):
                         loss.backward()
-                    with self.assertRaisesRegex(trainer.FailedPreconditionError, "step 1, .* has been detached"):
+                    with self.assertRaisesRegex(errors.FailedPreconditionError, "step 1, .* has been detached"):
                         given_up.backward()
                     # The model itself still works.
                     if again:
@@ -329,7 +330,7 @@ class Cases(unittest.TestCase):
     def test_a_replay_is_not_copied(self, model: Any, rollout: Rollout) -> None:
         with self.attached(model, rollout) as replay:
             for take in (copy.copy, copy.deepcopy, pickle.dumps, lambda one: copy.deepcopy({"of": [one]})):
-                with self.assertRaisesRegex(trainer.FailedPreconditionError, "neither copied nor pickled"):
+                with self.assertRaisesRegex(errors.FailedPreconditionError, "neither copied nor pickled"):
                     take(replay)
             copied = copy.deepcopy(model)
             self.assertTrue(torch.equal(loss_of(copied, rollout.call)[0], loss_of(model, rollout.call)[0]))
@@ -344,7 +345,7 @@ class Cases(unittest.TestCase):
                 ("sequences", rollout.said),
                 ("sequences", rollout.samples),
             ):
-                with self.assertRaises(trainer.InvalidArgumentError) as caught:
+                with self.assertRaises(errors.InvalidArgumentError) as caught:
                     replay.prefetch([wrong])
                 self.assertEqual(caught.exception.field, field)
 
@@ -450,7 +451,7 @@ class Cases(unittest.TestCase):
             for other in (before, copied):
                 with replay.micro_batch(rollout.samples, **rollout.said):
                     self.assertTrue(torch.equal(loss_of(other, rollout.call)[0], alone))
-            with self.assertRaisesRegex(trainer.FailedPreconditionError, "attached to this .* already"):
+            with self.assertRaisesRegex(errors.FailedPreconditionError, "attached to this .* already"):
                 hf.attach(model, source=rollout.source())
             with self.attached(before, rollout) as second:
                 for called, entered, replayed in (
@@ -468,7 +469,7 @@ class Cases(unittest.TestCase):
 
     @over("right")
     def test_a_copy_of_an_attached_model_is_rejected(self, model: Any, rollout: Rollout) -> None:
-        with self.attached(model, rollout), self.assertRaisesRegex(trainer.FailedPreconditionError, "is a copy"):
+        with self.attached(model, rollout), self.assertRaisesRegex(errors.FailedPreconditionError, "is a copy"):
             hf.attach(copy.deepcopy(model), source=rollout.source())
 
     @over("right")
@@ -519,7 +520,7 @@ class Cases(unittest.TestCase):
             self.assertLess(metrics[f"routing_replay/overlap/layer_{layer:02}"], 1)
         with (
             self.attached(model, rollout, missing="live", max_fallback_fraction=0.4) as replay,
-            self.assertRaises(trainer.FallbackLimitError),
+            self.assertRaises(errors.FallbackLimitError),
         ):
             replay.begin_step(said["sequences"])
 
@@ -530,9 +531,9 @@ class Cases(unittest.TestCase):
         other = {"tokens": rollout.said["tokens"] + 1, "attention_mask": mask}
         with self.attached(model, rollout) as replay:
             for call, said, samples, error, words in (
-                (short, rollout.said, rollout.samples, trainer.InvalidArgumentError, "routes 10"),
-                (rollout.call, rollout.said, ["a0", "none"], trainer.FailedPreconditionError, "NOT_FOUND"),
-                (rollout.call, other, rollout.samples, trainer.FailedPreconditionError, "TOKENS"),
+                (short, rollout.said, rollout.samples, errors.InvalidArgumentError, "routes 10"),
+                (rollout.call, rollout.said, ["a0", "none"], errors.FailedPreconditionError, "NOT_FOUND"),
+                (rollout.call, other, rollout.samples, errors.FailedPreconditionError, "TOKENS"),
             ):
                 with self.subTest(words), torch.no_grad():
                     with self.assertRaisesRegex(error, words), replay.micro_batch(samples, **said):
@@ -547,7 +548,7 @@ class Cases(unittest.TestCase):
             replay.abandon_step()
             with replay.micro_batch(rollout.samples, **rollout.said):
                 loss_of(model, rollout.call)
-            with self.assertRaisesRegex(trainer.FailedPreconditionError, "micro-batch"):
+            with self.assertRaisesRegex(errors.FailedPreconditionError, "micro-batch"):
                 replay.end_step()
             self.assertEqual(replay.kept, 0)
             with replay.micro_batch(rollout.samples, **rollout.said):
@@ -559,7 +560,7 @@ class Cases(unittest.TestCase):
         rows[:, :, 1] = 15
         wide.add(rollout.samples[0], rows, layers=rollout.layers)
         replay = hf.attach(model, source=wide)
-        with self.assertRaises(trainer.ReplayError), replay.micro_batch(rollout.samples, **rollout.said):
+        with self.assertRaises(errors.RoutingReplayError), replay.micro_batch(rollout.samples, **rollout.said):
             loss_of(model, rollout.call)
         replay.detach()
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from routing_replay import errors
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer._micro_batch import described, of_hf
@@ -128,10 +129,10 @@ class ModulesTest(unittest.TestCase):
             ([Module(mlp=GptOssMLP(experts=Module()))], "GptOssMLP has experts, but no gate or router"),
             ([Module(mlp=Module())], "no MoE layer"),
         ):
-            with self.subTest(words), self.assertRaisesRegex(trainer.FailedPreconditionError, words):
+            with self.subTest(words), self.assertRaisesRegex(errors.FailedPreconditionError, words):
                 modules.decoder(model(*layers))
         two = Module(thinker=model(block()), talker=model(block()))
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "talker.model and thinker.model"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "talker.model and thinker.model"):
             modules.decoder(two)
         self.assertEqual(len(modules.decoder(two.thinker).routers), 1)
 
@@ -193,7 +194,7 @@ class MicroBatchTest(unittest.TestCase):
                 "lengths: must be given: tokens and boundaries do not determine them",
             ),
         ):
-            with self.subTest(words), self.assertRaisesRegex(trainer.InvalidArgumentError, words):
+            with self.subTest(words), self.assertRaisesRegex(errors.InvalidArgumentError, words):
                 describe(["a", "b"], **options)
 
     def test_packed(self) -> None:
@@ -219,7 +220,7 @@ class MicroBatchTest(unittest.TestCase):
         pieces = describe([[Sequence("a", rows=1), "b"]], position_ids=np.arange(5), tokens=np.arange(5))
         self.assertEqual([p["rows"] for p in pieces.layout["sequences"][0]["pieces"]], [1, 2])
         for positions, words in ((np.array([1, 2, 0]), "start at 0"), (np.zeros((2, 3)), r"\(2, 3\)")):
-            with self.subTest(words), self.assertRaisesRegex(trainer.InvalidArgumentError, words):
+            with self.subTest(words), self.assertRaisesRegex(errors.InvalidArgumentError, words):
                 describe(["a"], position_ids=positions)
 
     def test_rows_of_each_layout(self) -> None:

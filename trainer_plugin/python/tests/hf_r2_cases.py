@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from hf_cases import LENGTHS, Cases, Choices, Rollout, loss_of, over
 from local_group import LocalGroup, fake_run
+from routing_replay import errors
 
-import routing_replay_trainer as trainer
 from routing_replay_trainer import hf
 
 
@@ -37,7 +37,7 @@ class RecordCases(Cases):
             self.assert_same(model, out, peer, expected)
             replay.release_records()
             with (
-                self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"),
+                self.assertRaisesRegex(errors.FailedPreconditionError, "NOT_FOUND"),
                 replay.micro_batch(rollout.samples, **rollout.said),
             ):
                 loss_of(model, rollout.call)
@@ -87,7 +87,7 @@ class RecordCases(Cases):
             self.assertEqual(replay.metrics()["routing_replay/record_bytes"], 0)
             record(replay)
             replay.abandon_step()
-            with self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"):
+            with self.assertRaisesRegex(errors.FailedPreconditionError, "NOT_FOUND"):
                 train(replay)
             self.assertEqual(writer.write(), [])
             with torch.no_grad():
@@ -117,7 +117,7 @@ class RecordCases(Cases):
             for names, recorded in (([first, first], []), ([second, "other"], rollout.samples)):
                 if recorded:
                     passes(replay, recorded)
-                with self.assertRaises(trainer.InvalidArgumentError) as caught:
+                with self.assertRaises(errors.InvalidArgumentError) as caught:
                     passes(replay, names)
                 self.assertEqual((caught.exception.field, caught.exception.sample), ("sequences", names[0]))
             passes(replay, rollout.samples, grad=True)
@@ -145,19 +145,19 @@ class RecordCases(Cases):
             passes(replay, handles, grad=True)
             self.assertEqual(replay.metrics()["routing_replay/replayed_rows"], sum(LENGTHS) - len(LENGTHS))
             replay.abandon_step()
-            with self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"):
+            with self.assertRaisesRegex(errors.FailedPreconditionError, "NOT_FOUND"):
                 passes(replay, [7, 8], grad=True)
-            with self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"):
+            with self.assertRaisesRegex(errors.FailedPreconditionError, "NOT_FOUND"):
                 passes(replay, rollout.samples, grad=True)
             replay.abandon_step()
-            with self.assertRaises(trainer.InvalidArgumentError) as caught:
+            with self.assertRaises(errors.InvalidArgumentError) as caught:
                 passes(replay, [rollout.samples[0], hf.Sequence(rollout.samples[1], 0, LENGTHS[1] - 1)])
             self.assertEqual((caught.exception.field, caught.exception.sample), ("sequences", rollout.samples[1]))
             replay.release_records()
             passes(replay, rollout.samples)
         writer = hf.RecordWriter(None, mock.Mock())
         with self.attached(model, None, mode="R2", writer=writer) as replay:
-            with self.assertRaisesRegex(trainer.InvalidArgumentError, "sequences: .* handle -3"):
+            with self.assertRaisesRegex(errors.InvalidArgumentError, "sequences: .* handle -3"):
                 passes(replay, handles)
             self.assertEqual(replay.kept, 0)
 

@@ -16,6 +16,7 @@ try:
     import torch
     from hf_cases import Rollout, loss_of, moe_layers, new_model, over
     from hf_r2_cases import RecordCases
+    from routing_replay import errors
 
     import routing_replay_trainer as trainer
     from routing_replay_trainer import hf
@@ -65,7 +66,7 @@ class StandinTest(RecordCases):
         model = new_model(hf_standins.MODELS["GptOssMLP"])
         rollout = Rollout(moe_layers(model), "packed")
         for missing in ("live", "drop"):
-            with self.assertRaisesRegex(trainer.InvalidArgumentError, "agree: .* all 2 ranks") as caught:
+            with self.assertRaisesRegex(errors.InvalidArgumentError, "agree: .* all 2 ranks") as caught:
                 hf.attach(model, source=rollout.source(), missing=missing, ranks={"cp": 0}, cp_size=2)
             self.assertEqual(caught.exception.field, "agree")
 

@@ -18,11 +18,11 @@ try:
     from hf_cases import EXPERTS, TOP_K, Cases, Choices, Rollout, block_of, loss_of, moe_layers, new_model, over
     from hf_r2_cases import RecordCases
     from host_cuda import NoKernels
+    from routing_replay import errors
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
     from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
-    import routing_replay_trainer as trainer
     from routing_replay_trainer import hf
     from routing_replay_trainer._device_buffers import DeviceBuffers
 except ImportError as missing:
@@ -101,7 +101,7 @@ class TransformersTest(RecordCases):
             self.assertEqual(metrics["routing_replay/replayed_rows"], 6 if absent else 9)
             if absent and not pads:
                 self.assertEqual(metrics["routing_replay/pad_rows"], 1)
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "last_row"):
+        with self.assertRaisesRegex(errors.InvalidArgumentError, "last_row"):
             hf.attach(model, source=rollout.source(), last_row="first")
 
     @over("right")
@@ -129,14 +129,14 @@ class TransformersTest(RecordCases):
                 return hidden_states
 
         block.__class__ = Elsewhere
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, f"{place}.*does not ask"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, f"{place}.*does not ask"):
             hf.attach(model, source=rollout.source())
         block.__class__ = type("OtherMoE", (torch.nn.Module,), {})
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, f"{place}.*OtherMoE"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, f"{place}.*OtherMoE"):
             hf.attach(model, source=rollout.source())
         block.__class__ = own
         block.forward = lambda hidden_states: hidden_states
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, f"{place}.*replaced"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, f"{place}.*replaced"):
             hf.attach(model, source=rollout.source())
         del block.forward
         hf.attach(model, source=rollout.source()).detach()

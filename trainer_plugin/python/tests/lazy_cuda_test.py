@@ -27,12 +27,12 @@ assert (replay.indices[0][:7] == ids[:, 0]).all()
 assert _core.cuda_library.cache_info().misses == 0
 """
 ASKED = """
-import routing_replay_trainer
+from routing_replay import errors
 from routing_replay_trainer import _core
 try:
     _core.cuda_library(0)
     print("runs")
-except routing_replay_trainer.FailedPreconditionError as error:
+except errors.FailedPreconditionError as error:
     print(error.field)
     print(error)
 """

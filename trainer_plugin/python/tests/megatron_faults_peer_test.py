@@ -13,6 +13,7 @@ from unittest import mock
 
 import numpy as np
 from local_group import LocalGroup
+from routing_replay import errors
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer import megatron
@@ -41,7 +42,7 @@ class FaultsTest(MegatronCase):
         chunks = self.chunks(config)
         rollout = Rollout(config, 2)
         self.attach(chunks, config, rollout.source)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "is a copy of an attached model"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "is a copy of an attached model"):
             self.attach(copy.deepcopy(chunks), config, rollout.source)
 
     def test_a_model_is_attached_once(self) -> None:
@@ -51,12 +52,12 @@ class FaultsTest(MegatronCase):
         for inject, other in (("native", "fused"), ("fused", "native")):
             replay = self.attach(chunks, config, rollout.source, inject=inject)
             for second in (inject, other):
-                with self.assertRaisesRegex(trainer.FailedPreconditionError, "attached to this model already"):
+                with self.assertRaisesRegex(errors.FailedPreconditionError, "attached to this model already"):
                     self.attach(chunks, config, rollout.source, inject=second)
             # A second attach is also rejected for a module that wraps the attached one.
             around = torch.nn.Module()
             around.config, around.decoder = config, chunks[0].decoder
-            with self.assertRaisesRegex(trainer.FailedPreconditionError, "attached to this router already"):
+            with self.assertRaisesRegex(errors.FailedPreconditionError, "attached to this router already"):
                 self.attach([around, chunks[1]], config, rollout.source, inject=other)
             self.step(replay, rollout, chunks)
             replay.end_step()
@@ -83,13 +84,13 @@ class FaultsTest(MegatronCase):
         rollout = Rollout(config, 8)
         others = types.SimpleNamespace(rank=0, size=2)
         for alone in (None, types.SimpleNamespace(rank=0, size=1)):
-            with self.assertRaisesRegex(trainer.InvalidArgumentError, "agree: .* all 2 ranks") as caught:
+            with self.assertRaisesRegex(errors.InvalidArgumentError, "agree: .* all 2 ranks") as caught:
                 self.attach(chunks, config, rollout.source, missing="live", agree=alone)
             self.assertEqual(caught.exception.field, "agree")
         replay = self.attach(chunks, config, rollout.source, missing="live", agree=others)
         set_current_microbatch(chunks[0], 0)
         with (
-            self.assertRaisesRegex(trainer.FailedPreconditionError, "begin_step comes first"),
+            self.assertRaisesRegex(errors.FailedPreconditionError, "begin_step comes first"),
             replay.micro_batch(rollout.samples(0), packed_seq_params=rollout.packed(0)),
         ):
             chunks[0](self.hidden(0))
@@ -107,7 +108,7 @@ class FaultsTest(MegatronCase):
             options = {"missing": missing, "agree": LocalGroup(2)[0], "fetch_deadline": 0.1}
             chunks = self.chunks(config)
             replay = self.attach(chunks, config, rollout.source, **options)
-            rejected = self.assertRaisesRegex(trainer.InvalidArgumentError, "local_cp_size: 2, .*dynamic")
+            rejected = self.assertRaisesRegex(errors.InvalidArgumentError, "local_cp_size: 2, .*dynamic")
             for told, called in (
                 ({"packed_seq_params": own}, {}),
                 ({"padding": {"policy": "verl"}, "local_cp_size": 2}, {}),
@@ -120,7 +121,7 @@ class FaultsTest(MegatronCase):
                 with rejected, replay.micro_batch(sequences, **told, index=0):
                     chunks[0](self.hidden(0), **called)
             same = {"padding": {"policy": "verl"}, "local_cp_size": 1}
-            with self.assertRaisesRegex(trainer.FailedPreconditionError, "begin_step comes first"):
+            with self.assertRaisesRegex(errors.FailedPreconditionError, "begin_step comes first"):
                 replay.prefetch([{"sequences": sequences, "lengths": LENGTHS[0], **same}])
         model = models.Model(models.make_config(), [1, 2, 3, 4])
         strict = self.attach(model, model.config, Rollout(model.config, 2).source)
@@ -146,29 +147,29 @@ class FaultsTest(MegatronCase):
             with replay.micro_batch(rollout.samples(of), packed_seq_params=packed, index=index, **options):
                 return chunks[0](hidden)
 
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "routes 3 rows"):
+        with self.assertRaisesRegex(errors.InvalidArgumentError, "routes 3 rows"):
             forward(0, self.hidden(0)[:3])
         self.assertEqual(replay.kept, 0)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "micro-batch 0 of step 1, chunk 0"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "micro-batch 0 of step 1, chunk 0"):
             forward(0, self.hidden(0))
             replay.end_step()
         self.assertEqual(replay.kept, 0)
         set_current_microbatch(chunks[0], 5)
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "runs micro-batch 5"):
+        with self.assertRaisesRegex(errors.InvalidArgumentError, "runs micro-batch 5"):
             forward(0, self.hidden(0))
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "index: not given"):
+        with self.assertRaisesRegex(errors.InvalidArgumentError, "index: not given"):
             forward(None, self.hidden(0), of=0, schedule=False)
         with torch.no_grad():
             # schedule=False ignores the current_microbatch 5 that the last schedule has left in the layers.
             forward(0, self.hidden(0), schedule=False)
         packed = rollout.packed(1)
         with (
-            self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"),
+            self.assertRaisesRegex(errors.FailedPreconditionError, "NOT_FOUND"),
             replay.micro_batch(["none"], packed_seq_params=packed),
         ):
             chunks[0](self.hidden(1))
         wrong = torch.zeros(sum(LENGTHS[5]), dtype=torch.int64)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_MISMATCH"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "TOKENS_MISMATCH"):
             forward(5, self.hidden(5), tokens=wrong)
         forward(5, self.hidden(5)).sum().backward()
         replay.end_step()
@@ -229,7 +230,7 @@ class FaultsTest(MegatronCase):
                 if fails_after is not None:
                     caught = stack.enter_context(self.assertRaises(RuntimeError))
                 if forgets:
-                    stack.enter_context(self.assertRaisesRegex(trainer.FailedPreconditionError, "not finished|never"))
+                    stack.enter_context(self.assertRaisesRegex(errors.FailedPreconditionError, "not finished|never"))
                 megatron.replayed(replay, schedule, describe)(
                     forward_step_func=forward_step,
                     data_iterator=iter(range(MICRO_BATCHES)),
@@ -248,7 +249,7 @@ class FaultsTest(MegatronCase):
         for grad in (False, True):
             with contextlib.ExitStack() as stack:
                 if grad:
-                    stack.enter_context(self.assertRaisesRegex(trainer.FailedPreconditionError, "called a second time"))
+                    stack.enter_context(self.assertRaisesRegex(errors.FailedPreconditionError, "called a second time"))
                 stack.enter_context(torch.set_grad_enabled(grad))
                 packed = rollout.packed(0)
                 stack.enter_context(replay.micro_batch(rollout.samples(0), packed_seq_params=packed, index=0))
@@ -266,7 +267,7 @@ class FaultsTest(MegatronCase):
         for index in (None, 0):
             with contextlib.ExitStack() as stack:
                 if index is None:
-                    rejected = self.assertRaisesRegex(trainer.InvalidArgumentError, "index: not given, .*give index")
+                    rejected = self.assertRaisesRegex(errors.InvalidArgumentError, "index: not given, .*give index")
                     stack.enter_context(rejected)
                 packed = rollout.packed(0)
                 stack.enter_context(replay.micro_batch(rollout.samples(0), packed_seq_params=packed, index=index))
@@ -286,10 +287,10 @@ class FaultsTest(MegatronCase):
             model = models.Model(config, [1, 2, 3, 4])
             for name, value in change.items():
                 setattr(config, name, value)
-            with self.subTest(words), self.assertRaisesRegex(trainer.FailedPreconditionError, words):
+            with self.subTest(words), self.assertRaisesRegex(errors.FailedPreconditionError, words):
                 megatron.attach(model, config, source=source)
         config = models.make_config()
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "model"):
+        with self.assertRaisesRegex(errors.InvalidArgumentError, "model"):
             megatron.attach(models.Model(config, [1, 2]), config, source=source)
 
     def test_what_is_announced_wrongly_is_named(self) -> None:
@@ -301,7 +302,7 @@ class FaultsTest(MegatronCase):
             ("micro_batch.samples", {"sequences": samples, "samples": 3, "packed_seq_params": packed}),
             ("lengths", {"sequences": samples, "index": 3, "lengths": [3]}),
         ):
-            with self.assertRaises(trainer.InvalidArgumentError) as caught:
+            with self.assertRaises(errors.InvalidArgumentError) as caught:
                 replay.prefetch([wrong])
             self.assertEqual(caught.exception.field, field)
 
@@ -311,7 +312,7 @@ class FaultsTest(MegatronCase):
             chunks = self.chunks(config)
             replay = self.attach(chunks, config, Rollout(config, 7).source, inject=inject)
             for take in (copy.copy, copy.deepcopy, pickle.dumps, lambda one: copy.deepcopy({"of": [one]})):
-                with self.assertRaisesRegex(trainer.FailedPreconditionError, "neither copied nor pickled"):
+                with self.assertRaisesRegex(errors.FailedPreconditionError, "neither copied nor pickled"):
                     take(replay)
             copied = copy.deepcopy(chunks[0])
             self.assertTrue(torch.equal(copied(self.hidden(0)), chunks[0](self.hidden(0))))
@@ -333,7 +334,7 @@ class FaultsTest(MegatronCase):
                     output.sum().backward(retain_graph=True)
                     replay.end_step()
                     replay.detach()
-                    with self.assertRaisesRegex(trainer.FailedPreconditionError, "has been detached since"):
+                    with self.assertRaisesRegex(errors.FailedPreconditionError, "has been detached since"):
                         output.sum().backward()
                     chunks[0](self.hidden(0).requires_grad_()).sum().backward()
 
@@ -347,11 +348,11 @@ class FaultsTest(MegatronCase):
             begun = replay.begin_step(rollout.samples(0), **said)
             self.assertEqual(begun.replayed, len(LENGTHS[0]))
         for said in ({"tokens": [ids + 1 for ids in tokens]}, {"tokens": rectangle + 1, "lengths": LENGTHS[0]}):
-            with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_MISMATCH"):
+            with self.assertRaisesRegex(errors.FailedPreconditionError, "TOKENS_MISMATCH"):
                 replay.begin_step(rollout.samples(0), **said)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "LENGTH_MISMATCH"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "LENGTH_MISMATCH"):
             replay.begin_step(rollout.samples(0), tokens=rectangle)
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "^INVALID.*tokens"):
+        with self.assertRaisesRegex(errors.InvalidArgumentError, "^INVALID.*tokens"):
             replay.begin_step(rollout.samples(0), tokens=torch.cat(tokens), lengths=LENGTHS[0])
 
     def test_a_run_without_hash_layers(self) -> None:
@@ -387,7 +388,7 @@ class FaultsTest(MegatronCase):
                 replay.detach()
         # Without its table, this is no hash layer any more. It must replay, but the run has no routes for it.
         model.decoder.layers[1].mlp.router.tid2eid = None
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "layer 1 chooses by scores|not that of the model"):
+        with self.assertRaisesRegex(errors.InvalidArgumentError, "layer 1 chooses by scores|not that of the model"):
             self.attach(model, config, part)
 
 

@@ -11,7 +11,6 @@ from unittest import mock
 
 from routing_replay import errors
 
-import routing_replay_trainer as trainer
 from routing_replay_trainer import _core, megatron
 from routing_replay_trainer.megatron import _modules
 
@@ -115,10 +114,10 @@ class ConfigurationTest(unittest.TestCase):
                     self.assertEqual(self.check(models.make_config(**said, **{field: ["attn"]})), [])
                     for captures in (["moe_router"], ["attn", "moe_router"], []):
                         config = models.make_config(**said, **{field: captures})
-                        with self.assertRaisesRegex(trainer.FailedPreconditionError, "captures routers"):
+                        with self.assertRaisesRegex(errors.FailedPreconditionError, "captures routers"):
                             self.check(config)
         if not OLDER:
-            with self.assertRaisesRegex(trainer.FailedPreconditionError, "captures routers"):
+            with self.assertRaisesRegex(errors.FailedPreconditionError, "captures routers"):
                 self.check(models.make_config(cuda_graph_impl="full_iteration", cuda_graph_modules=[]))
 
     def test_rows_that_are_dropped_behind_the_router(self) -> None:
@@ -131,7 +130,7 @@ class ConfigurationTest(unittest.TestCase):
             with self.subTest(option):
                 model = models.Model(config, [1, 2, 3, 4])
                 rollout = Rollout(config, 1)
-                with self.assertRaisesRegex(trainer.FailedPreconditionError, option):
+                with self.assertRaisesRegex(errors.FailedPreconditionError, option):
                     megatron.attach(model, said, source=rollout.source)
                 self.assertNotIn("get_replay_topk", vars(models.moe_layers(model)[0].mlp.router.router_replay))
                 for options in ({"missing": "live"}, {"missing": "drop"}, {"mode": "shadow"}):

@@ -12,9 +12,9 @@ from unittest import mock
 
 import numpy as np
 from local_group import LocalGroup, fake_run
+from routing_replay import errors
 from step_test import drain
 
-import routing_replay_trainer as trainer
 from routing_replay_trainer import megatron
 
 SKIPPED = 77  # CTest's status for a skipped test.
@@ -209,7 +209,7 @@ class MegatronTest(MegatronCase):
                     used = moe.seen[0][1].nonzero()[:, 1].view(len(ids), -1)
                     self.assertEqual(used[recorded].tolist(), ids[recorded].sort(1).values.tolist())
                 replay.detach()
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "last_row"):
+        with self.assertRaisesRegex(errors.InvalidArgumentError, "last_row"):
             self.attach(model, config, rollout.source, last_row="first")
 
     def test_a_sequence_of_no_sample_routes_live(self) -> None:
@@ -295,7 +295,7 @@ class MegatronTest(MegatronCase):
         self.assertAlmostEqual(metrics["routing_replay/fallback_fraction"], 1 / len(samples))
         self.assertIn("routing_replay/fetch_wait_s", metrics)
         rollout.source.add("2/1", rollout.rows[2][1].astype(np.int32))
-        with self.assertRaises(trainer.FallbackLimitError):
+        with self.assertRaises(errors.FallbackLimitError):
             replay.begin_step([*samples, *(f"absent{i}" for i in range(9))])
 
     def test_announced_micro_batches_are_there(self) -> None:

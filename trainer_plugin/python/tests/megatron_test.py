@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from routing_replay import errors
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer import _core
@@ -87,7 +88,7 @@ class ModulesTest(unittest.TestCase):
         self.assertIs(found[0].layer_module, chunk.decoder.layers[1])
         self.assertTrue(modules.live_routers(model(layer(1, is_mtp_layer=True)))[0].is_mtp)
         lost = model(Module(mlp=Module(router=router(None))))
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "decoder.layers.0.mlp.router.*layer_number"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "decoder.layers.0.mlp.router.*layer_number"):
             modules.live_routers(lost)
 
     def test_what_would_ignore_a_replay_is_rejected_by_name(self) -> None:
@@ -104,12 +105,12 @@ class ModulesTest(unittest.TestCase):
             chunk = model(layer(1, **changes), **config)
             routers = modules.live_routers(chunk)
             with self.subTest(words):
-                with self.assertRaisesRegex(trainer.FailedPreconditionError, words):
+                with self.assertRaisesRegex(errors.FailedPreconditionError, words):
                     modules.check(chunk, routers, "native")
                 if native_only:
                     self.assertEqual(modules.check(chunk, routers, "fused"), [])
                 else:
-                    self.assertRaises(trainer.FailedPreconditionError, modules.check, chunk, routers, "fused")
+                    self.assertRaises(errors.FailedPreconditionError, modules.check, chunk, routers, "fused")
         # The MTP block needs no RouterReplay, as it is not replayed; nor do layers that choose by hash.
         chunk = model(layer(1), layer(2, tid2eid=object(), router_replay=None), mtp=[layer(1, router_replay=None)])
         self.assertEqual(modules.check(chunk, modules.live_routers(chunk), "native"), [1])
@@ -307,7 +308,7 @@ class MicroBatchTest(unittest.TestCase):
         self.assertEqual((said.layout["total_rows"], said.layout["tokens_per_sample"]), (16, 8))
         params.total_tokens = 4  # This total counts only the rows of this rank.
         self.assertEqual(describe(["a", "b"], packed_seq_params=params).layout["total_rows"], 8)
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "tokens"):
+        with self.assertRaisesRegex(errors.InvalidArgumentError, "tokens"):
             describe(["a", "b"], packed_seq_params=params, tokens=stream[:6])
 
     def test_a_step_expects_what_its_micro_batches_do(self) -> None:
@@ -341,7 +342,7 @@ class MicroBatchTest(unittest.TestCase):
             ("lengths", {"lengths": [1, 2]}),
             ("lengths", {"lengths": [1, 2, 3.5]}),
         ):
-            with self.subTest(wrong), self.assertRaises(trainer.InvalidArgumentError) as caught:
+            with self.subTest(wrong), self.assertRaises(errors.InvalidArgumentError) as caught:
                 known = {name: wrong.get(name) for name in ("tokens", "packed_seq_params", "lengths")}
                 layout = {name: value for name, value in wrong.items() if name not in known}
                 expected(["a", "b", "c"], *of_megatron(**known, layout=layout))
@@ -423,7 +424,7 @@ class MicroBatchTest(unittest.TestCase):
             [int(i) if r else None for i, r in zip(batch.indices[1][:, 0], replayed, strict=True)], expected
         )
         other = describe(parts, tokens=[tokens[0] + 1, tokens[1]], padding={}).fetch
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_MISMATCH"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "TOKENS_MISMATCH"):
             source.fetch(trainer.plan(geometry, said.layout), sequences=other)
 
     def test_the_name_of_one_sample_is_no_list(self) -> None:
@@ -432,12 +433,12 @@ class MicroBatchTest(unittest.TestCase):
             lambda name: expected(name, None, [3, 3], {}),
         ):
             self.assertEqual(len(getattr(said := ask(["ab", "cd"]), "fetch", said)), 2)
-            with self.assertRaisesRegex(trainer.InvalidArgumentError, "sequences: 'ab' must be a list of samples"):
+            with self.assertRaisesRegex(errors.InvalidArgumentError, "sequences: 'ab' must be a list of samples"):
                 ask("ab")
 
     def test_lengths_that_nothing_says(self) -> None:
         for given in ({}, {"lengths": [1, 2]}, {"lengths": [1.5]}):
-            with self.subTest(given), self.assertRaises(trainer.InvalidArgumentError):
+            with self.subTest(given), self.assertRaises(errors.InvalidArgumentError):
                 describe(["a"], **given)
 
 
@@ -553,17 +554,17 @@ class PassesTest(unittest.TestCase):
 
     def test_what_does_not_fit_the_pass_names_it(self) -> None:
         of = self.begin(1, 2, 0)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "for micro-batch 2 of step 1, chunk 0 already"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "for micro-batch 2 of step 1, chunk 0 already"):
             self.begin(1, 2, 0)
         with self.assertRaisesRegex(
-            trainer.FailedPreconditionError, "micro-batch 2 of step 1, chunk 0, layer 5"
+            errors.FailedPreconditionError, "micro-batch 2 of step 1, chunk 0, layer 5"
         ) as caught:
             self.chunks[0].ask(5, recompute=False)
         self.assertEqual((caught.exception.field, caught.exception.layer), ("targets", 5))
         self.chunks[0].ask(0, recompute=False)
         self.chunks[0].begin_backward(of)
         self.chunks[0].ask(0, recompute=True)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "layer 1 before its forward pass"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "layer 1 before its forward pass"):
             self.chunks[0].ask(1, recompute=True)
         self.assertEqual(self.chunks[0].drop_all(), [of.key])
         self.assertEqual(self.chunks[0].in_flight, 0)
@@ -575,7 +576,7 @@ class PassesTest(unittest.TestCase):
         self.ask_all(0, 0)
         self.chunks[0].end_forward()
         self.assertIsNone(self.chunks[0].ask(0, recompute=False))
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "recomputed"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "recomputed"):
             self.chunks[0].ask(0, recompute=True)
         self.chunks[0].begin_backward(of)
         self.chunks[0].end_backward(of)
@@ -591,7 +592,7 @@ class PassesTest(unittest.TestCase):
             self.chunks[chunk].end_forward()
         self.chunks[0].begin_backward(ended)
         self.chunks[0].end_backward(ended)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "detach: micro-batch 1 of step 3"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "detach: micro-batch 1 of step 3"):
             self.chunks[1].check_none_in_flight()
         self.chunks[0].check_none_in_flight()
         self.chunks[1].drop_all()
@@ -601,7 +602,7 @@ class PassesTest(unittest.TestCase):
             chunk.begin_backward(of)  # Without recompute this is not an error: the saved values are right.
             chunk.end_backward(of)
             chunk.begin_backward(of)
-            with self.assertRaisesRegex(trainer.FailedPreconditionError, f"micro-batch {of.key.micro_batch} of step 3"):
+            with self.assertRaisesRegex(errors.FailedPreconditionError, f"micro-batch {of.key.micro_batch} of step 3"):
                 chunk.ask(layer, recompute=True)
             chunk.leave_backward()
             self.assertIsNone(chunk.ask(layer, recompute=False))
@@ -618,7 +619,7 @@ class PassesTest(unittest.TestCase):
         for forward_only in (True, False):
             self.begin(0, 0, 0, forward_only=forward_only)
             self.chunks[0].ask(0, recompute=False)
-            with self.assertRaisesRegex(trainer.FailedPreconditionError, "never asked") as caught:
+            with self.assertRaisesRegex(errors.FailedPreconditionError, "never asked") as caught:
                 self.chunks[0].end_forward()
             self.assertEqual(caught.exception.layer, 1)
             self.assertEqual(self.chunks[0].in_flight, 0)
@@ -626,7 +627,7 @@ class PassesTest(unittest.TestCase):
     def test_a_router_that_asks_twice(self) -> None:
         self.begin(0, 0, 0)
         self.chunks[0].ask(0, recompute=False)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "asked for its ids before"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "asked for its ids before"):
             self.chunks[0].ask(0, recompute=False)
         self.chunks[0].abandon()
         self.assertEqual(self.chunks[0].in_flight, 0)
@@ -675,7 +676,7 @@ class OptionsTest(unittest.TestCase):
             ("agree", recording | {"agree": one}),
             ("on_policy", recording | {"on_policy": "strict"}),
         ):
-            with self.subTest(change), self.assertRaises(trainer.InvalidArgumentError) as caught:
+            with self.subTest(change), self.assertRaises(errors.InvalidArgumentError) as caught:
                 Options(**fine | change).steps(Contract())
             self.assertEqual(caught.exception.field, name)
 
@@ -702,7 +703,7 @@ class OptionsTest(unittest.TestCase):
         check("R3", "live", None, 1)
         for missing in ("live", "drop"):
             for agree in (None, groups[1], groups[2]):
-                with self.assertRaisesRegex(trainer.InvalidArgumentError, f"missing='{missing}' all 6 ranks") as caught:
+                with self.assertRaisesRegex(errors.InvalidArgumentError, f"missing='{missing}' all 6 ranks") as caught:
                     check("R3", missing, agree, replica)
                 self.assertEqual(caught.exception.field, "agree")
 
@@ -714,7 +715,7 @@ class HandlesTest(unittest.TestCase):
         for said in (handles, list(handles), [np.array(one) for one in handles], [[Sequence(handles[0])], -5]):
             for one, handle in zip(expected(said, None, [3, 4], {}), handles.tolist(), strict=True):
                 self.assertEqual((type(one.sample), one.sample), (int, handle))
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "sequences: shape"):
+        with self.assertRaisesRegex(errors.InvalidArgumentError, "sequences: shape"):
             expected(handles.reshape(2, 1), None, None, {})
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from routing_replay import errors
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer import megatron
@@ -199,9 +200,9 @@ class WatchTest(unittest.TestCase):
         names = [f"{index}/{place}" for index, one in enumerate(LENGTHS) for place in range(len(one))]
         replay = self.attach(self.rollout.source(), on_policy="strict")
         replay._steps.source = Versioned(self.rollout.source(), mixed)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "begin_step comes first"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "begin_step comes first"):
             run_step(replay, self.model)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "sample 1/0.*rows 0 … 4 of version 6.*version 7"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "sample 1/0.*rows 0 … 4 of version 6.*version 7"):
             replay.begin_step(names, lengths=lengths)
         replay.detach()
         replay = self.attach(self.rollout.source(), on_policy="lax")

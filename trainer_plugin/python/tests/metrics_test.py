@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 from local_group import LocalCollective, LocalGroup
+from routing_replay import errors
 
-import routing_replay_trainer as trainer
 from routing_replay_trainer.metrics import KEYS, PREFIX, Counters, layer_key, mismatch
 
 
@@ -61,7 +61,7 @@ class CountersTest(unittest.TestCase):
             lambda: counters.count("replayed_fraction", 1),
             lambda: counters.ratio("pad_rows", 1, 2),
         ):
-            with self.assertRaises(trainer.InvalidArgumentError):
+            with self.assertRaises(errors.InvalidArgumentError):
                 call()
 
 
@@ -119,7 +119,7 @@ class MismatchTest(unittest.TestCase):
             ("mask", lambda: mismatch([1.0], [1.0], [1, 1])),
             ("rollout_logprobs", lambda: mismatch(["a"], [1.0])),
         ):
-            with self.assertRaises(trainer.InvalidArgumentError) as caught:
+            with self.assertRaises(errors.InvalidArgumentError) as caught:
                 call()
             self.assertEqual(caught.exception.field, name)
 

@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from routing_replay import errors
 
 import routing_replay_trainer as trainer
 
@@ -96,10 +97,10 @@ class OpsTest(unittest.TestCase):
             self.assertEqual(ops.compare(twice[0], twice[1].to(torch.uint8), states).tolist(), kernel.tolist())
         states = torch.zeros(50, dtype=torch.uint8)
         for wrong in (live[:, 1:], live[1:]):
-            with self.assertRaises(trainer.InvalidArgumentError) as caught:
+            with self.assertRaises(errors.InvalidArgumentError) as caught:
                 ops.compare(wrong, compact, states.to(device))
             self.assertEqual(caught.exception.field, "router.live")
-        with self.assertRaises(trainer.InvalidArgumentError):
+        with self.assertRaises(errors.InvalidArgumentError):
             ops.compare(live, live, states.to(device))
 
     def test_compiled_and_checkpointed(self) -> None:
@@ -143,7 +144,7 @@ class OpsTest(unittest.TestCase):
             ("router.states", (logits, ids, STATES.int())),
             ("states", (logits, ids, STATES + 2)),
         ):
-            with self.subTest(field), self.assertRaises(trainer.InvalidArgumentError) as caught:
+            with self.subTest(field), self.assertRaises(errors.InvalidArgumentError) as caught:
                 ops.router_replay(router, *arguments)
             self.assertEqual(caught.exception.field, field)
 

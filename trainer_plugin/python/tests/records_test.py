@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from local_group import LocalGroup
+from routing_replay import errors
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer._micro_batch import MicroBatch, of_megatron
@@ -125,23 +126,23 @@ class MergeTest(unittest.TestCase):
 
     def test_what_is_missing_or_different(self) -> None:
         records = self.records(0, True)
-        with self.assertRaises(trainer.FailedPreconditionError) as caught:
+        with self.assertRaises(errors.FailedPreconditionError) as caught:
             trainer.merge_records(records[: len(records) // 2])
         self.assertEqual(caught.exception.layer, 2)
-        with self.assertRaises(trainer.FailedPreconditionError) as caught:
+        with self.assertRaises(errors.FailedPreconditionError) as caught:
             trainer.merge_records(records[:3] + records[4:])
         self.assertEqual((caught.exception.layer, caught.exception.reason), (4, "NOT_COMMITTED"))
         self.assertTrue(caught.exception.missing_rows)
         records = self.records(0, False)
         records[0] = (records[0][0], records[0][1] + np.uint8(1))
-        with self.assertRaises(trainer.FailedPreconditionError) as caught:
+        with self.assertRaises(errors.FailedPreconditionError) as caught:
             trainer.merge_records(records)
         self.assertEqual((caught.exception.layer, caught.exception.reason), (1, "CONFLICTING_ROWS"))
 
     def test_records_that_do_not_fit(self) -> None:
         records = self.records(0, True)
         for wrong in ([], records[:1] + self.records(1, True)[:1], [(records[0][0], records[0][1][:-1])]):
-            with self.assertRaises(trainer.InvalidArgumentError):
+            with self.assertRaises(errors.InvalidArgumentError):
                 trainer.merge_records(wrong)
 
 
@@ -186,7 +187,7 @@ class WriterTest(unittest.TestCase):
         def body(collective: Collective, rank: dict[str, int]) -> list[str]:
             writer = RecordWriter(collective, run)
             self.record(writer, rank)
-            expected, words = trainer.FailedPreconditionError, "rank 0 could not append"
+            expected, words = errors.FailedPreconditionError, "rank 0 could not append"
             if collective.rank == 0:
                 expected, words = ValueError, "no room"
             with self.assertRaisesRegex(expected, words):
@@ -217,7 +218,7 @@ class WriterTest(unittest.TestCase):
         def body(collective: Collective, rank: dict[str, int]) -> list[str]:
             writer = RecordWriter(collective, run)
             self.record(writer, rank, 2 if collective.rank == 5 else 3)
-            with self.assertRaisesRegex(trainer.FailedPreconditionError, "recorded 2 micro-batches, another 3"):
+            with self.assertRaisesRegex(errors.FailedPreconditionError, "recorded 2 micro-batches, another 3"):
                 writer.write()
             self.record(writer, rank)
             return writer.write()
@@ -264,7 +265,7 @@ class WriterTest(unittest.TestCase):
         def body(collective: Collective, rank: dict[str, int]) -> None:
             if collective.rank == 4:
                 return
-            with self.assertRaises(trainer.DeadlineExceededError):
+            with self.assertRaises(errors.DeadlineExceededError):
                 RecordWriter(collective, Run()).write(deadline=0.02)
 
         self.assertEqual(on_all(body), [None] * 8)
@@ -273,7 +274,7 @@ class WriterTest(unittest.TestCase):
         writer = RecordWriter(LocalGroup(1)[0], Run())
         for part in (Sequence("a", rows=4), 7, ["a", "b"]):
             said = describe([part], *of_megatron([np.arange(8)], None, None, {"padding": {}}))
-            with self.assertRaisesRegex(trainer.InvalidArgumentError, "sequences"):
+            with self.assertRaisesRegex(errors.InvalidArgumentError, "sequences"):
                 writer.keep(PassKey(0, 0, 0), {}, said, np.zeros(1, np.uint8))
 
     def test_into_a_service(self) -> None:
@@ -331,7 +332,7 @@ class WriterTest(unittest.TestCase):
         ids = np.frombuffer(other, layer.dtype, plan.rows * TOP_K, layer.offset)
         ids[:] = ids.reshape(-1, TOP_K)[:, ::-1].reshape(-1)  # The same ids in another order are another route.
         writer.keep(PassKey(1, 0, 0), {"geometry": None} | arguments, said, other)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "five: .*restart=") as caught:
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "five: .*restart=") as caught:
             writer.write(group=3)
         self.assertEqual((caught.exception.sample, caught.exception.reason), ("five", "CONFLICTING_ROWS"))
         self.assertEqual(writer.write(group=3, restart=1), ["new", "five"])

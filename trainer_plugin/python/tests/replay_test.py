@@ -10,6 +10,7 @@ import unittest
 from typing import Any
 
 import numpy as np
+from routing_replay import errors
 
 import routing_replay_trainer as trainer
 
@@ -120,7 +121,7 @@ class ReplayTest(unittest.TestCase):
             other = self.tokens[1].copy()
             other[3] += 1
             sequences[1] = trainer.FetchSequence("s1", len(other), other)
-            with self.assertRaises(trainer.FailedPreconditionError) as caught:
+            with self.assertRaises(errors.FailedPreconditionError) as caught:
                 source.fetch(make_plan(0, 0, 0), sequences=sequences)
             self.assertEqual((caught.exception.reason, caught.exception.sample), ("OTHER_TOKENS", "s1"))
             run.close()
@@ -130,7 +131,7 @@ class ReplayTest(unittest.TestCase):
         self.assertTrue(source.remove("s1"))
         self.assertFalse(source.remove("s1"))
         plan = make_plan(0, 0, 0)
-        with self.assertRaises(trainer.FailedPreconditionError) as caught:
+        with self.assertRaises(errors.FailedPreconditionError) as caught:
             source.fetch(plan)
         self.assertEqual((caught.exception.reason, caught.exception.sample), ("NO_SAMPLE", "s1"))
         batch = source.fetch(plan, missing="live")
@@ -144,14 +145,14 @@ class ReplayTest(unittest.TestCase):
         source = self.local_source()
         bad = self.ids[1].copy()
         bad[300, 2, 1] = 300
-        with self.assertRaises(trainer.InvalidArgumentError) as caught:
+        with self.assertRaises(errors.InvalidArgumentError) as caught:
             source.add("s1", bad)
         error = pickle.loads(pickle.dumps(caught.exception))
         self.assertEqual((error.reason, error.row, error.layer), ("ID_RANGE", 300, 3))
-        with self.assertRaises(trainer.InvalidArgumentError) as caught:
+        with self.assertRaises(errors.InvalidArgumentError) as caught:
             source.add("s1", bad.astype(np.float32))
         self.assertEqual(caught.exception.reason, "DTYPE")
-        with self.assertRaises(trainer.InvalidArgumentError) as caught:
+        with self.assertRaises(errors.InvalidArgumentError) as caught:
             make_plan(0, 0, 0, cp_size="two")
         self.assertEqual(caught.exception.field, "micro_batch.cp_size")
         plan = make_plan(1, 1, 1)
@@ -262,11 +263,11 @@ class RouterTest(unittest.TestCase):
                 self.indices,  # type: ignore[arg-type]
             ),
         }.items():
-            with self.subTest(field=field), self.assertRaises(trainer.InvalidArgumentError) as caught:
+            with self.subTest(field=field), self.assertRaises(errors.InvalidArgumentError) as caught:
                 call()
             self.assertEqual(caught.exception.field, field)
         for dtype in (np.float64, np.float16, np.uint16, np.int32):
-            with self.subTest(dtype=dtype), self.assertRaises(trainer.InvalidArgumentError) as caught:
+            with self.subTest(dtype=dtype), self.assertRaises(errors.InvalidArgumentError) as caught:
                 trainer.router_replay_forward(router, self.logits, self.indices, expert_bias=np.zeros(64, dtype))
             self.assertEqual((caught.exception.field, caught.exception.reason), ("router.expert_bias", "DTYPE"))
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from routing_replay import errors
 from step_test import SAMPLES, CountingSource, drain, geometry_of, plan_of, rows_of
 
 import routing_replay_trainer as trainer
@@ -147,13 +148,13 @@ class ReplayedTest(unittest.TestCase):
             ([], "data_iterator: none gives no batches"),
             (iter("a"), "data_iterator: gives 1 batches, and num_microbatches is 2"),
         ):
-            with self.subTest(words), self.assertRaisesRegex(trainer.InvalidArgumentError, words):
+            with self.subTest(words), self.assertRaisesRegex(errors.InvalidArgumentError, words):
                 self.run_(data_iterator=iterator)
             self.assertRegex(str(self.replay.stayed), words)  # The other ranks get the error.
         with self.assertRaises(KeyError) as caught:
             self.run_(lambda batch: {}[batch], data_iterator=iter("ab"))
         self.assertIs(self.replay.stayed, caught.exception)
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "keyword arguments"):
+        with self.assertRaisesRegex(errors.InvalidArgumentError, "keyword arguments"):
             replayed(self.replay, schedule, describe)(taken, iter("ab"), "model", 2)
         self.assertEqual((self.replay.begun, self.replay.opened), ([], []))
 
@@ -170,7 +171,7 @@ class ReplayedTest(unittest.TestCase):
         batches = Batches()
         self.run_(data_iterator=batches)
         self.assertEqual([one["sequences"] for one in self.replay.opened], [["a"], ["b"]])
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "gives 1 batches"):
+        with self.assertRaisesRegex(errors.InvalidArgumentError, "gives 1 batches"):
             self.run_(data_iterator=batches)
 
     def test_a_step_is_told_what_its_micro_batches_tell(self) -> None:
@@ -198,7 +199,7 @@ class ReplayedTest(unittest.TestCase):
         self.run_(told.get, data_iterator=iter("d"), num_microbatches=1)
         self.assertNotIn("tokens", self.replay.begun[-1])
         with self.assertRaisesRegex(
-            trainer.InvalidArgumentError, "lengths: must be given: tokens and boundaries do not determine them"
+            errors.InvalidArgumentError, "lengths: must be given: tokens and boundaries do not determine them"
         ):
             expected(["a"], [None], None, {"format": "THD"})
 

@@ -7,6 +7,7 @@ import sys
 import unittest
 
 import numpy as np
+from routing_replay import errors
 from step_test import geometry_of, plan_of, rows_of
 
 import routing_replay_trainer as trainer
@@ -78,7 +79,7 @@ class ShardedTest(unittest.TestCase):
             self.assertEqual({name for name, status in statuses.items() if status == "UNAVAILABLE"}, self.gone)
             self.assertEqual({status for name, status in statuses.items() if name not in self.gone}, {"OK"})
             self.assertEqual(set(batch.dropped), self.gone if missing == "drop" else set())
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "UNAVAILABLE"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "UNAVAILABLE"):
             self.source.fetch(plan, missing="strict")
 
     def test_what_the_ranks_decide_without_one(self) -> None:
@@ -90,7 +91,7 @@ class ShardedTest(unittest.TestCase):
             self.assertEqual(set(getattr(begun, named)), self.gone)
             batch = source.fetch(plan_of(SAMPLES), sequences=steps.apply(self.expected()), missing=missing)
             self.assertEqual(batch.fallback_sequences, len(self.gone))
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "UNAVAILABLE"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "UNAVAILABLE"):
             self.steps("strict")[1].begin(self.expected())
 
     def test_killed_after_the_ranks_decided(self) -> None:
@@ -103,7 +104,7 @@ class ShardedTest(unittest.TestCase):
         expected = [one for one in self.expected() if one.sample in others]
         batch = source.fetch(plan_of(others), sequences=steps.apply(expected), missing="live")
         self.expect_same(batch, self.local.fetch(plan_of(others)))
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "UNAVAILABLE"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "UNAVAILABLE"):
             source.fetch(plan_of(SAMPLES), sequences=steps.apply(self.expected()), missing="live")
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from routing_replay import errors
 
 import routing_replay_trainer as trainer
 
@@ -144,7 +145,7 @@ class SourcesTest(unittest.TestCase):
             together = source.fetch_all(plans, sequences=named, missing="live", out=out)
             for (_, cp), plan, batch in zip(np.ndindex(scenario.pp, scenario.cp), plans, together, strict=True):
                 self.check(scenario, plan, batch, cp)
-            with self.assertRaises(trainer.InvalidArgumentError) as caught:
+            with self.assertRaises(errors.InvalidArgumentError) as caught:
                 source.fetch_all(plans, sequences=[], missing="live")
             self.assertEqual(caught.exception.field, "sequences")
 
@@ -191,7 +192,7 @@ class SourcesTest(unittest.TestCase):
                         "partition": "contiguous",
                     },
                 )
-                with self.assertRaises(trainer.InvalidArgumentError) as caught:
+                with self.assertRaises(errors.InvalidArgumentError) as caught:
                     service.fetch(other, missing="live")
                 self.assertEqual(caught.exception.reason, "GEOMETRY_MISMATCH")
                 run.close()
@@ -223,7 +224,7 @@ class SourcesTest(unittest.TestCase):
     def test_a_plan_of_another_geometry_is_rejected(self) -> None:
         scenario = random_scenario(np.random.default_rng(1))
         wider = trainer.LocalSource(scenario.geometry | {"top_k": scenario.geometry["top_k"] * 2, "num_experts": 512})
-        with self.assertRaises(trainer.InvalidArgumentError) as caught:
+        with self.assertRaises(errors.InvalidArgumentError) as caught:
             wider.fetch(scenario.plan(0, 0), missing="live")
         self.assertEqual((caught.exception.reason, caught.exception.layer), ("GEOMETRY_MISMATCH", 1))
 
@@ -246,11 +247,11 @@ class SourcesTest(unittest.TestCase):
         other = tokens.copy()
         other[7] += 1
         for said in ({"tokens": other}, {"tokens": other, "num_tokens": 40}, {"num_tokens": 41}):
-            with self.assertRaises(trainer.FailedPreconditionError) as caught:
+            with self.assertRaises(errors.FailedPreconditionError) as caught:
                 fetch(40, **said)
             self.assertEqual(caught.exception.sample, "a")
         for bad, reason in (([-1], "FIELD"), ([2**32], "FIELD"), ([0.5], "DTYPE")):
-            with self.assertRaises(trainer.InvalidArgumentError) as rejected:
+            with self.assertRaises(errors.InvalidArgumentError) as rejected:
                 fetch(40, tokens=np.array(bad * 40))
             self.assertEqual((rejected.exception.reason, rejected.exception.field), (reason, "tokens"))
 
@@ -284,14 +285,14 @@ class SourcesTest(unittest.TestCase):
             ("tokens", "FIELD", {"tokens": [1, 2, 3, 4, -1]}),
         ]
         for name, reason, said in wrong:
-            with self.assertRaises(trainer.InvalidArgumentError, msg=f"{said}") as caught:
+            with self.assertRaises(errors.InvalidArgumentError, msg=f"{said}") as caught:
                 source.add("a", **({"rows": rows} | said))
             error = caught.exception
             self.assertEqual((error.field, error.reason, error.sample), (name, reason, "a"), f"{said}: {error}")
             self.assertNotIn("append.", str(error))
             self.assertNotIn("tensor", error.message.split(":")[0])
         for sample in ("", "with space", 5, b"a"):
-            with self.assertRaises(trainer.InvalidArgumentError) as caught:
+            with self.assertRaises(errors.InvalidArgumentError) as caught:
                 source.add(sample, rows)  # type: ignore[arg-type]
             self.assertEqual(caught.exception.field, "sample")
         self.assertTrue(source.remove("a"))
@@ -317,7 +318,7 @@ class SourcesTest(unittest.TestCase):
             ("num_tokens", lambda: source.inspect([trainer.FetchSequence("a", num_tokens=2.5)])),  # type: ignore[arg-type]
         ]
         for name, call in cases:
-            with self.assertRaises(trainer.InvalidArgumentError, msg=name) as caught:
+            with self.assertRaises(errors.InvalidArgumentError, msg=name) as caught:
                 call()
             self.assertEqual(caught.exception.field, name)
 
@@ -340,7 +341,7 @@ class SourcesTest(unittest.TestCase):
             np.zeros(2 * len(out), np.uint8)[::2],
             frozen,
         ):
-            with self.assertRaises(trainer.InvalidArgumentError) as caught:
+            with self.assertRaises(errors.InvalidArgumentError) as caught:
                 source.fetch(plan, missing="live", out=wrong)
             self.assertEqual(caught.exception.field, "out")
 
@@ -353,7 +354,7 @@ class SourcesTest(unittest.TestCase):
 
     def test_one_plan_is_not_a_list(self) -> None:
         scenario = random_scenario(np.random.default_rng(5))
-        with self.assertRaises(trainer.InvalidArgumentError) as caught:
+        with self.assertRaises(errors.InvalidArgumentError) as caught:
             scenario.local_source().fetch_all(scenario.plan(0, 0))  # type: ignore[arg-type]
         self.assertEqual(caught.exception.field, "plans")
 
@@ -378,7 +379,7 @@ class SourcesTest(unittest.TestCase):
         plan = trainer.plan(None, batch, megatron=megatron, rank=rank, native_layers=[3])
         self.assertEqual([(layer.layer, layer.chunk) for layer in plan.layers], [(2, 0), (4, 0), (7, 1)])
         rank["model"][1]["layer_numbers"] = [7]
-        with self.assertRaises(trainer.InvalidArgumentError) as caught:
+        with self.assertRaises(errors.InvalidArgumentError) as caught:
             trainer.plan(None, batch, megatron=megatron, rank=rank)
         self.assertEqual(caught.exception.field, "rank.model")
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from routing_replay import errors
 from sources_test import random_scenario
 
 import routing_replay_trainer as trainer
@@ -146,7 +147,7 @@ class StepSourceTest(unittest.TestCase):
         self.fetch(source, 0)
         self.fetch(source, 0)
         self.assertEqual(self.rows.reads, 2)
-        with self.assertRaises(trainer.FailedPreconditionError):
+        with self.assertRaises(errors.FailedPreconditionError):
             source.prefetch([(plan_of(some(0)), None)])
 
     def test_read_ahead(self) -> None:
@@ -196,7 +197,7 @@ class StepSourceTest(unittest.TestCase):
                 self.assertEqual(batch.fallback_sequences, 1)
                 self.assertEqual([one["status"] for one in batch.sequences], ["OK", "NOT_READY"])
                 self.assertEqual(batch.dropped, ("s1",) if missing == "drop" else ())
-            with self.assertRaises(trainer.DeadlineExceededError):
+            with self.assertRaises(errors.DeadlineExceededError):
                 source.fetch(plan_of(some(2)))
             self.assertLess(time.monotonic() - started, 20)
             self.assertEqual(source.counts()["timeouts"], 4)
@@ -232,7 +233,7 @@ class StepSourceTest(unittest.TestCase):
         before = threading.active_count()
         source.close()
         self.assertLess(threading.active_count(), before)
-        with self.assertRaises(trainer.CancelledError):
+        with self.assertRaises(errors.CancelledError):
             source.fetch(plan_of(some(0)))
 
     def test_dropped_samples_are_named(self) -> None:
@@ -434,7 +435,7 @@ class ServiceTest(unittest.TestCase):
             self.run_.truncate("s1", rows=0)
             self.append("s1", SAMPLES["s1"], 50, revision=self.run_.stat("s1").revision)
             self.run_.flush()
-            with self.assertRaises(trainer.FailedPreconditionError) as caught:
+            with self.assertRaises(errors.FailedPreconditionError) as caught:
                 source.fetch(plan_of(some(0, 1)), sequences=steps.apply(expected), missing=missing)
             self.assertEqual((caught.exception.field, caught.exception.sample), ("content_id", "s1"))
 
@@ -445,7 +446,7 @@ class ServiceTest(unittest.TestCase):
         self.gate.shut()
         batch = source.fetch(plan_of(some(0, 1)), missing="live")
         self.assertEqual([one["status"] for one in batch.sequences], ["OK", "NOT_READY"])
-        with self.assertRaises(trainer.DeadlineExceededError):
+        with self.assertRaises(errors.DeadlineExceededError):
             source.fetch(plan_of(some(2)))
         begun = Steps(source, missing="live", max_fallback_fraction=1.0).begin(expected_of(0))
         self.assertEqual(begun.counts, {"SOURCE_FAILED": 1})

@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from routing_replay import errors
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer import diagnose
@@ -171,7 +172,7 @@ class WatchTest(unittest.TestCase):
             with self.assertNoLogs("routing_replay_trainer"):
                 run_step(watch, source, micro_batch(), model.choices())
             self.assertEqual(watch.alarms, 0)
-        self.assertRaises(trainer.InvalidArgumentError, Watch, "some")  # type: ignore[arg-type]
+        self.assertRaises(errors.InvalidArgumentError, Watch, "some")  # type: ignore[arg-type]
 
     def test_no_more_is_kept_than_a_judgement_is_made_from(self) -> None:
         model = Model(1)
@@ -215,10 +216,10 @@ class DiagnoseTest(unittest.TestCase):
         self.assertEqual(nothing["explanations"][0]["compared"], 0)
         self.assertEqual(plan.described["geometry"], {**GEOMETRY, "num_experts": EXPERTS, "top_k": TOP_K})
         live = np.stack(batch.indices, axis=1)
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "recorded"):
+        with self.assertRaisesRegex(errors.InvalidArgumentError, "recorded"):
             diagnose.judge_alignment(plan, [model.choices()[0]], live)
         for wrong in (live[0], live[:5]):
-            self.assertRaises(trainer.InvalidArgumentError, diagnose.judge_alignment, plan, [None] * 3, wrong)
+            self.assertRaises(errors.InvalidArgumentError, diagnose.judge_alignment, plan, [None] * 3, wrong)
 
 
 class OnPolicyTest(unittest.TestCase):
@@ -232,15 +233,13 @@ class OnPolicyTest(unittest.TestCase):
     def test_strict_rejects_mixed_samples(self) -> None:
         contract = Contract("strict")
         contract.take([self.pure, {"sample": "c", "weights": []}])
-        with self.assertRaisesRegex(
-            trainer.FailedPreconditionError, "rows 0 … 3 of version 15 .x., rows 4 … 8 of"
-        ) as e:
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "rows 0 … 3 of version 15 .x., rows 4 … 8 of") as e:
             contract.take([self.pure, self.mixed])
         self.assertEqual((e.exception.sample, e.exception.field, e.exception.reason), ("b", "weights", "MIXED_WEIGHTS"))
         unknown = {"sample": "d", "weights": [[0, 1, -1, ""], [1, 2, 17, ""]]}
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "an unknown version"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "an unknown version"):
             contract.take([unknown])
-        self.assertRaises(trainer.InvalidArgumentError, Contract, "exact")
+        self.assertRaises(errors.InvalidArgumentError, Contract, "exact")
 
     def test_lax_reports(self) -> None:
         for kind in ("lax", None):
@@ -254,7 +253,7 @@ class OnPolicyTest(unittest.TestCase):
     def test_a_version_is_a_number_with_its_label(self) -> None:
         """Some engines have versions that are only strings. Their number is -1, so the label must tell them apart."""
         labels = {"sample": "e", "weights": [[0, 4, -1, "x"], [4, 9, -1, "y"]]}
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "sample e .*unknown version .x., .*version .y."):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "sample e .*unknown version .x., .*version .y."):
             Contract("strict").take([self.pure, labels])
         contract = Contract()
         several = [{"sample": 1, "weights": [[0, 4, -1, "x"]]}, {"sample": 2}]
@@ -291,7 +290,7 @@ class OnPolicyTest(unittest.TestCase):
                 mixed = len(read - {SAMPLES[1]}) / len(read)
                 said = {"weight_version/mixed_ratio": mixed, "weight_version/oldest": 5.0}
                 self.assertEqual(self.metrics(contract), said)
-                with self.assertRaisesRegex(trainer.FailedPreconditionError, "rows 0 … 8 of version 5, rows 9 … "):
+                with self.assertRaisesRegex(errors.FailedPreconditionError, "rows 0 … 8 of version 5, rows 9 … "):
                     Contract("strict").take(batch.sequences)
                 states = [source.inspect([fetch])[0] for fetch in whole.fetch]
                 versions = [{span[2] for span in state["weights"]} for state in states]

@@ -9,23 +9,12 @@ module has their building blocks, for the CPU:
 
 A plan says which layers and rows a rank replays, a source provides exactly those, and router replay computes the
 probabilities of the replayed experts from the live logits. Needs only numpy; `ServiceSource` takes a run of the package
-`routing-replay`.
+`routing-replay`, whose `routing_replay.errors` are also those of this module.
 
 Objects of this module own memory of the native library but no thread, connection or lock, so they keep working in the
 child after os.fork. Exception: what `megatron.attach` and `hf.attach` return. Only objects whose documentation says so
 may be shared between threads; calls into the native library release the GIL.
 """
-
-from routing_replay.errors import (
-    CancelledError,
-    DataLossError,
-    DeadlineExceededError,
-    FailedPreconditionError,
-    FallbackLimitError,
-    InternalError,
-    InvalidArgumentError,
-)
-from routing_replay.errors import RoutingReplayError as ReplayError
 
 from routing_replay_trainer._core import VERSION
 from routing_replay_trainer._micro_batch import Sequence
@@ -53,21 +42,13 @@ __all__ = (
     "REPLAYED",
     "UNRECORDED",
     "Batch",
-    "CancelledError",
-    "DataLossError",
-    "DeadlineExceededError",
     "DirectorySource",
-    "FailedPreconditionError",
-    "FallbackLimitError",
     "FetchSequence",
     "Forward",
-    "InternalError",
-    "InvalidArgumentError",
     "Layer",
     "LocalRows",
     "LocalSource",
     "Plan",
-    "ReplayError",
     "Router",
     "Sequence",
     "ServiceSource",
