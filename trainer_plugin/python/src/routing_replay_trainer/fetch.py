@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from ctypes import byref, c_void_p
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,7 +21,6 @@ from routing_replay_trainer import _core
 from routing_replay_trainer._core import LIBRARY, geometry_json, invalid, plain, token_ids
 from routing_replay_trainer.plan import Plan
 
-T = TypeVar("T")
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # Seconds between attempts.
 _BYTE = np.dtype(np.uint8)
 REPLAYED, UNRECORDED, PAD, LIVE = 0, 1, 2, 3  # States of a local row.
@@ -308,8 +307,8 @@ class Source:
     ) -> list[Batch]:
         """Fetches several micro-batches, for example those of a step, one after the other. sequences, out: one per
         plan"""
-        plans = _values.items(plans, "plans", "plans")
-        every = zip(plans, _one_each(sequences, plans, "sequences"), _one_each(out, plans, "out"), strict=True)
+        nothing = (None,) * len(plans)
+        every = zip(plans, nothing if sequences is None else sequences, nothing if out is None else out, strict=True)
         return self._fetched(list(every), missing)
 
     def stage(
@@ -363,14 +362,6 @@ class Source:
 def _array_of(kind: Any, count: int) -> Any:
     """Returns the ctypes array type of this length. Cached, because otherwise ctypes makes a new type each time."""
     return kind * count
-
-
-def _one_each(given: Sequence[T] | None, plans: Sequence[Plan], name: str) -> Sequence[T | None]:
-    if given is None:
-        return (None,) * len(plans)
-    if len(given) != len(plans):
-        raise invalid(name, f"must be one per plan, got {len(given)} for {len(plans)} plans", "LENGTH")
-    return given
 
 
 class _HostSource(Source):
