@@ -577,7 +577,7 @@ class Cases(unittest.TestCase):
                 expected = model(**call).logits
             with (
                 self.attached(model, rollout, ranks={"cp": rank}, cp_size=2) as replay,
-                replay.micro_batch(rollout.samples, tokens=stream, cu_seqlens=[0, 7, 11]),
+                replay.micro_batch(rollout.samples, tokens=stream, position_ids=[*range(7), *range(4), 0]),
                 torch.no_grad(),
             ):
                 self.assertTrue(torch.equal(model(**call).logits, expected))

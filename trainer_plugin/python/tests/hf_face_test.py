@@ -154,7 +154,7 @@ class ModulesTest(unittest.TestCase):
 
 
 def describe(sequences: Any, cp_size: int = 1, **given: Any) -> Any:
-    names = ("tokens", "attention_mask", "position_ids", "cu_seqlens", "lengths")
+    names = ("tokens", "attention_mask", "position_ids", "lengths")
     arguments = {name: given.pop(name, None) for name in names}
     return described(sequences, *of_hf(len(sequences), **arguments, **{"cp_size": cp_size} | given))
 
@@ -199,12 +199,10 @@ class MicroBatchTest(unittest.TestCase):
 
     def test_packed(self) -> None:
         stream = np.arange(10)
-        by_bounds = describe(["a", "b"], tokens=stream, cu_seqlens=[0, 3, 8], cp_size=2)
+        positions = np.array([[0, 1, 2, 0, 1, 2, 3, 4, 0, 1]])
+        packed = describe(["a", "b"], tokens=stream, position_ids=positions, cp_size=2)
         self.assertEqual(
-            {
-                key: by_bounds.layout[key]
-                for key in ("format", "partition", "cu_seqlens_padded", "total_rows", "cp_size")
-            },
+            {key: packed.layout[key] for key in ("format", "partition", "cu_seqlens_padded", "total_rows", "cp_size")},
             {
                 "format": "THD",
                 "partition": "contiguous",
@@ -213,10 +211,8 @@ class MicroBatchTest(unittest.TestCase):
                 "cp_size": 2,
             },
         )
-        positions = np.array([[0, 1, 2, 0, 1, 2, 3, 4, 0, 1]])
-        forgotten = describe(["a", "b"], tokens=stream, position_ids=positions, cp_size=2)
-        self.assertEqual([s["tokens"] for s in forgotten.layout["sequences"]], [3, 5, 2])
-        self.assertEqual([f.live for f in forgotten.fetch], [False, False, True])
+        self.assertEqual([s["tokens"] for s in packed.layout["sequences"]], [3, 5, 2])
+        self.assertEqual([f.live for f in packed.fetch], [False, False, True])
         pieces = describe([[Sequence("a", rows=1), "b"]], position_ids=np.arange(5), tokens=np.arange(5))
         self.assertEqual([p["rows"] for p in pieces.layout["sequences"][0]["pieces"]], [1, 2])
         for positions, words in ((np.array([1, 2, 0]), "start at 0"), (np.zeros((2, 3)), r"\(2, 3\)")):
@@ -232,13 +228,13 @@ class MicroBatchTest(unittest.TestCase):
         left = np.array([[0, 0, 1, 1, 1, 1], [1] * 6])
         third = np.array([*left, [0, 0, 0, 0, 1, 1]])
         a, b = [0, 1, 2, -1], [10, 11, 12, 13, 14, -1]
-        packed = {"cu_seqlens": [0, 4, 10], "tokens": np.zeros(12, np.int64)}
+        packed = {"position_ids": [*range(4), *range(6), 0, 1], "tokens": np.zeros(12, np.int64)}
         for given, cp_size, expected in (
             ({"attention_mask": left}, 1, [[-2, -2, *a, *b]]),
             ({"attention_mask": left[:, ::-1]}, 1, [[*a, -2, -2, *b]]),
             ({"attention_mask": left}, 2, [[-2, -2, 0, 10, 11, 12], [1, 2, -1, 13, 14, -1]]),
             ({"attention_mask": third}, 1, [[-2, -2, *a, *b, *[-2] * 4, -3, -3]]),
-            (packed, 2, [[*a, 10, 11], [12, 13, 14, -1, -2, -2]]),
+            (packed, 2, [[*a, 10, 11], [12, 13, 14, -1, -3, -3]]),
         ):
             for rank in range(cp_size):
                 said = describe(["a", "b"], cp_size, **given)

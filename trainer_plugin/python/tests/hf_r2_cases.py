@@ -207,7 +207,7 @@ class RecordCases(Cases):
             live.append(own.chosen)
             with (
                 self.attached(model, None, mode="R2", ranks={"cp": rank}, cp_size=2, writer=writer) as replay,
-                replay.micro_batch(rollout.samples, tokens=stream, cu_seqlens=[0, 7, 11]),
+                replay.micro_batch(rollout.samples, tokens=stream, position_ids=[*range(7), *range(4), 0]),
                 torch.no_grad(),
             ):
                 model(**call)

@@ -208,33 +208,27 @@ def of_hf(
     tokens: Any = None,
     attention_mask: Any = None,
     position_ids: Any = None,
-    cu_seqlens: Any = None,
     lengths: Any = None,
     **layout: Any,
 ) -> Given:
     """See `hf.Replay.micro_batch` for the arguments. sequences: how many there are"""
-    if cu_seqlens is not None:
-        given = Given(tokens, lengths, _stream(cu_seqlens, tokens))
-    elif attention_mask is not None:
+    if attention_mask is not None:
         given = _masked(sequences, tokens, host(attention_mask), lengths)
     elif position_ids is not None:
-        given = Given(tokens, lengths, _stream(_restarts(host(position_ids)), tokens))
+        given = Given(tokens, lengths, _stream(_restarts(host(position_ids))))
     else:
         given = Given(tokens, lengths, _ROWS | _shape_of(tokens) if getattr(tokens, "ndim", 0) == 2 else {})
     return given._replace(layout=given.layout | layout)
 
 
-def _stream(cu_seqlens: Any, tokens: Any) -> dict[str, Any]:
-    """Returns the layout of a packed stream. Rows after the last boundary become a padding document."""
-    real = plain(host(cu_seqlens), "cu_seqlens")
-    total = real[-1] if isinstance(tokens, (list, tuple, type(None))) else host(tokens).size
-    stream = [*real, total] if total > real[-1] else real
+def _stream(boundaries: list[int]) -> dict[str, Any]:
+    """Returns the layout of a packed stream."""
     return {
         "format": "THD",
         "partition": "contiguous",
-        "cu_seqlens": real,
-        "cu_seqlens_padded": stream,
-        "total_rows": stream[-1],
+        "cu_seqlens": boundaries,
+        "cu_seqlens_padded": boundaries,
+        "total_rows": boundaries[-1],
     }
 
 

@@ -67,7 +67,7 @@ class Replay(Attached):
         found = _modules.decoder(model)
         self._geometry = found.geometry
         chunk = Chunk(0, ChunkPasses(0, self._buffers, self._lock))
-        plan = self._plan(0, self._described([], {"cu_seqlens": [0]}).layout)  # Used for a plan without rows.
+        plan = self._plan(0, self._described([], {"position_ids": []}).layout)  # Used for a plan without rows.
         self._fingerprint = plan.described["geometry_fingerprint"]
         if self._mode == "R2":
             chunk.records = Records(found.num_layers, plan.layers, self._ranks, 1)
@@ -85,7 +85,6 @@ class Replay(Attached):
         tokens: Any = None,
         attention_mask: Any = None,
         position_ids: Any = None,
-        cu_seqlens: Any = None,
         lengths: Any = None,
         forward_only: bool | None = None,
         record: bool | None = None,
@@ -95,8 +94,7 @@ class Replay(Attached):
         parallelism splits it, in one of these forms:
 
         a rectangle [b, s], padded left or right: tokens, or attention_mask [b, s] of 0 and 1, or both;
-        a packed stream, [1, total] or [total]: cu_seqlens [n + 1] of the varlen attention, or position_ids that are 0
-            where a document begins.
+        a packed stream, [1, total] or [total]: position_ids that are 0 where a document begins.
 
         sequences, tokens, forward_only, record: as of `megatron.Replay.micro_batch`
         lengths: number of tokens of each sequence, if lower than in the documents, or than s without a mask
@@ -114,7 +112,6 @@ class Replay(Attached):
             "tokens": tokens,
             "attention_mask": attention_mask,
             "position_ids": position_ids,
-            "cu_seqlens": cu_seqlens,
             "lengths": lengths,
         }
         return self._opened(sequences, said | layout, forward_only=forward_only, record=record)
