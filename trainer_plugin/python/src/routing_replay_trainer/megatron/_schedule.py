@@ -21,11 +21,12 @@ def replayed(
     describe: Callable[[Any], Mapping[str, Any] | None],
     *,
     peek: Callable[[Any, int], Any] | None = None,
-    step: Any = None,
     ranks: Collective | None = None,
 ) -> Callable[..., Any]:
     """Wraps Megatron's forward_backward_func so that every forward step runs inside the replay. Each call begins a step
-    with all samples, announces all micro-batches so that threads can prefetch, and ends the step.
+    with all samples, announces all micro-batches so that threads can prefetch, and ends the step. A call continues the
+    last step of this replay if that had all samples of this call, as is the case for training passes after the
+    log-probability pass of a rollout.
 
     replay: the result of `attach`
     describe: function that is called before the schedule, once with each batch of `next(data_iterator)`. It returns the
@@ -33,8 +34,6 @@ def replayed(
         reference model). It may remove items from the batch that the framework does not know
     peek: needed if data iterators are not Python iterators, or are None on some ranks: peek(data_iterator, n) returns
         the batch that is n batches after the next one
-    step: as for `Replay.begin_step`. If absent, a call continues the last step of this replay if that had all samples
-        of this call, as is the case for training passes after the log-probability pass of a rollout
     ranks: a collective of the replica's ranks, needed if some have no data iterator: these get the sequences, their
         lengths and `padding` (but not the tokens) from the others. All must have the same num_microbatches
 
@@ -63,7 +62,7 @@ def replayed(
             assert described is not None
             replays = [batch for batch in described if batch is not None]
             begun = _step(replays)
-            begun["step"] = _name(replay, begun["sequences"]) if step is None else step
+            begun["step"] = _name(replay, begun["sequences"])
         except Exception as error:
             replay.stay_away(error)
             raise
