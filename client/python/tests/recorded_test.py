@@ -56,8 +56,8 @@ class RecordedRowsTest(ServerTest):
         self.assertEqual((state.num_tokens, state.unrecorded), (301, ((0, 300),)))
 
     def test_options_win(self) -> None:
-        recorded = rr.RecordedRows(ROWS[:150], weights=WEIGHTS[:2], engine="e", tokens=TOKENS)
-        for recorded, row_start in ((recorded, 0), (rr.RecordedRows(ROWS[150:], 150), 150)):
+        first = rr.RecordedRows(ROWS[:150], weights=WEIGHTS[:2], engine="e", tokens=TOKENS)
+        for recorded, row_start in ((first, 0), (rr.RecordedRows(ROWS[150:], 150), 150)):
             for option in ({"row_start": row_start}, {"take": (0, 10)}, {"layers": "moe"}, {"unrecorded": [(0, 1)]}):
                 with self.assertRaises(rr.InvalidArgumentError) as caught:
                     self.run.append("a", recorded, **option)
