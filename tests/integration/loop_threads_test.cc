@@ -359,7 +359,7 @@ TEST_F(RedisLoopThreadsTest, AStatOfManySamplesIsAFewPipelines) {
   v1::StatResponse response;
   ASSERT_TRUE(stub_->Stat(&context, request, &response).ok());
   EXPECT_EQ(response.found_size(), kAppends);
-    EXPECT_EQ(Calls("hgetall") - looks, 2 * kAppends) << "one look at each sample";
+  EXPECT_EQ(Calls("hgetall") - looks, 2 * kAppends) << "one look at each sample";
   EXPECT_LE(Calls("getrange") - runs, 2) << "each look asks once whether the run is there";
 }
 
