@@ -261,7 +261,6 @@ absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDe
   RR_ASSIGN_OR_RETURN(auto rows, DecodeTensor(geometry, tensor, payload,
                                               {.row_start = options.row_start,
                                                .take = options.take,
-                                               .ids_and_weights = options.ids_and_weights,
                                                .unrecorded = options.unrecorded,
                                                .block_rows = blocks.block_rows,
                                                .cuts = std::move(cuts),
@@ -292,17 +291,6 @@ absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows 
     }
   }
   return maker.Finish();
-}
-
-absl::StatusOr<TensorView> OpenSlots(const TensorDescription& tensor, absl::Span<const uint8_t> payload,
-                                     const std::optional<RowRange>& take, bool ids_and_weights,
-                                     int64_t max_payload_bytes) {
-  auto view = OpenTensor(tensor, payload, max_payload_bytes);
-  if (!view.ok()) return view;
-  absl::Status status = take ? TakeSlots(*take, *view) : absl::OkStatus();
-  if (status.ok() && ids_and_weights) status = KeepIds(*view);
-  if (!status.ok()) return status;
-  return view;
 }
 
 absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t rows) {

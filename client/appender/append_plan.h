@@ -16,7 +16,6 @@
 #include "absl/types/span.h"
 #include "proto/wire/message/append_message.h"
 #include "proto/wire/payload/tensor_payload.h"
-#include "proto/wire/payload/tensor_view.h"
 #include "routing_replay/client.h"
 #include "routing_replay/wire/geometry.h"
 
@@ -79,10 +78,6 @@ std::vector<WeightSpan> ClipWeights(absl::Span<const WeightSpan> weights, RowRan
 // Returns INVALID_ARGUMENT (kField, "append.weights") unless `weights` are non-empty, ascending, disjoint ranges within
 // `rows`.
 absl::Status CheckWeightRows(absl::Span<const WeightSpan> weights, RowRange rows);
-// Returns the ids of the tensor that AppendOptions::take and ids_and_weights select.
-absl::StatusOr<TensorView> OpenSlots(const TensorDescription& tensor, absl::Span<const uint8_t> payload,
-                                     const std::optional<RowRange>& take, bool ids_and_weights,
-                                     int64_t max_payload_bytes);
 // Plans an append of `rows` rows that are all unrecorded; options.unrecorded must be empty or cover all of them.
 // options.weights is ignored.
 absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t rows);

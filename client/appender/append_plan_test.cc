@@ -227,15 +227,11 @@ std::vector<WeightSpan> SomeWeights(std::mt19937_64& random, RowRange rows) {
   return weights;
 }
 
-// Returns a tensor with twice as many slots as ids: after the 3 ids of a row and layer come 3 unused values (1000).
-// `before` rows precede these rows and `after` rows follow them, all filled with -5.
+// Returns a tensor in which `before` rows precede the rows of `ids` and `after` rows follow them, all filled with -5.
 std::vector<uint8_t> WithOthers(const std::vector<int32_t>& ids, int64_t before, int64_t after) {
-  std::vector<int32_t> all(before * 2 * 2 * 3, -5);
-  for (size_t i = 0; i < ids.size(); i += 3) {
-    all.insert(all.end(), ids.begin() + i, ids.begin() + i + 3);
-    all.insert(all.end(), 3, 1000);
-  }
-  all.resize(all.size() + after * 2 * 2 * 3, -5);
+  std::vector<int32_t> all(before * 2 * 3, -5);
+  all.insert(all.end(), ids.begin(), ids.end());
+  all.resize(all.size() + after * 2 * 3, -5);
   std::vector<uint8_t> bytes(4 * all.size());
   std::memcpy(bytes.data(), all.data(), bytes.size());
   return bytes;
@@ -248,7 +244,7 @@ TEST(AppendPlanTest, PiecesHaveOneWeightVersionEach) {
     const auto start = static_cast<int64_t>(random() % 100);
     const auto slots = static_cast<int64_t>(1 + random() % 400);
     const auto before = static_cast<int64_t>(random() % 5);
-    AppendOptions options{.sample = "s", .row_start = start, .ids_and_weights = true, .weight_version = 9};
+    AppendOptions options{.sample = "s", .row_start = start, .weight_version = 9};
     options.take = RowRange::OfSize(before, slots);
     options.unrecorded = SomeHoles(random, {start, start + slots});
     const RowRange rows = RowRange::OfSize(start, slots + TotalRows(options.unrecorded));
@@ -258,14 +254,13 @@ TEST(AppendPlanTest, PiecesHaveOneWeightVersionEach) {
     options.seal = true;
     const testing::RandomRoutes routes = testing::MakeRandomRoutes(geometry, slots, round);
     const std::vector<uint8_t> bytes = WithOthers(routes.Tensor({0, slots}), before, 3);
-    const TensorDescription tensor{.dtype = DType::kI32, .shape = {before + slots + 3, 2, 6}};
+    const TensorDescription tensor{.dtype = DType::kI32, .shape = {before + slots + 3, 2, 3}};
     ASSERT_OK_AND_ASSIGN(const AppendPlan here,
                          PlanRows(options, tensor, bytes, geometry,
                                   {.block_rows = 64, .max_message_bytes = 4 << 20, .max_payload_bytes = 64 << 20}));
     ASSERT_OK_AND_ASSIGN(const DecodedRows whole, DecodeTensor(geometry, tensor, bytes,
                                                                {.row_start = start,
                                                                 .take = options.take,
-                                                                .ids_and_weights = true,
                                                                 .unrecorded = options.unrecorded,
                                                                 .block_rows = 64,
                                                                 .cuts = *WeightCuts(options.weights)}));
@@ -305,8 +300,6 @@ TEST(AppendPlanTest, WeightsThatCannotBe) {
                          {64, Codec::kRaw, 4 << 20, 64 << 20}),
                 Fails(kInvalid, Reason::kField));
   }
-  EXPECT_THAT(PlanRows({.sample = "s", .ids_and_weights = true}, tensor, bytes, ModelGeometry(), kLimits),
-              Fails(kInvalid, Reason::kShape));
 }
 
 }  // namespace

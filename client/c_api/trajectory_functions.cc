@@ -84,7 +84,6 @@ struct GivenTurn {
     RR_ASSIGN_OR_RETURN(auto tensor, TensorFrom(*given.rows));
     rows = TurnRows{.tensor = std::move(tensor),
                     .payload = PayloadOf(*given.rows),
-                    .ids_and_weights = given.rows->ids_and_weights != 0,
                     .row_start = given.row_start,
                     .missing_rows = given.missing_rows};
     if (given.rows->take != nullptr) rows->take = RowRange{given.rows->take->begin, given.rows->take->end};

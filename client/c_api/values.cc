@@ -165,7 +165,6 @@ absl::StatusOr<NewAppend> AppendFrom(const rr_append& append, std::vector<uint32
   given.tensor = *std::move(tensor);
   given.payload = PayloadOf(*append.rows);
   if (append.rows->take != nullptr) given.options.take = {append.rows->take->begin, append.rows->take->end};
-  given.options.ids_and_weights = append.rows->ids_and_weights != 0;
   return given;
 }
 

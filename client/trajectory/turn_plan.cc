@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/trajectory/trajectory.h"
+#include "proto/wire/payload/tensor_view.h"
 #include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -14,8 +15,10 @@ namespace {
 class OpenedRows {
  public:
   static absl::StatusOr<OpenedRows> Open(const TurnRows& rows, const BlockOptions& blocks) {
-    RR_ASSIGN_OR_RETURN(
-        auto view, OpenSlots(rows.tensor, rows.payload, rows.take, rows.ids_and_weights, blocks.max_payload_bytes));
+    RR_ASSIGN_OR_RETURN(auto view, OpenTensor(rows.tensor, rows.payload, blocks.max_payload_bytes));
+    if (rows.take) {
+      RR_RETURN_IF_ERROR(TakeSlots(*rows.take, view));
+    }
     OpenedRows opened;
     opened.tensor_ = {.dtype = view.dtype,
                       .shape = {view.rows, view.layers, view.top_k},

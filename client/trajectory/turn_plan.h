@@ -19,7 +19,6 @@ namespace routing_replay::client {
 struct TurnRows {
   TensorDescription tensor;
   absl::Span<const uint8_t> payload;
-  bool ids_and_weights = false;  // As in AppendOptions.
   std::optional<RowRange> take;  // Slots of the tensor's first axis to use; absent: all.
   int64_t row_start = 0;         // Absolute row of the first row.
   // The first `missing_rows` rows from row_start on were not delivered. The tensor's first slot is the row after them.

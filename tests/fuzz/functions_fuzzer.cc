@@ -97,7 +97,6 @@ rr_tensor Tensor(Input& input, const std::vector<int64_t>& shape, const std::vec
   tensor.shape_count = shape.size();
   tensor.layer_ids = layers.data();
   tensor.layer_count = layers.size();
-  tensor.ids_and_weights = input.Byte() % 2;
   const rr_text rest = input.Rest();
   tensor.data = rest.data;
   tensor.size = rest.size;

@@ -267,8 +267,7 @@ typedef struct rr_tensor {
   size_t shape_count;
   const int32_t* layer_ids;
   size_t layer_count;
-  const rr_range* take;    /* NULL: all rows of the first axis. */
-  int32_t ids_and_weights; /* Not 0: the K axis has 2K slots; the first K are the ids. */
+  const rr_range* take; /* NULL: all rows of the first axis. */
 } rr_tensor;
 
 /* Token ids: a little-endian array of `dtype` as numpy names it ("uint32", "int64", …) with `axes` axes. data NULL: no

@@ -140,9 +140,6 @@ struct AppendOptions {
   // Appends only rows [begin, end) of the tensor's first axis, so the caller need not cut the payload. Absent: all
   // rows.
   std::optional<RowRange> take;
-  // The tensor's K axis has 2K slots: first the K ids, then K other values (prime-rl's fp32 weights), which are
-  // ignored.
-  bool ids_and_weights = false;
   std::vector<RowRange> unrecorded;  // Rows of this append that the engine did not deliver; a normal list.
   int64_t revision = 0;              // The sample's revision that the rows belong to, from Stat or Truncate.
   // Not 0: restarts the sample; use it instead of `revision`. The first append with a new nonce discards the sample's

@@ -73,15 +73,6 @@ class RecordedRowsTest(ServerTest):
         self.assertEqual([(w.begin, w.end, w.version) for w in state.weights], [(0, 150, 8), (150, 300, -1)])
         self.assertEqual((state.engine, state.token_check), ("f", None))
 
-    def test_ids_and_weights(self) -> None:
-        both = np.concatenate([ROWS, np.full((300, 3, 4), 0.25, np.float32).view(np.int32)], axis=2)
-        payload = rr.Payload(both.tobytes(), dtype="I32", shape=both.shape, ids_and_weights=True)
-        self.run.append("a", rr.RecordedRows(payload, weights=WEIGHTS), seal=True)
-        self.run.put("b", payload, seal=True)
-        self.run.flush()
-        self.check("a")
-        self.check("b", weights=((0, 300, -1, ""),))
-
     def test_nothing_is_stored_of_bad_weights(self) -> None:
         for weights in (
             [rr.WeightSpan(3, 3, 1)],

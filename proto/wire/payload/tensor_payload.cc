@@ -358,9 +358,6 @@ absl::StatusOr<DecodedRows> DecodeTensor(const Geometry& geometry, const TensorD
   if (options.take) {
     RR_RETURN_IF_ERROR(TakeSlots(*options.take, tensor));
   }
-  if (options.ids_and_weights) {
-    RR_RETURN_IF_ERROR(KeepIds(tensor));
-  }
   RR_ASSIGN_OR_RETURN(auto columns, MoeColumns(geometry, description, tensor.layers));
   if (tensor.top_k != geometry.max_top_k()) {
     return Invalid(Reason::kShape, "append.tensor.shape",

@@ -21,8 +21,6 @@ struct DecodeOptions {
   int64_t row_start = 0;  // Absolute row of the tensor's first recorded row slot.
   // Slots of the tensor's first axis to use; the others are ignored. Absent: all.
   std::optional<RowRange> take;
-  // The K axis has 2K slots: first the K ids, then K other values, such as weights, which are ignored.
-  bool ids_and_weights = false;
   // The rows of the append that the engine did not deliver, as a normal list (row_range.h). The tensor has no slots for
   // them. Example: a tensor of 3 rows with row_start 10 and unrecorded [11, 13) holds the rows 10, 13 and 14.
   std::vector<RowRange> unrecorded;

@@ -217,22 +217,6 @@ absl::Status TakeSlots(RowRange take, TensorView& view) {
   return absl::OkStatus();
 }
 
-absl::Status KeepIds(TensorView& view) {
-  if (view.top_k % 2 != 0) {
-    return Invalid(Reason::kShape, "append.tensor.shape",
-                   absl::StrCat("K axis of ", view.top_k, " must be even: it has K ids, then K weights"));
-  }
-  view.top_k /= 2;
-  const int64_t bytes = view.top_k * DTypeBytes(view.dtype);
-  Buffer ids(view.rows * view.layers * bytes);
-  for (int64_t i = 0; i < view.rows * view.layers; ++i) {
-    std::memcpy(ids.data() + i * bytes, view.elements.data() + 2 * i * bytes, bytes);
-  }
-  view.decoded = std::move(ids);
-  view.elements = std::as_const(view.decoded).span();
-  return absl::OkStatus();
-}
-
 absl::StatusOr<TensorShape> PayloadShape(const TensorDescription& description, absl::Span<const uint8_t> payload) {
   if (!description.shape.empty()) return TensorShape{description.dtype, description.shape};
   if (description.compression == Compression::kNone && description.encoding == Encoding::kNpy) return NpyShape(payload);

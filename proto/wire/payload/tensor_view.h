@@ -39,9 +39,6 @@ absl::StatusOr<TensorView> OpenTensor(const TensorDescription& description, absl
 // some do not exist; `view` is untouched then.
 absl::Status TakeSlots(RowRange take, TensorView& view);
 
-// Keeps the first half of the K axis, in new memory. INVALID_ARGUMENT (kShape) if the axis has an odd length.
-absl::Status KeepIds(TensorView& view);
-
 // The shape that an undecoded payload states.
 struct TensorShape {
   DType dtype = DType::kUnspecified;

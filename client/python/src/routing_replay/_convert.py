@@ -209,7 +209,6 @@ def _payload(rows: Payload, sample: str) -> tuple[_native.Tensor, Any]:
         if (given := getattr(rows, name)) is not None or name != "dtype":
             setattr(made, name, _values.native_text(given, f"append.tensor.{name}", sample))
     made.raw_size = _values.integer(rows.raw_size, "append.tensor.raw_size", sample=sample)
-    made.ids_and_weights = bool(rows.ids_and_weights)
     if rows.shape is not None:
         shape = _values.integers(rows.shape, "append.tensor.shape", sample=sample)
         made.shape, made.shape_count = array_of(c_int64, shape)

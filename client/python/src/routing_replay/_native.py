@@ -157,7 +157,7 @@ SampleStates = sequence("SampleStates", "SampleState")
 Tensor = structure(
     "Tensor",
     "p:data z:size t:encoding,compression,dtype,layer_basis i:raw_size i*:shape z:shape_count w*:layer_ids "
-    "z:layer_count Range*:take w:ids_and_weights",
+    "z:layer_count Range*:take",
 )
 Tokens = structure("Tokens", "p:data z:size t:dtype w:axes")
 # Fields of nearly every append are listed flat, because making a nested structure takes a microsecond.

@@ -28,7 +28,6 @@ class Payload:
     compression: "NONE" or "ZSTD" (then raw_size is required)
     dtype: "U8", "I8", "U16", "I16", "I32" or "I64"; not needed with .npy
     shape: (rows, layers, K); not needed with .npy
-    ids_and_weights: the last axis has 2K slots, of which the ids are the first K (prime-rl's routing weights follow)
     """
 
     data: bytes | str | memoryview
@@ -37,7 +36,6 @@ class Payload:
     raw_size: int = 0
     dtype: str | None = None
     shape: Sequence[int] | None = None
-    ids_and_weights: bool = False
 
 
 def token_ids(tokens: ArrayLike, field: str = "tokens", sample: str | None = None) -> np.ndarray:
