@@ -1,16 +1,13 @@
 // C functions for appenders, and for checking that a sample is in the store.
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "client/appender/append_plan.h"
 #include "client/c_api/calls.h"
 #include "client/c_api/objects.h"
@@ -32,20 +29,6 @@ constexpr size_t kLargeBytes = size_t{1} << 18;
 // Timeout of a flush, a close or a commit if the call states none.
 constexpr std::chrono::seconds kSettleTimeout(120);
 
-// Returns the error with append[index] in front of the field name.
-absl::Status AtIndex(const absl::Status& status, size_t index) {
-  ErrorDetail detail = GetErrorDetail(status).value_or(ErrorDetail());
-  const std::string name = absl::StrCat("append[", index, "]");
-  absl::string_view message = status.message();
-  if (absl::StartsWith(detail.field, "append.")) {
-    const std::string field = name + detail.field.substr(strlen("append"));
-    const bool named = absl::ConsumePrefix(&message, detail.field);
-    detail.field = field;
-    return MakeError(status.code(), named ? absl::StrCat(field, message) : absl::StrCat(name, ": ", message), detail);
-  }
-  return MakeError(status.code(), absl::StrCat(name, ": ", message), detail);
-}
-
 // One call of rr_appender_append.
 class Appending {
  public:
@@ -53,7 +36,6 @@ class Appending {
             uint64_t* sequences, size_t* dropped)
       : appender_(std::move(appender)),
         on_full_(on_full),
-        count_(appends.size()),
         tokens_(appends.size()),
         sequences_(sequences),
         dropped_(dropped) {
@@ -100,7 +82,7 @@ class Appending {
 
   CallEnd Finish(absl::Status status) {
     if (status.ok()) status = wrong_;
-    if (!status.ok()) return count_ > 1 ? AtIndex(status, queued_.sequences.size()) : status;
+    if (!status.ok()) return status;
     std::copy(queued_.sequences.begin(), queued_.sequences.end(), sequences_);
     if (dropped_ != nullptr) *dropped_ = queued_.dropped;
     return {};
@@ -108,7 +90,6 @@ class Appending {
 
   const std::shared_ptr<SharedAppender> appender_;
   const int32_t on_full_;
-  const size_t count_;
   std::vector<NewAppend> appends_;
   std::vector<std::vector<uint32_t>> tokens_;
   size_t bytes_ = 0;

@@ -326,11 +326,11 @@ typedef struct rr_appender_options {
 RR_API rr_error* rr_run_new_appender(rr_run* run, const rr_appender_options* options, rr_appender** appender);
 /* Queues appends in this order. `sequences` gets one number per append: 1, 2, …; `dropped` gets the number of appends
  * that did not fit into the full queue; their rows are only marked as unrecorded. Stops at the first append that is
- * invalid or does not fit: the appends before it are queued, and if there are several, the error names its index as
- * append[i]. on_full, for this call: RR_BLOCK does what the appender's options say; RR_DROP drops what does not fit
- * now; RR_RAISE does what the options say if that needs no wait, and otherwise is RESOURCE_EXHAUSTED (OVER_BUDGET) if
- * the append does not fit now. If the rr_call has a queue, small appends for which there is room are queued before the
- * function returns. No append overtakes one of an earlier call. call->timeout_ms has no effect. */
+ * invalid or does not fit: the appends before it are queued, and the error of an invalid one names its sample. on_full,
+ * for this call: RR_BLOCK does what the appender's options say; RR_DROP drops what does not fit now; RR_RAISE does what
+ * the options say if that needs no wait, and otherwise is RESOURCE_EXHAUSTED (OVER_BUDGET) if the append does not fit
+ * now. If the rr_call has a queue, small appends for which there is room are queued before the function returns. No
+ * append overtakes one of an earlier call. call->timeout_ms has no effect. */
 RR_API rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, size_t count, int32_t on_full,
                                     const rr_call* call, uint64_t* sequences, size_t* dropped);
 /* Waits until every append made so far has an outcome (acknowledged or failed), at most call->timeout_ms (below 0: 120

@@ -222,7 +222,7 @@ class Appender(AppenderCalls, Closing):
     def append_many(self, appends: Iterable[Append]) -> Operation[list[int]]:
         """Queues several appends in this order with one call, and returns their sequence numbers.
 
-        If one is rejected, those before it are queued, and the error names it as `append[i]`.
+        If one is rejected, those before it are queued, and the error names its sample.
         """
         return self._queueing(_values.items(appends, "appends", "Append"))
 
