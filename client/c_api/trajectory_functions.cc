@@ -177,11 +177,7 @@ rr_error* rr_trajectory_describe(rr_trajectory* trajectory, const rr_trajectory_
     RR_RETURN_IF_ERROR(trajectory->shared->CheckProcess());
     const TrajectoryWriter::State known = trajectory->shared->writer->state();
     Result<rr_trajectory_state> result;
-    *result = {.num_tokens = known.num_tokens,
-               .rows = known.rows,
-               .acknowledged_rows = known.acknowledged_rows,
-               .revision = known.revision,
-               .sealed = known.sealed ? 1 : 0};
+    *result = {.num_tokens = known.num_tokens, .rows = known.rows, .sealed = known.sealed ? 1 : 0};
     *state = result.Release();
     return {};
   });

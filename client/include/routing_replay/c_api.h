@@ -392,7 +392,7 @@ typedef struct rr_turn_result { /* A result. Fields as in Turn of the Python pac
 } rr_turn_result;
 
 typedef struct rr_trajectory_state { /* A result. */
-  int64_t num_tokens, rows, acknowledged_rows, revision;
+  int64_t num_tokens, rows;
   int32_t sealed;
 } rr_trajectory_state;
 

@@ -188,7 +188,7 @@ TurnResult = structure(
     "i:num_tokens,unrecorded_rows,truncated_rows,repeated_rows,conflicting_rows,late_rows,uncompared_rows,"
     "shared_rows,surplus_rows,dropped_rows o:retokenised_at Ranges:appended",
 )
-TrajectoryState = structure("TrajectoryState", "i:num_tokens,rows,acknowledged_rows,revision w:sealed")
+TrajectoryState = structure("TrajectoryState", "i:num_tokens,rows w:sealed")
 SampleRead = structure(
     "SampleRead",
     "t:sample i:handle Ranges:rows o:num_tokens,min_weight_version,max_weight_version TokenCheck*:token_checks "

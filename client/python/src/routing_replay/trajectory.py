@@ -167,11 +167,6 @@ class TrajectoryCalls:
         return self._described(lambda state: int(state.rows))
 
     @property
-    def acknowledged_rows(self) -> int:
-        """The number of rows that are in the store, from row 0 on."""
-        return self._described(lambda state: int(state.acknowledged_rows))
-
-    @property
     def sealed(self) -> bool:
         return self._described(lambda state: bool(state.sealed))
 
