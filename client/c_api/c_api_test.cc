@@ -340,7 +340,6 @@ TEST_F(CApiTest, GeometriesAndTokensNeedNoServer) {
   ASSERT_DONE(rr_geometry_check(&geometry, &facts));
   EXPECT_EQ(facts->max_top_k, 4);
   EXPECT_EQ(facts->id_bytes, 2);
-  EXPECT_EQ(facts->raw_row_bytes, 2 + 8);
   rr_free(facts);
   geometry.num_layers = 2;
   EXPECT_EQ(Failure(rr_geometry_check(&geometry, &facts)).code, absl::StatusCode::kInvalidArgument);

@@ -24,7 +24,6 @@ rr_error* rr_geometry_check(const rr_geometry* geometry, const rr_geometry_facts
     Result<rr_geometry_facts> result;
     *result = {.max_top_k = made.max_top_k(),
                .id_bytes = made.max_id_bytes(),
-               .raw_row_bytes = made.raw_row_bytes(),
                .text = result.Text(made.DebugString()),
                .fingerprint = made.fingerprint()};
     *facts = result.Release();

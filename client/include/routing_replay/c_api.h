@@ -141,7 +141,6 @@ typedef struct rr_geometry {
 
 typedef struct rr_geometry_facts { /* A result. */
   int32_t max_top_k, id_bytes;     /* id_bytes of the widest layer. */
-  int64_t raw_row_bytes;
   rr_text text;
   uint64_t fingerprint;
 } rr_geometry_facts;

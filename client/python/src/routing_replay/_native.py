@@ -131,7 +131,7 @@ Error = structure(
 Call = structure("Call", "i:timeout_ms p:queue q:tag")
 Ended = structure("Ended", "q:tag p:error")
 Geometry = structure("Geometry", "w:num_layers w*:moe_layers,num_experts,top_k z:count")
-GeometryFacts = structure("GeometryFacts", "w:max_top_k,id_bytes i:raw_row_bytes t:text q:fingerprint")
+GeometryFacts = structure("GeometryFacts", "w:max_top_k,id_bytes t:text q:fingerprint")
 ClientOptions = structure(
     "ClientOptions", "t:endpoint w:tls i:call_timeout_ms t:cacert,cert,key,server_name,token_file"
 )

@@ -27,7 +27,6 @@ class Geometry:
 
     max_top_k: length of the K axis of arrays
     dtype: of ids that are read: uint8 if every E is at most 256, else uint16
-    raw_row_bytes: bytes of one row over all MoE layers, unpacked
     fingerprint: 64-bit hash; equal geometries have the same fingerprint on every machine
 
     Raises InvalidArgumentError naming the field and the layer.
@@ -52,7 +51,7 @@ class Geometry:
         self._json = json.dumps(self._description(), sort_keys=True, separators=(",", ":"))
 
     def _set(self, facts: Any) -> None:
-        self.max_top_k, self.raw_row_bytes = int(facts.max_top_k), int(facts.raw_row_bytes)
+        self.max_top_k = int(facts.max_top_k)
         self.dtype: np.dtype[Any] = np.dtype(np.uint8 if facts.id_bytes == 1 else np.uint16)
         self.fingerprint, self._text = int(facts.fingerprint), str(facts.text)
 
