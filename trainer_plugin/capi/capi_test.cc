@@ -311,23 +311,6 @@ TEST(TrainerCapiRouterTest, HalfPrecisionForwardIsExactWhereHalvesAre) {
   EXPECT_THAT(chosen, ElementsAre(1, 0, 1, 2));
 }
 
-TEST(TrainerCapiRouterTest, CompareCountsReplayedRows) {
-  const rrt_router router{.num_experts = 4, .top_k = 2, .num_groups = 1, .group_topk = 1, .scaling_factor = 1};
-  const uint8_t replayed[] = {0, 1, 0, 1, 0, 1, 2, 3}, live[] = {1, 0, 1, 2, 2, 3, 0, 1};
-  uint8_t states[] = {0, 0, 0, 2};
-  rrt_compare_counters by_ids{};
-  ASSERT_DONE(rrt_compare(&router, 4, replayed, states, live, &by_ids));
-  EXPECT_THAT(std::vector({by_ids.rows, by_ids.different_rows, by_ids.disjoint_rows, by_ids.common_ids}),
-              ElementsAre(3, 2, 1, 3));
-  states[3] = 4;
-  EXPECT_EQ(Failure(rrt_compare(&router, 4, replayed, states, live, &by_ids)).field, "states");
-  states[3] = 3;
-  EXPECT_EQ(Failure(rrt_compare(&router, 4, replayed, states, nullptr, &by_ids)).field, "router.live");
-  EXPECT_EQ(by_ids.rows, 3);
-  ASSERT_DONE(rrt_compare(&router, 4, replayed, states, live, &by_ids));
-  EXPECT_EQ(by_ids.rows, 6);
-}
-
 TEST_F(TrainerCapiTest, MoreRowsOfIdsThanAreGivenAreRejected) {
   const int32_t none = -1;
   for (const int64_t rows : {int64_t{-1}, int64_t{1}, int64_t{1} << 61, std::numeric_limits<int64_t>::max()}) {

@@ -1,4 +1,4 @@
-// C functions for router replay and compare.
+// C functions for router replay.
 #include "routing_replay/trainer/router.h"
 
 #include "absl/strings/str_cat.h"
@@ -102,19 +102,5 @@ rr_error* rrt_router_backward(const rrt_router* router, int64_t rows, const void
     });
     if (status.ok()) Store(counted, counters);
     return status;
-  });
-}
-
-rr_error* rrt_compare(const rrt_router* router, int64_t rows, const void* replayed, const uint8_t* states,
-                      const void* live, rrt_compare_counters* counters) {
-  return Guard([&]() -> absl::Status {
-    RR_ASSIGN_OR_RETURN(const auto config, RouterConfigFrom(*router, rows));
-    RR_RETURN_IF_ERROR(CheckStates(In<uint8_t>(states, rows)));
-    const int64_t ids = rows * config.top_k * IdBytes(config);
-    CompareCounters counted{counters->rows, counters->different_rows, counters->disjoint_rows, counters->common_ids};
-    RR_RETURN_IF_ERROR(CompareChoices(config, In<uint8_t>(replayed, ids), In<uint8_t>(live, ids),
-                                      In<RowState>(states, rows), counted));
-    *counters = {counted.rows, counted.different_rows, counted.disjoint_rows, counted.common_ids};
-    return absl::OkStatus();
   });
 }

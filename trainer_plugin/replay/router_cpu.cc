@@ -1,4 +1,4 @@
-// Router replay and compare on the CPU, and the checks of their arguments.
+// Router replay on the CPU, and the checks of their arguments.
 #include "routing_replay/trainer/router.h"
 
 #include <cmath>
@@ -168,23 +168,5 @@ RR_INSTANTIATE(double);
 RR_INSTANTIATE(Bf16);
 RR_INSTANTIATE(Fp16);
 #undef RR_INSTANTIATE
-
-absl::Status CompareChoices(const RouterConfig& config, absl::Span<const uint8_t> replayed,
-                            absl::Span<const uint8_t> live, absl::Span<const RowState> states,
-                            CompareCounters& counters) {
-  RR_RETURN_IF_ERROR(CheckRouterConfig(config));
-  RR_RETURN_IF_ERROR(CheckSize("replayed", replayed.size(), states.size(), RowBytes(config)));
-  RR_RETURN_IF_ERROR(CheckSize("live", live.size(), states.size(), RowBytes(config)));
-  const CompareTensors tensors{
-      .id_bytes = IdBytes(config), .replayed = replayed.data(), .states = states.data(), .live = live.data()};
-  for (size_t row = 0; row < states.size(); ++row) {
-    const RowComparison one = CompareRow(OneLane(), config, tensors, static_cast<int64_t>(row));
-    counters.rows += one.rows;
-    counters.different_rows += one.different_rows;
-    counters.disjoint_rows += one.disjoint_rows;
-    counters.common_ids += one.common_ids;
-  }
-  return absl::OkStatus();
-}
 
 }  // namespace routing_replay::trainer

@@ -1,5 +1,5 @@
 // The work of a router on one row, from ids to probabilities and back, shared by the CPU code and the CUDA kernels:
-// replay forward and backward, compare.
+// replay forward and backward.
 #ifndef TRAINER_PLUGIN_REPLAY_ROUTER_ROW_H_
 #define TRAINER_PLUGIN_REPLAY_ROUTER_ROW_H_
 
@@ -182,65 +182,6 @@ RR_HOST_DEVICE inline SlotCounts BackwardRow(const Lanes& lanes, const RouterCon
   lanes.ForEachSlot(config.top_k, [&](int32_t i, int32_t) { rounded[i] = static_cast<T>(dx[i]); });
   lanes.WriteRow(tensors.grad_logits + first, config.num_experts, ZeroFill(), ids, rounded, config.top_k);
   return counts;
-}
-
-// Tensors as router.h describes them.
-struct CompareTensors {
-  int32_t id_bytes;
-  const uint8_t* replayed;
-  const RowState* states;
-  const uint8_t* live;
-};
-
-// The result of comparing one row.
-struct RowComparison {
-  int32_t rows = 0;  // 0 if the row is not compared.
-  int32_t different_rows = 0;
-  int32_t disjoint_rows = 0;
-  int32_t common_ids = 0;
-};
-
-template <typename Lanes>
-RR_HOST_DEVICE inline void LoadUncheckedIds(const Lanes& lanes, const RouterConfig& config, const uint8_t* ids,
-                                            int32_t id_bytes, int64_t row, uint16_t* out) {
-  lanes.ForEachSlot(config.top_k, [&](int32_t i, int32_t slot) {
-    out[i] = static_cast<uint16_t>(LoadId(ids, id_bytes, row * config.top_k + slot));
-  });
-}
-
-// Compares two choices as sets, given this lane's slots of each.
-template <typename Lanes>
-RR_HOST_DEVICE inline RowComparison CompareSets(const Lanes& lanes, int32_t k, const uint16_t* replayed,
-                                                const uint16_t* live) {
-  bool replayed_is_live[Lanes::kSlotsPerLane], live_is_replayed[Lanes::kSlotsPerLane], again[Lanes::kSlotsPerLane];
-  lanes.ForEachSlot(k, [&](int32_t i, int32_t) { replayed_is_live[i] = live_is_replayed[i] = again[i] = false; });
-  lanes.VisitSlots(live, 0, k, [&](uint16_t id, int32_t) {
-    lanes.ForEachSlot(k, [&](int32_t i, int32_t) { replayed_is_live[i] |= replayed[i] == id; });
-  });
-  lanes.VisitSlots(replayed, 0, k, [&](uint16_t id, int32_t visited) {
-    lanes.ForEachSlot(k, [&](int32_t i, int32_t slot) {
-      live_is_replayed[i] |= live[i] == id;
-      again[i] |= visited < slot && replayed[i] == id;
-    });
-  });
-  int32_t common = 0, alone = 0;
-  lanes.ForEachSlot(k, [&](int32_t i, int32_t) {
-    common += replayed_is_live[i] && !again[i];
-    alone += !replayed_is_live[i] || !live_is_replayed[i];
-  });
-  common = lanes.SumLanes(common);
-  return {.rows = 1, .different_rows = lanes.SumLanes(alone) > 0, .disjoint_rows = common == 0, .common_ids = common};
-}
-
-// Compares a row, and returns the result on every lane.
-template <typename Lanes>
-RR_HOST_DEVICE inline RowComparison CompareRow(const Lanes& lanes, const RouterConfig& config,
-                                               const CompareTensors& tensors, int64_t row) {
-  if (tensors.states[row] != RowState::kReplayed) return {};
-  uint16_t replayed[Lanes::kSlotsPerLane], live[Lanes::kSlotsPerLane];
-  LoadUncheckedIds(lanes, config, tensors.replayed, tensors.id_bytes, row, replayed);
-  LoadUncheckedIds(lanes, config, tensors.live, tensors.id_bytes, row, live);
-  return CompareSets(lanes, config.top_k, replayed, live);
 }
 
 }  // namespace routing_replay::trainer

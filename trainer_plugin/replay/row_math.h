@@ -39,9 +39,7 @@ void WithArithmetic(Rounding rounding, Body&& body) {
 //
 //   kSlotsPerLane          most slots that a lane holds: the size of its arrays of slots
 //   ForEachSlot(k, body)   body(i, slot) for each of the lane's slots below k; i is the place in the lane's arrays
-//   VisitSlots(v, begin, end, body)  body(v of the slot, slot) for slots [begin, end) in order, each on every lane
 //   SumSlots(v, begin, end)  Σ v over slots [begin, end), one after the other in slot order
-//   SumLanes(n)            Σ n over all lanes
 //   MaxSlots(v, k)         the largest v of the slots below k, without NaN
 //   MaxExperts(n, term), SumExperts(n, term)   the largest term(e), or Σ term(e), of all experts e < n
 //   WriteRow(...)          writes a row over all experts: the values of the chosen ones, and zero or fill(e) elsewhere
@@ -66,19 +64,12 @@ struct OneLane {
     for (int32_t slot = 0; slot < k; ++slot) body(slot, slot);
   }
 
-  template <typename T, typename Body>
-  void VisitSlots(const T* v, int32_t begin, int32_t end, Body&& body) const {
-    for (int32_t slot = begin; slot < end; ++slot) body(v[slot], slot);
-  }
-
   template <typename T>
   T SumSlots(const T* v, int32_t begin, int32_t end) const {
     T sum = 0;
-    VisitSlots(v, begin, end, [&](T value, int32_t) { sum += value; });
+    for (int32_t slot = begin; slot < end; ++slot) sum += v[slot];
     return sum;
   }
-
-  int32_t SumLanes(int32_t n) const { return n; }
 
   float MaxSlots(const float* v, int32_t k) const {
     float max = -INFINITY;

@@ -43,28 +43,17 @@ class WarpLanes {
     }
   }
 
-  template <typename T, typename Body>
-  RR_HOST_DEVICE void VisitSlots(const T* v, int32_t begin, int32_t end, Body&& body) const {
+  template <typename T>
+  RR_HOST_DEVICE T SumSlots(const T* v, int32_t begin, int32_t end) const {
+    T sum = 0;
     RR_UNROLL
     for (int32_t i = 0; i < kSlotsPerLane; ++i) {
       const int32_t first = i * kWarpSize;
       const int32_t from = begin > first ? begin : first;
       const int32_t to = end < first + kWarpSize ? end : first + kWarpSize;
-      for (int32_t slot = from; slot < to; ++slot) body(warp_.Shuffle(v[i], slot - first), slot);
+      for (int32_t slot = from; slot < to; ++slot) sum += warp_.Shuffle(v[i], slot - first);
     }
-  }
-
-  template <typename T>
-  RR_HOST_DEVICE T SumSlots(const T* v, int32_t begin, int32_t end) const {
-    T sum = 0;
-    VisitSlots(v, begin, end, [&](T value, int32_t) { sum += value; });
     return sum;
-  }
-
-  RR_HOST_DEVICE int32_t SumLanes(int32_t n) const {
-    RR_UNROLL
-    for (int32_t mask = kWarpSize / 2; mask > 0; mask /= 2) n += warp_.ShuffleXor(n, mask);
-    return n;
   }
 
   RR_HOST_DEVICE float MaxSlots(const float* v, int32_t k) const {

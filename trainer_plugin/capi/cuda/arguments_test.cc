@@ -36,7 +36,6 @@ TEST(CudaCapi, NothingIsLaunchedForNoRows) {
                                     nullptr, nullptr),
             nullptr);
   EXPECT_EQ(rrt_cuda_router_backward(&router, 0, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr), nullptr);
-  EXPECT_EQ(rrt_cuda_compare(&router, 0, nullptr, nullptr, nullptr, nullptr, nullptr), nullptr);
 }
 
 TEST(CudaCapi, RejectionsNameTheField) {

@@ -19,10 +19,6 @@ static_assert(sizeof(rrt_router_counters) == sizeof(RouterCounters) &&
               offsetof(rrt_router_counters, clamped_ids) == offsetof(RouterCounters, clamped_ids) &&
               offsetof(rrt_router_counters, pad_rows) == offsetof(RouterCounters, pad_rows) &&
               offsetof(rrt_router_counters, live_rows) == offsetof(RouterCounters, live_rows));
-static_assert(sizeof(rrt_compare_counters) == sizeof(CompareCounters) &&
-              offsetof(rrt_compare_counters, common_ids) == offsetof(CompareCounters, common_ids) &&
-              offsetof(rrt_compare_counters, disjoint_rows) == offsetof(CompareCounters, disjoint_rows) &&
-              offsetof(rrt_compare_counters, different_rows) == offsetof(CompareCounters, different_rows));
 
 namespace {
 
@@ -100,19 +96,5 @@ rr_error* rrt_cuda_router_backward(const rrt_router* router, int64_t rows, const
                                  .grad_logits = grad_logits,
                                  .counters = Counters(counters)},
                                 Stream(stream));
-  });
-}
-
-rr_error* rrt_cuda_compare(const rrt_router* router, int64_t rows, const void* replayed, const uint8_t* states,
-                           const void* live, rrt_compare_counters* counters, void* stream) {
-  return Guard([&]() -> absl::Status {
-    RR_ASSIGN_OR_RETURN(const auto config, RouterConfigFrom(*router, rows));
-    return LaunchCompare(config,
-                         {.rows = rows,
-                          .replayed = Ids(replayed),
-                          .states = States(states),
-                          .live = Ids(live),
-                          .counters = reinterpret_cast<CompareCounters*>(counters)},
-                         Stream(stream));
   });
 }

@@ -1,4 +1,4 @@
-// Compares realign, record and compare on a GPU with the CPU implementation; all calls are in one captured graph.
+// Compares realigning on a GPU with the CPU implementation, and captures all calls of a micro-batch in one graph.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -56,33 +56,6 @@ TEST(RealignCuda, RandomPiecesAndMapsAreAsOnTheCpu) {
   }
 }
 
-TEST(CompareCuda, CountsAreThoseOfTheCpu) {
-  std::mt19937 random(4);
-  for (const Shape& shape : kShapes) {
-    const RouterConfig config{.num_experts = shape.experts, .top_k = shape.slots};
-    const auto in = RandomInputs<float>(config, 100, false, false, random);
-    std::vector<uint8_t> live = RandomInputs<float>(config, 100, false, false, random).indices;
-    std::copy_n(in.indices.begin(), live.size() / 3, live.begin());
-    CompareCounters cpu;
-    ASSERT_OK(CompareChoices(config, in.indices, live, in.states, cpu));
-    const DeviceArray<uint8_t> replayed(in.indices), device_live(live);
-    const DeviceArray<RowState> states(in.states);
-    const DeviceCounters<CompareCounters> counted;
-    ASSERT_OK(LaunchCompare(config,
-                            {.rows = 100,
-                             .replayed = replayed.data(),
-                             .states = states.data(),
-                             .live = device_live.data(),
-                             .counters = counted.data()},
-                            nullptr));
-    const CompareCounters device = counted.Read();
-    EXPECT_EQ(device.rows, cpu.rows);
-    EXPECT_EQ(device.different_rows, cpu.different_rows);
-    EXPECT_EQ(device.disjoint_rows, cpu.disjoint_rows);
-    EXPECT_EQ(device.common_ids, cpu.common_ids);
-  }
-}
-
 // The buffers of a micro-batch of one layer, at fixed addresses.
 struct LayerBuffers {
   RouterConfig config{.num_experts = 128, .top_k = 8};
@@ -91,7 +64,6 @@ struct LayerBuffers {
   DeviceArray<RowState> states;
   DeviceArray<float> logits, grad_probs, probs, grad_logits;
   DeviceCounters<RouterCounters> counters;
-  DeviceCounters<CompareCounters> compared;
 
   explicit LayerBuffers(int64_t rows)
       : rows(rows),
@@ -129,13 +101,6 @@ struct LayerBuffers {
                                     .grad_probs = grad_probs.data(),
                                     .grad_logits = grad_logits.data()},
                                    stream));
-    ASSERT_OK(LaunchCompare(config,
-                            {.rows = rows,
-                             .replayed = indices.data(),
-                             .states = states.data(),
-                             .live = indices.data(),
-                             .counters = compared.data()},
-                            stream));
   }
 
   // Another micro-batch: `replayed` rows from one sequence, then a token without a route, then pads.

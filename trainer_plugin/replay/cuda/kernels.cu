@@ -1,6 +1,6 @@
-// The kernels: realign with one warp per unit of a packed plan; router forward and backward, and compare, with one warp
-// per row. Products and sums are rounded separately, as torch's operators and the CPU code do: fused operations would
-// differ from both.
+// The kernels: realign with one warp per unit of a packed plan; router forward and backward with one warp per row.
+// Products and sums are rounded separately, as torch's operators and the CPU code do: fused operations would differ
+// from both.
 #include "trainer_plugin/replay/cuda/kernels.h"
 
 #include <cuda_bf16.h>
@@ -141,11 +141,6 @@ constexpr int32_t kPadRows = offsetof(RouterCounters, pad_rows) / sizeof(int64_t
 constexpr int32_t kClampedIds = offsetof(RouterCounters, clamped_ids) / sizeof(int64_t);
 constexpr int32_t kZeroProbabilities = offsetof(RouterCounters, zero_probabilities) / sizeof(int64_t);
 
-constexpr int32_t kRows = offsetof(CompareCounters, rows) / sizeof(int64_t);
-constexpr int32_t kDifferentRows = offsetof(CompareCounters, different_rows) / sizeof(int64_t);
-constexpr int32_t kDisjointRows = offsetof(CompareCounters, disjoint_rows) / sizeof(int64_t);
-constexpr int32_t kCommonIds = offsetof(CompareCounters, common_ids) / sizeof(int64_t);
-
 __device__ int32_t CountOf(RowState state) {
   if (ChoosesLive(state)) return kLiveRows;
   return state == RowState::kPad ? kPadRows : kReplayedRows;
@@ -187,18 +182,6 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
   });
 }
 
-__global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
-    CompareKernel(RouterConfig config, CompareTensors tensors, int64_t rows, CompareCounters* counters) {
-  ForEachRow(rows, counters, [&](const auto& lanes, int64_t row, auto& counts) {
-    const RowComparison one = CompareRow(lanes, config, tensors, row);
-    if (lanes.warp().lane() != 0) return;
-    counts.Add(kRows, one.rows);
-    counts.Add(kDifferentRows, one.different_rows);
-    counts.Add(kDisjointRows, one.disjoint_rows);
-    counts.Add(kCommonIds, one.common_ids);
-  });
-}
-
 }  // namespace
 
 cudaError_t LoadKernels() {
@@ -208,7 +191,6 @@ cudaError_t LoadKernels() {
     if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
   };
   load(RealignKernel);
-  load(CompareKernel);
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16, Dtype::kFloat16}) {
     for (const Rounding rounding : {Rounding::kOnce, Rounding::kEachStep}) {
       WithRowTypes(dtype, rounding, [&](auto types) {
@@ -256,13 +238,6 @@ cudaError_t RunRouterBackward(const RouterConfig& config, const CudaRouterBackwa
     RouterBackwardKernel<decltype(types)>
         <<<BlocksFor(call.rows), kBlockThreads, 0, stream>>>(config, tensors, call.rows, call.counters);
   });
-  return cudaGetLastError();
-}
-
-cudaError_t RunCompare(const RouterConfig& config, const CudaCompare& call, cudaStream_t stream) {
-  const CompareTensors tensors{
-      .id_bytes = IdBytes(config), .replayed = call.replayed, .states = call.states, .live = call.live};
-  CompareKernel<<<BlocksFor(call.rows), kBlockThreads, 0, stream>>>(config, tensors, call.rows, call.counters);
   return cudaGetLastError();
 }
 

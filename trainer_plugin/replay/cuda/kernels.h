@@ -17,7 +17,6 @@ cudaError_t LoadKernels();
 cudaError_t RunRealign(const CudaRealign& call, cudaStream_t stream);
 cudaError_t RunRouterForward(const RouterConfig& config, const CudaRouterForward& call, cudaStream_t stream);
 cudaError_t RunRouterBackward(const RouterConfig& config, const CudaRouterBackward& call, cudaStream_t stream);
-cudaError_t RunCompare(const RouterConfig& config, const CudaCompare& call, cudaStream_t stream);
 
 }  // namespace routing_replay::trainer
 

@@ -133,13 +133,4 @@ absl::Status LaunchRouterBackward(const RouterConfig& config, const CudaRouterBa
   return Launched(kCall, RunRouterBackward(config, call, stream));
 }
 
-absl::Status LaunchCompare(const RouterConfig& config, const CudaCompare& call, CudaStream stream) {
-  constexpr absl::string_view kCall = "compare";
-  absl::Status valid = CheckCall(
-      kCall, config, call.rows,
-      {{"replayed", call.replayed}, {"states", call.states}, {"live", call.live}, {"counters", call.counters}});
-  if (!valid.ok() || call.rows == 0) return valid;
-  return Launched(kCall, RunCompare(config, call, stream));
-}
-
 }  // namespace routing_replay::trainer

@@ -34,7 +34,6 @@ TEST(ReplayCudaArguments, NothingIsLaunchedForNoRows) {
   EXPECT_OK(LaunchRouterForward(kConfig, Forward(0), nullptr));
   EXPECT_OK(LaunchRouterForward(kConfig, {}, nullptr));
   EXPECT_OK(LaunchRouterBackward(kConfig, {}, nullptr));
-  EXPECT_OK(LaunchCompare(kConfig, {}, nullptr));
 }
 
 TEST(ReplayCudaArguments, RejectsConfigurationsAndRowsThatCannotBe) {
@@ -50,13 +49,6 @@ TEST(ReplayCudaArguments, RejectsMissingPointers) {
   EXPECT_THAT(status, IsRejected());
   EXPECT_EQ(GetErrorDetail(status)->field, "router_forward.states");
   EXPECT_THAT(LaunchRouterBackward(kConfig, {.rows = 1}, nullptr), IsRejected());
-  EXPECT_THAT(LaunchCompare(kConfig,
-                            {.rows = 1,
-                             .replayed = Somewhere<uint8_t>(),
-                             .states = Somewhere<RowState>(),
-                             .counters = Somewhere<CompareCounters>()},
-                            nullptr),
-              IsRejected());
   EXPECT_THAT(LaunchRealign({}, nullptr), IsRejected());
   EXPECT_THAT(LaunchRealign({.packed_plan = Somewhere<uint8_t>() + 8, .states = Somewhere<RowState>()}, nullptr),
               IsRejected());

@@ -298,16 +298,6 @@ RRT_API rr_error* rrt_router_forward(const rrt_router* router, int64_t rows, con
 RRT_API rr_error* rrt_router_backward(const rrt_router* router, int64_t rows, const void* logits, const void* chosen,
                                       const void* grad_probs, void* grad_logits, rrt_router_counters* counters);
 
-/* Every call adds to these counters: rows compared, rows whose sets of experts differ, rows that have no expert in
- * common, and the sum of the experts in common. */
-typedef struct rrt_compare_counters {
-  int64_t rows, different_rows, disjoint_rows, common_ids;
-} rrt_compare_counters;
-/* Compares the replayed experts with those of a live choice in the rows with state 0. Both are [rows][K] compact ids;
- * the order within a row does not matter. Only E and K of the router are used. Ids are not checked. */
-RRT_API rr_error* rrt_compare(const rrt_router* router, int64_t rows, const void* replayed, const uint8_t* states,
-                              const void* live, rrt_compare_counters* counters);
-
 /* Lets all ranks of a model replica agree on what to do with the samples of a step. Does no I/O.
  * routing_replay/trainer/agreement.h explains what is compared and which errors there are. `json` says what this rank
  * has seen:

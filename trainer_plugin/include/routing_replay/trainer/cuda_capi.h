@@ -1,4 +1,4 @@
-/* The trainer plugin's kernels for other languages: realign, router replay and compare on a GPU. The library
+/* The trainer plugin's kernels for other languages: realign and router replay on a GPU. The library
  * behind it, librouting_replay_trainer_cuda.so, contains CUDA's runtime and needs only the driver. It can be loaded
  * without a driver; rrt_cuda_check_device then returns an error. It exports no other symbols.
  *
@@ -44,10 +44,6 @@ RRT_API rr_error* rrt_cuda_router_forward(const rrt_router* router, int64_t rows
 RRT_API rr_error* rrt_cuda_router_backward(const rrt_router* router, int64_t rows, const void* logits,
                                            const void* chosen, const void* grad_probs, void* grad_logits,
                                            rrt_router_counters* counters, void* stream);
-
-/* counters: points to an rrt_compare_counters; must not be NULL. */
-RRT_API rr_error* rrt_cuda_compare(const rrt_router* router, int64_t rows, const void* replayed, const uint8_t* states,
-                                   const void* live, rrt_compare_counters* counters, void* stream);
 
 #ifdef __cplusplus
 }

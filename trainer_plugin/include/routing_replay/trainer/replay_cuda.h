@@ -1,4 +1,4 @@
-// Realign, router replay and compare on a GPU: raw device pointers and a stream, nothing else.
+// Realign and router replay on a GPU: raw device pointers and a stream, nothing else.
 //
 // Each call checks its arguments and puts one kernel on the stream. It does not wait, allocate or make streams, so
 // every call may be captured in a CUDA graph; a graph keeps the addresses and everything that is passed by value.
@@ -75,16 +75,6 @@ struct CudaRouterBackward {
   RouterCounters* counters = nullptr;  // Only clamped_ids is counted.
 };
 absl::Status LaunchRouterBackward(const RouterConfig& config, const CudaRouterBackward& call, CudaStream stream);
-
-// CompareChoices on the device.
-struct CudaCompare {
-  int64_t rows = 0;
-  const uint8_t* replayed = nullptr;
-  const RowState* states = nullptr;
-  const uint8_t* live = nullptr;
-  CompareCounters* counters = nullptr;  // The counters of this layer; must not be null.
-};
-absl::Status LaunchCompare(const RouterConfig& config, const CudaCompare& call, CudaStream stream);
 
 }  // namespace routing_replay::trainer
 

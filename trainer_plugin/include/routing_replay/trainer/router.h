@@ -76,19 +76,6 @@ template <typename D = float>
 absl::Status RouterReplayBackward(const RouterConfig& config, const RouterBackwardInput<D>& input,
                                   absl::Span<D> grad_logits, RouterCounters& counters);
 
-// Compare counts how far the replayed choice differs from the live one, for metrics and alarms.
-//
-// Rows are compared as sets: the order of slots does not matter, because torch.topk's order depends on whether
-// gradients are needed. Only kReplayed rows count. Everything here is pure and thread-safe; nothing is written when a
-// status is not OK.
-
-// Compares two choices of N = states.size() rows of one layer, each [N][K] compact ids. Of the configuration only E and
-// K are used. Ids are not checked, and an id that occurs twice in a row counts once. Fails with the INVALID_ARGUMENT
-// errors of CheckRouterConfig, and with (kShape, naming the tensor) unless the sizes match.
-absl::Status CompareChoices(const RouterConfig& config, absl::Span<const uint8_t> replayed,
-                            absl::Span<const uint8_t> live, absl::Span<const RowState> states,
-                            CompareCounters& counters);
-
 }  // namespace routing_replay::trainer
 
 #endif  // ROUTING_REPLAY_TRAINER_ROUTER_H_

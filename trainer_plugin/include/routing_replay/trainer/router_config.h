@@ -88,14 +88,6 @@ struct RouterCounters {
   int64_t zero_probabilities = 0;
 };
 
-// Counters of comparisons for one layer. Every call adds to them; nothing resets them.
-struct CompareCounters {
-  int64_t rows = 0;            // Rows compared.
-  int64_t different_rows = 0;  // Rows whose sets of experts differ.
-  int64_t disjoint_rows = 0;   // Rows without a common expert; many of them suggest that rows are shifted.
-  int64_t common_ids = 0;      // Sum of the experts in common; rows · K if all rows are equal.
-};
-
 }  // namespace routing_replay::trainer
 
 #endif  // ROUTING_REPLAY_TRAINER_ROUTER_CONFIG_H_

@@ -78,7 +78,6 @@ class Router(Structure):
 StagedShape = _native.structure(
     "StagedShape", "i:bytes,staging_offset,states_offset,units,replayed_rows,unrecorded_rows,pad_rows"
 )
-CompareCounters = _native.structure("CompareCounters", "i:rows,different_rows,disjoint_rows,common_ids")
 StepCacheCounts = _native.structure("StepCacheCounts", "i:hits,misses,evictions,bytes,most_bytes,bytes_read")
 # rrt_router_counters
 Counters = _native.structure("Counters", "i:replayed_rows,live_rows,pad_rows,clamped_ids,zero_probabilities")
@@ -133,7 +132,6 @@ declare(
         "rrt_staged_write": "ppz",
         "rrt_router_forward": "pippppppppp",
         "rrt_router_backward": "pippppp",
-        "rrt_compare": "pipppp",
         "rrt_agreement_new": "wtp",
         "rrt_agreement_push": "ppz",
         "rrt_agreement_decision": "pp",
@@ -175,7 +173,6 @@ _CUDA_FUNCTIONS = {
     "rrt_cuda_realign": "piippp",
     "rrt_cuda_router_forward": "pipppppppppp",
     "rrt_cuda_router_backward": "pipppppp",
-    "rrt_cuda_compare": "pippppp",
 }
 
 

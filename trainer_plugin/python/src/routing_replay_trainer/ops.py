@@ -6,7 +6,7 @@ later.
 The operator runs where its tensors are, on the CPU or on a GPU. On a GPU it launches one kernel on the current stream;
 it neither waits nor copies, so it may be captured in a CUDA graph. Activation checkpointing runs it again with the same
 result; torch.compile breaks its graphs at the operator. The native code is not linked against torch and gets only
-addresses. `compare` works without kernels, too: then it uses torch's own operators, on any device.
+addresses. `compare` consists of torch's own operators.
 """
 
 from __future__ import annotations
@@ -24,9 +24,6 @@ from routing_replay_trainer.fetch import REPLAYED, UNRECORDED
 from routing_replay_trainer.router import Router, check_array, check_logits, wrong
 
 COUNTERS = tuple(name for name, _ in _core.Counters._fields_)  # The meanings of the numbers in `Replayed.counters`.
-# The counts of `compare`: rows compared, rows whose sets of experts differ, rows without a common expert, and the sum
-# of common experts.
-COMPARED = tuple(name for name, _ in _core.CompareCounters._fields_)
 
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 
@@ -149,8 +146,9 @@ def router_live(router: Router, logits: torch.Tensor, *, expert_bias: torch.Tens
 
 
 def compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-    """Compares two choices as sets, over the rows that are REPLAYED: [4] int64 on their device, this call's counts in
-    the order of `COMPARED`. Like `Replayed.counters`, add them up and read them once a step.
+    """Compares two choices as sets, over the rows that are REPLAYED: [4] int64 on their device: rows compared, rows
+    whose sets of experts differ, rows without a common expert, and the sum of common experts. Like `Replayed.counters`,
+    add them up and read them once a step.
 
     live: [N, K] ids of any integer dtype
     replayed: [N, K] compact ids of `id_dtype`
@@ -159,32 +157,17 @@ def compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) ->
     device = replayed.device
     if replayed.ndim != 2:
         raise wrong("replayed", f"shape {tuple(replayed.shape)} is not (N, K)")
-    if replayed.dtype not in _MOST_EXPERTS:
+    if replayed.dtype not in (torch.uint8, torch.uint16):
         raise wrong("replayed", f"{replayed.dtype} is neither uint8 nor uint16", "DTYPE")
-    rows, top_k = replayed.shape
-    replayed = replayed.contiguous()
-    live = _exactly("live", live.to(replayed.dtype), (rows, top_k), replayed.dtype, device)
-    states = _exactly("states", states, (rows,), torch.uint8, device)
-    if not has_code(device):
-        return _compare_sets(live.int(), replayed.int(), states == REPLAYED)
-    counters = zeros(len(COMPARED), device)
-    router = _handle(Router(_MOST_EXPERTS[replayed.dtype], top_k), torch.float32)
-    launch("compare", router, rows, device, replayed, states, live, counters)
-    return counters
-
-
-def _compare_sets(live: torch.Tensor, replayed: torch.Tensor, takes_part: torch.Tensor) -> torch.Tensor:
-    """`compare` with torch's own operators, for any device."""
+    live = _exactly("live", live.to(replayed.dtype), tuple(replayed.shape), replayed.dtype, device).int()
+    takes_part = _exactly("states", states, (len(replayed),), torch.uint8, device) == REPLAYED
+    replayed = replayed.int()
     same = live.unsqueeze(2) == replayed.unsqueeze(1)  # [N, K live, K replayed]
     again = (replayed.unsqueeze(2) == replayed.unsqueeze(1)).tril(-1).any(2)
     common = (same.any(1) & ~again).sum(1)
     different = ~(same.any(1) & same.any(2)).all(1)
     counts = (torch.ones_like(common), different, common == 0, common)
     return torch.stack([(count * takes_part).sum() for count in counts])
-
-
-# Ids are not checked, so only the width of the dtype counts.
-_MOST_EXPERTS = {torch.uint8: 256, torch.uint16: 65535}
 
 
 @functools.lru_cache(maxsize=1024)
