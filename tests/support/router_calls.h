@@ -20,13 +20,12 @@ namespace routing_replay::trainer {
 // The outputs of a forward and a backward pass.
 template <typename D>
 struct Results {
-  std::vector<D> probs, compact_probs, grad_logits;
+  std::vector<D> probs, grad_logits;
   std::vector<uint8_t> map, chosen;
   RouterCounters counters;
 
   Results(const RouterConfig& config, int64_t rows)
       : probs(rows * config.num_experts, D(7.0f)),
-        compact_probs(rows * config.top_k, D(7.0f)),
         grad_logits(probs.size(), D(7.0f)),
         map(probs.size(), 7),
         chosen(rows * config.top_k * IdBytes(config), 7) {}
@@ -76,8 +75,7 @@ template <typename D>
 Results<D> RunOnCpu(const Inputs<D>& in) {
   Results<D> out(in.config, static_cast<int64_t>(in.states.size()));
   EXPECT_OK(RouterReplayForward<D>(in.config, {in.logits, in.indices, in.states, in.bias},
-                                   {absl::MakeSpan(out.probs), absl::MakeSpan(out.map),
-                                    absl::MakeSpan(out.compact_probs), absl::MakeSpan(out.chosen)},
+                                   {absl::MakeSpan(out.probs), absl::MakeSpan(out.map), absl::MakeSpan(out.chosen)},
                                    out.counters));
   EXPECT_OK(RouterReplayBackward<D>(in.config, {in.logits, out.chosen, in.grad_probs}, absl::MakeSpan(out.grad_logits),
                                     out.counters));

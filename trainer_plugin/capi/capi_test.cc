@@ -251,8 +251,7 @@ TEST(TrainerCapiRouterTest, ForwardAndBackwardInEveryDtype) {
     store(logits, x);
     store(grad, g);
     rrt_router_counters counters{};
-    ASSERT_DONE(
-        rrt_router_forward(&router, 1, logits, indices, states, nullptr, probs, map, nullptr, chosen, &counters));
+    ASSERT_DONE(rrt_router_forward(&router, 1, logits, indices, states, nullptr, probs, map, chosen, &counters));
     ASSERT_DONE(rrt_router_backward(&router, 1, logits, chosen, grad, grad_logits, &counters));
     EXPECT_NEAR(load(probs, 4), 0.90328669, 5e-7);
     EXPECT_NEAR(load(probs, 1), 0.38759159, 5e-7);
@@ -273,8 +272,7 @@ TEST(TrainerCapiRouterTest, RejectsWhatDoesNotFit) {
   const auto forward = [&](auto change, uint8_t state = 0, int64_t rows = 1) {
     rrt_router router{.num_experts = 4, .top_k = 2, .num_groups = 1, .group_topk = 1, .scaling_factor = 1};
     change(router);
-    return Failure(
-        rrt_router_forward(&router, rows, logits, indices, &state, nullptr, probs, map, nullptr, nullptr, &counters));
+    return Failure(rrt_router_forward(&router, rows, logits, indices, &state, nullptr, probs, map, nullptr, &counters));
   };
   EXPECT_EQ(forward([](rrt_router& r) { r.dtype = 4; }).field, "router.dtype");
   EXPECT_EQ(forward([](rrt_router& r) { r.score_function = 3; }).field, "router.score_function");
@@ -286,8 +284,7 @@ TEST(TrainerCapiRouterTest, RejectsWhatDoesNotFit) {
   const rrt_router router{.num_experts = 4, .top_k = 2, .num_groups = 1, .group_topk = 1, .scaling_factor = 1};
   const uint8_t state = 0;
   EXPECT_EQ(
-      Failure(rrt_router_forward(&router, 1, logits, nullptr, &state, nullptr, probs, map, nullptr, nullptr, &counters))
-          .field,
+      Failure(rrt_router_forward(&router, 1, logits, nullptr, &state, nullptr, probs, map, nullptr, &counters)).field,
       "router.indices");
   EXPECT_EQ(Failure(rrt_router_backward(&router, 1, logits, indices, nullptr, probs, &counters)).field,
             "router.grad_probs");
@@ -306,7 +303,7 @@ TEST(TrainerCapiRouterTest, HalfPrecisionForwardIsExactWhereHalvesAre) {
   uint16_t probs[8], half = 0x3800;
   uint8_t map[8], chosen[4];
   rrt_router_counters counters{};
-  ASSERT_DONE(rrt_router_forward(&router, 2, logits, indices, states, nullptr, probs, map, nullptr, chosen, &counters));
+  ASSERT_DONE(rrt_router_forward(&router, 2, logits, indices, states, nullptr, probs, map, chosen, &counters));
   EXPECT_THAT(probs, ElementsAre(half, half, 0, 0, 0, half, half, 0));
   EXPECT_THAT(chosen, ElementsAre(1, 0, 1, 2));
 }

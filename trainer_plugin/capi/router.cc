@@ -60,7 +60,7 @@ void Store(const RouterCounters& from, rrt_router_counters* to) {
 
 rr_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void* logits, const void* indices,
                              const uint8_t* states, const float* expert_bias, void* probs, uint8_t* routing_map,
-                             void* compact_probs, void* chosen, rrt_router_counters* counters) {
+                             void* chosen, rrt_router_counters* counters) {
   return Guard([&]() -> absl::Status {
     RR_ASSIGN_OR_RETURN(const auto config, RouterConfigFrom(*router, rows));
     RR_ASSIGN_OR_RETURN(const auto dtype, RouterDtypeFrom(*router));
@@ -76,7 +76,6 @@ rr_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void*
                                      .expert_bias = In<float>(expert_bias, experts)},
                                     {.probs = Out<D>(probs, rows * experts),
                                      .routing_map = Out<uint8_t>(routing_map, rows * experts),
-                                     .compact_probs = Out<D>(compact_probs, rows * slots),
                                      .chosen = Out<uint8_t>(chosen, rows * slots * id_bytes)},
                                     counted);
     });

@@ -85,14 +85,13 @@ template <typename D>
 absl::Status CheckForward(const RouterConfig& config, const RouterForwardInput<D>& input,
                           const RouterForwardOutput<D>& output) {
   RR_RETURN_IF_ERROR(CheckRouterConfig(config));
-  const uint64_t rows = input.states.size(), experts = config.num_experts, slots = config.top_k;
+  const uint64_t rows = input.states.size(), experts = config.num_experts;
   return FirstError({
       CheckSize("logits", input.logits.size(), rows, experts),
       CheckSize("indices", input.indices.size(), rows, RowBytes(config)),
       CheckOptionalSize("expert_bias", input.expert_bias.size(), 1, experts),
       CheckSize("probs", output.probs.size(), rows, experts),
       CheckSize("routing_map", output.routing_map.size(), rows, experts),
-      CheckOptionalSize("compact_probs", output.compact_probs.size(), rows, slots),
       CheckOptionalSize("chosen", output.chosen.size(), rows, RowBytes(config)),
   });
 }
@@ -127,7 +126,6 @@ absl::Status RouterReplayForward(const RouterConfig& config, const RouterForward
                                         .expert_bias = OrNull(input.expert_bias),
                                         .probs = output.probs.data(),
                                         .routing_map = output.routing_map.data(),
-                                        .compact_probs = OrNull(output.compact_probs),
                                         .chosen = OrNull(output.chosen)};
   WithArithmetic<D>(config.rounding, [&](auto math) {
     for (size_t row = 0; row < input.states.size(); ++row) {

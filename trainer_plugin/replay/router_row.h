@@ -26,7 +26,6 @@ struct RouterForwardTensors {
   const float* expert_bias;
   T* probs;
   uint8_t* routing_map;
-  T* compact_probs;
   uint8_t* chosen;
 };
 
@@ -118,11 +117,10 @@ RR_HOST_DEVICE inline SlotCounts ForwardRow(const Lanes& lanes, const RouterConf
   SlotCounts counts{.clamped_ids = FindRowIds<Math>(lanes, config, tensors, row, ids)};
   RowProbabilities<Math>(lanes, config, tensors.logits + first, ids, p);
   const bool replayed = tensors.states[row] == RowState::kReplayed;
-  lanes.ForEachSlot(config.top_k, [&](int32_t i, int32_t slot) {
+  lanes.ForEachSlot(config.top_k, [&](int32_t i, int32_t) {
     probs[i] = static_cast<T>(p[i]);
     ones[i] = 1;
     counts.zero_probabilities += replayed && static_cast<Real>(probs[i]) == 0;
-    if (tensors.compact_probs != nullptr) tensors.compact_probs[row * config.top_k + slot] = probs[i];
   });
   lanes.WriteRow(tensors.probs + first, config.num_experts, ZeroFill(), ids, probs, config.top_k);
   lanes.WriteRow(tensors.routing_map + first, config.num_experts, ZeroFill(), ids, ones, config.top_k);

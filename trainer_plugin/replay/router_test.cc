@@ -31,7 +31,7 @@ struct Tensors {
   std::vector<float> logits, bias, grad_probs;
   std::vector<uint8_t> indices;
   std::vector<RowState> states;
-  std::vector<float> probs, compact_probs, grad_logits;
+  std::vector<float> probs, grad_logits;
   std::vector<uint8_t> map, chosen;
   RouterCounters counters;
 
@@ -42,7 +42,6 @@ struct Tensors {
         indices(rows * config.top_k * IdBytes(config)),
         states(rows, RowState::kReplayed),
         probs(logits.size(), -1),
-        compact_probs(rows * config.top_k, -1),
         grad_logits(logits.size(), -1),
         map(logits.size(), 7),
         chosen(indices.size(), 7) {}
@@ -60,9 +59,7 @@ struct Tensors {
   }
 
   RouterForwardInput<float> input() const { return {logits, indices, states, bias}; }
-  RouterForwardOutput<float> output() {
-    return {absl::MakeSpan(probs), absl::MakeSpan(map), absl::MakeSpan(compact_probs), absl::MakeSpan(chosen)};
-  }
+  RouterForwardOutput<float> output() { return {absl::MakeSpan(probs), absl::MakeSpan(map), absl::MakeSpan(chosen)}; }
   absl::Status Forward() { return RouterReplayForward(config, input(), output(), counters); }
   absl::Status Backward() {
     return RouterReplayBackward(config, {logits, chosen, grad_probs}, absl::MakeSpan(grad_logits), counters);
@@ -83,7 +80,7 @@ Tensors RandomTensors(const RouterConfig& config, int64_t rows, std::mt19937& ra
   return t;
 }
 
-// Compares probabilities, map, compact probabilities and gradient of every row with the reference for `chosen`.
+// Compares probabilities, map and gradient of every row with the reference for `chosen`.
 void ExpectMatchesReference(const Tensors& t) {
   const int experts = t.config.num_experts, slots = t.config.top_k;
   for (int64_t row = 0; row < t.rows(); ++row) {
@@ -97,9 +94,6 @@ void ExpectMatchesReference(const Tensors& t) {
       ASSERT_NEAR(t.probs[row * experts + e], slot < slots ? p[slot] : 0, kTolerance) << "row " << row << " " << e;
       ASSERT_TRUE(slot < slots || t.probs[row * experts + e] == 0) << "row " << row << " expert " << e;
       ASSERT_NEAR(t.grad_logits[row * experts + e], dx[e], 4 * kTolerance) << "row " << row << " expert " << e;
-    }
-    for (int k = 0; k < slots; ++k) {
-      ASSERT_EQ(t.compact_probs[row * slots + k], t.probs[row * experts + ids[k]]);
     }
   }
 }
@@ -141,7 +135,7 @@ TEST(RouterReplay, WorkedVectors) {
     t.SetId(0, 0, 4), t.SetId(0, 1, 1), t.SetId(0, 2, 6);
     ASSERT_OK(t.Forward());
     ASSERT_OK(t.Backward());
-    for (int k = 0; k < 3; ++k) EXPECT_NEAR(t.compact_probs[k], v.p[k], 5e-7);
+    for (int k = 0; k < 3; ++k) EXPECT_NEAR(t.probs[t.Ids(t.chosen, 0)[k]], v.p[k], 5e-7);
     for (int e = 0; e < 8; ++e) EXPECT_NEAR(t.grad_logits[e], v.dx[e], 2e-7);
     EXPECT_THAT(t.map, ElementsAre(0, 1, 0, 0, 1, 0, 1, 0));
     ExpectMatchesReference(t);
@@ -325,7 +319,6 @@ TEST(RouterReplay, RejectsTensorsThatDoNotFit) {
   EXPECT_THAT(forward([](Tensors& t) { t.bias.resize(3); }), shape);
   EXPECT_THAT(forward([](Tensors& t) { t.probs.resize(11); }), shape);
   EXPECT_THAT(forward([](Tensors& t) { t.map.resize(13); }), shape);
-  EXPECT_THAT(forward([](Tensors& t) { t.compact_probs.resize(1); }), shape);
   EXPECT_THAT(forward([](Tensors& t) { t.chosen.resize(5); }), shape);
   const auto backward = [](auto change) {
     Tensors t({.num_experts = 4, .top_k = 2}, 3);

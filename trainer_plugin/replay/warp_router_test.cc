@@ -31,7 +31,6 @@ Results<D> ByRows(const Inputs<D>& in, Run run) {
                                         .expert_bias = in.bias.empty() ? nullptr : in.bias.data(),
                                         .probs = out.probs.data(),
                                         .routing_map = out.map.data(),
-                                        .compact_probs = out.compact_probs.data(),
                                         .chosen = out.chosen.data()};
   const RouterBackwardTensors<D> backward{.id_bytes = IdBytes(in.config),
                                           .logits = in.logits.data(),
@@ -77,7 +76,6 @@ void ExpectSame(const Inputs<D>& in) {
   const Results<D> cpu = RunOnCpu(in), warp = OnWarp(in);
   EXPECT_EQ(Bytes(warp.probs), Bytes(cpu.probs));
   EXPECT_EQ(warp.map, cpu.map);
-  EXPECT_EQ(Bytes(warp.compact_probs), Bytes(cpu.compact_probs));
   EXPECT_EQ(warp.chosen, cpu.chosen);
   EXPECT_EQ(Bytes(warp.grad_logits), Bytes(cpu.grad_logits));
   EXPECT_EQ(warp.counters.replayed_rows, cpu.counters.replayed_rows);

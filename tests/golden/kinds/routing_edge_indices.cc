@@ -69,7 +69,7 @@ absl::Status Check(const Json& input, const RouterConfig& config) {
 }
 
 struct Replayed {
-  std::vector<float> probs, compact;
+  std::vector<float> probs;
   std::vector<uint8_t> map, chosen;
 };
 
@@ -77,14 +77,13 @@ absl::StatusOr<Replayed> Replay(const Json& input, const RouterConfig& config) {
   const std::vector<float> logits = Matrix<float>(input.value("logits", Json::array()));  // Empty if there are no rows.
   const std::vector<uint8_t> ids = CompactIds(config, input.value("replay_indices", Json::array()));
   const size_t rows = logits.size() / config.num_experts;
-  Replayed out{std::vector<float>(logits.size()), std::vector<float>(rows * config.top_k),
-               std::vector<uint8_t>(logits.size()), std::vector<uint8_t>(ids.size())};
+  Replayed out{std::vector<float>(logits.size()), std::vector<uint8_t>(logits.size()),
+               std::vector<uint8_t>(ids.size())};
   const std::vector<trainer::RowState> states(rows, trainer::RowState::kReplayed);
   trainer::RouterCounters counters;
   absl::Status status = trainer::RouterReplayForward<float>(
       config, {.logits = logits, .indices = ids, .states = states, .expert_bias = {}},
-      {absl::MakeSpan(out.probs), absl::MakeSpan(out.map), absl::MakeSpan(out.compact), absl::MakeSpan(out.chosen)},
-      counters);
+      {absl::MakeSpan(out.probs), absl::MakeSpan(out.map), absl::MakeSpan(out.chosen)}, counters);
   if (!status.ok()) return status;
   return out;
 }
@@ -104,8 +103,13 @@ Outcome Compare(const Json& golden_case, const RouterConfig& config, const Repla
   }
   if (words.empty() && expect.contains("dense_output")) {
     const Json& dense = expect["dense_output"];
-    words = FirstDifference("dense probs", ours.compact, dense.at("probs"), tolerance);
-    if (words.empty() && Slots(config, ours.chosen) != dense.at("top_indices")) words = "other top_indices";
+    const Json slots = Slots(config, ours.chosen);
+    std::vector<float> in_slots;
+    for (size_t row = 0; row < slots.size(); ++row) {
+      for (const Json& id : slots[row]) in_slots.push_back(ours.probs[row * config.num_experts + id.get<size_t>()]);
+    }
+    words = FirstDifference("dense probs", in_slots, dense.at("probs"), tolerance);
+    if (words.empty() && slots != dense.at("top_indices")) words = "other top_indices";
   }
   return words.empty() ? Passed() : Failed(words);
 }

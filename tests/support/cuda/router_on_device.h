@@ -35,9 +35,9 @@ absl::Status ForwardOnDevice(const trainer::RouterConfig& config, const trainer:
   const DeviceArray<uint8_t> indices(input.indices);
   const DeviceArray<trainer::RowState> states(input.states);
   const DeviceArray<float> bias(input.expert_bias);
-  DeviceArray<D> probs(output.probs.size()), compact_probs(output.compact_probs.size());
+  DeviceArray<D> probs(output.probs.size());
   DeviceArray<uint8_t> map(output.routing_map.size()), chosen(output.chosen.size());
-  probs.Fill(0xCD), compact_probs.Fill(0xCD), map.Fill(0xCD), chosen.Fill(0xCD);
+  probs.Fill(0xCD), map.Fill(0xCD), chosen.Fill(0xCD);
   const DeviceCounters<trainer::RouterCounters> counted;
   absl::Status status = trainer::LaunchRouterForward(config,
                                                      {.dtype = DtypeOf<D>(),
@@ -48,12 +48,10 @@ absl::Status ForwardOnDevice(const trainer::RouterConfig& config, const trainer:
                                                       .expert_bias = bias.data(),
                                                       .probs = probs.data(),
                                                       .routing_map = map.data(),
-                                                      .compact_probs = compact_probs.data(),
                                                       .chosen = chosen.data(),
                                                       .counters = counted.data()},
                                                      nullptr);
-  probs.Download(output.probs), compact_probs.Download(output.compact_probs);
-  map.Download(output.routing_map), chosen.Download(output.chosen);
+  probs.Download(output.probs), map.Download(output.routing_map), chosen.Download(output.chosen);
   AddTo(counters, counted.Read());
   return status;
 }

@@ -33,7 +33,7 @@ TEST(CudaCapi, SaysItsVersionAndWhatIsMissing) {
 TEST(CudaCapi, NothingIsLaunchedForNoRows) {
   const rrt_router router = Router();
   EXPECT_EQ(rrt_cuda_router_forward(&router, 0, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
-                                    nullptr, nullptr),
+                                    nullptr),
             nullptr);
   EXPECT_EQ(rrt_cuda_router_backward(&router, 0, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr), nullptr);
 }
@@ -42,7 +42,7 @@ TEST(CudaCapi, RejectionsNameTheField) {
   rrt_router router = Router();
   const auto forward = [&](int64_t rows) {
     return Take(rrt_cuda_router_forward(&router, rows, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
-                                        nullptr, nullptr, nullptr));
+                                        nullptr, nullptr));
   };
   EXPECT_EQ(forward(1).field, "router_forward.logits");
   EXPECT_EQ(forward(-1).field, "rows");

@@ -65,7 +65,7 @@ rr_error* rrt_cuda_realign(const void* block, int64_t staging_offset, int64_t un
 
 rr_error* rrt_cuda_router_forward(const rrt_router* router, int64_t rows, const void* logits, const void* indices,
                                   const uint8_t* states, const float* expert_bias, void* probs, uint8_t* routing_map,
-                                  void* compact_probs, void* chosen, rrt_router_counters* counters, void* stream) {
+                                  void* chosen, rrt_router_counters* counters, void* stream) {
   return WithRouter(*router, rows, [&](const RouterConfig& config, Dtype dtype) {
     return LaunchRouterForward(config,
                                {.dtype = dtype,
@@ -76,7 +76,6 @@ rr_error* rrt_cuda_router_forward(const rrt_router* router, int64_t rows, const 
                                 .expert_bias = expert_bias,
                                 .probs = probs,
                                 .routing_map = routing_map,
-                                .compact_probs = compact_probs,
                                 .chosen = Ids(chosen),
                                 .counters = Counters(counters)},
                                Stream(stream));

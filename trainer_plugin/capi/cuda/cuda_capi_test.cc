@@ -61,13 +61,12 @@ void ExpectSameForward(const Call& call) {
   Bytes probs(call.logits.size(), 1), map(call.cells(), 1), chosen(call.indices.size(), 1);
   rrt_router_counters counters{};
   ExpectOk(rrt_router_forward(&call.router, kRows, call.logits.data(), call.indices.data(), call.states.data(), nullptr,
-                              probs.data(), map.data(), nullptr, chosen.data(), &counters));
+                              probs.data(), map.data(), chosen.data(), &counters));
   const DeviceArray<uint8_t> logits(call.logits), indices(call.indices), states(call.states);
   const DeviceArray<uint8_t> got_probs(probs), got_map(map), got_chosen(chosen);
   const DeviceCounters<rrt_router_counters> counted;
   ExpectOk(rrt_cuda_router_forward(&call.router, kRows, logits.data(), indices.data(), states.data(), nullptr,
-                                   got_probs.data(), got_map.data(), nullptr, got_chosen.data(), counted.data(),
-                                   nullptr));
+                                   got_probs.data(), got_map.data(), got_chosen.data(), counted.data(), nullptr));
   EXPECT_EQ(got_probs.Download(), probs);
   EXPECT_EQ(got_map.Download(), map);
   EXPECT_EQ(got_chosen.Download(), chosen);

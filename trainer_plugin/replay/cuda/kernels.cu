@@ -219,7 +219,6 @@ cudaError_t RunRouterForward(const RouterConfig& config, const CudaRouterForward
                                           .expert_bias = call.expert_bias,
                                           .probs = static_cast<T*>(call.probs),
                                           .routing_map = call.routing_map,
-                                          .compact_probs = static_cast<T*>(call.compact_probs),
                                           .chosen = call.chosen};
     RouterForwardKernel<decltype(types)>
         <<<BlocksFor(call.rows), kBlockThreads, 0, stream>>>(config, tensors, call.rows, call.counters);

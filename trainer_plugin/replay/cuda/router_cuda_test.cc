@@ -20,8 +20,7 @@ template <typename D>
 Results<D> RunOnDevice(const Inputs<D>& in) {
   Results<D> out(in.config, static_cast<int64_t>(in.states.size()));
   EXPECT_OK(ForwardOnDevice<D>(in.config, {in.logits, in.indices, in.states, in.bias},
-                               {absl::MakeSpan(out.probs), absl::MakeSpan(out.map), absl::MakeSpan(out.compact_probs),
-                                absl::MakeSpan(out.chosen)},
+                               {absl::MakeSpan(out.probs), absl::MakeSpan(out.map), absl::MakeSpan(out.chosen)},
                                out.counters));
   EXPECT_OK(BackwardOnDevice<D>(in.config, {in.logits, out.chosen, in.grad_probs}, absl::MakeSpan(out.grad_logits),
                                 out.counters));
@@ -115,8 +114,6 @@ void ExpectAsOnCpu(const Inputs<D>& in) {
                          const std::vector<D>& inputs,
                          double of_inputs) { ExpectNear(what, in.config, got, wanted, inputs, of_inputs, rows); };
   ASSERT_NO_FATAL_FAILURE(check("probs", device.probs, expected.probs, expected.probs, 1));
-  ASSERT_NO_FATAL_FAILURE(
-      check("compact_probs", device.compact_probs, expected.compact_probs, expected.compact_probs, 1));
   check("grad_logits", device.grad_logits, expected.grad_logits, in.grad_probs, scale);
 }
 

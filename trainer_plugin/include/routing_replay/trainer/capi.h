@@ -290,11 +290,11 @@ typedef struct rrt_router_counters {
   int64_t replayed_rows, live_rows, pad_rows, clamped_ids, zero_probabilities;
 } rrt_router_counters;
 /* logits, probs [rows][E]; indices, chosen [rows][K] compact ids; states [rows]; routing_map [rows][E] of 0 and 1;
- * compact_probs [rows][K]; expert_bias [E] is used only when a row routes live with sigmoid or sqrtsoftplus.
- * expert_bias, compact_probs and chosen may be NULL. Memory must be aligned to its dtype. */
+ * expert_bias [E] is used only when a row routes live with sigmoid or sqrtsoftplus. expert_bias and chosen may be NULL.
+ * Memory must be aligned to its dtype. */
 RRT_API rr_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void* logits, const void* indices,
                                      const uint8_t* states, const float* expert_bias, void* probs, uint8_t* routing_map,
-                                     void* compact_probs, void* chosen, rrt_router_counters* counters);
+                                     void* chosen, rrt_router_counters* counters);
 RRT_API rr_error* rrt_router_backward(const rrt_router* router, int64_t rows, const void* logits, const void* chosen,
                                       const void* grad_probs, void* grad_logits, rrt_router_counters* counters);
 

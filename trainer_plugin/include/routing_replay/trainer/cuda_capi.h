@@ -39,7 +39,7 @@ RRT_API rr_error* rrt_cuda_realign(const void* block, int64_t staging_offset, in
 /* counters: points to an rrt_router_counters. The backward pass counts only clamped ids. */
 RRT_API rr_error* rrt_cuda_router_forward(const rrt_router* router, int64_t rows, const void* logits,
                                           const void* indices, const uint8_t* states, const float* expert_bias,
-                                          void* probs, uint8_t* routing_map, void* compact_probs, void* chosen,
+                                          void* probs, uint8_t* routing_map, void* chosen,
                                           rrt_router_counters* counters, void* stream);
 RRT_API rr_error* rrt_cuda_router_backward(const rrt_router* router, int64_t rows, const void* logits,
                                            const void* chosen, const void* grad_probs, void* grad_logits,

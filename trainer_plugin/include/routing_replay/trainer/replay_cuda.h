@@ -58,8 +58,7 @@ struct CudaRouterForward {
   const float* expert_bias = nullptr;  // Or null.
   void* probs = nullptr;
   uint8_t* routing_map = nullptr;
-  void* compact_probs = nullptr;  // Or null.
-  uint8_t* chosen = nullptr;      // Or null.
+  uint8_t* chosen = nullptr;  // Or null.
   RouterCounters* counters = nullptr;
 };
 absl::Status LaunchRouterForward(const RouterConfig& config, const CudaRouterForward& call, CudaStream stream);

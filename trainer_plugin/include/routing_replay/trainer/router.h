@@ -50,7 +50,6 @@ template <typename D>
 struct RouterForwardOutput {
   absl::Span<D> probs;              // [N][E], zero outside the map.
   absl::Span<uint8_t> routing_map;  // [N][E], 1 where routed, else 0: a bool tensor.
-  absl::Span<D> compact_probs;      // [N][K] in slot order, or empty.
   absl::Span<uint8_t> chosen;       // [N][K] compact ids that were used, or empty. May be the memory of `indices`.
 };
 

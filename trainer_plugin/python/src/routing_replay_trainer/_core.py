@@ -130,7 +130,7 @@ declare(
         "rrt_step_cache_counters": "pp",
         "rrt_staged_new": "ppp",
         "rrt_staged_write": "ppz",
-        "rrt_router_forward": "pippppppppp",
+        "rrt_router_forward": "pipppppppp",
         "rrt_router_backward": "pippppp",
         "rrt_agreement_new": "wtp",
         "rrt_agreement_push": "ppz",
@@ -171,7 +171,7 @@ _CUDA_NAME = "librouting_replay_trainer_cuda.so"
 _CUDA_FUNCTIONS = {
     "rrt_cuda_check_device": "w",
     "rrt_cuda_realign": "piippp",
-    "rrt_cuda_router_forward": "pipppppppppp",
+    "rrt_cuda_router_forward": "pippppppppp",
     "rrt_cuda_router_backward": "pipppppp",
 }
 

@@ -201,7 +201,7 @@ def _forward(
     routing_map = torch.empty(logits.shape, dtype=torch.bool, device=device)
     chosen = torch.empty_like(indices)
     counters = zeros(len(COUNTERS), device)
-    given, made = (logits, indices, states, expert_bias), (probs, routing_map, None, chosen, counters)
+    given, made = (logits, indices, states, expert_bias), (probs, routing_map, chosen, counters)
     launch("router_forward", router, rows, device, *given, *made)
     return probs, routing_map, chosen, counters
 

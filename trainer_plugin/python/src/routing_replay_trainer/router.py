@@ -111,7 +111,7 @@ def router_replay_forward(
     routing_map = np.empty(values.shape, np.bool_)
     chosen = np.empty_like(ids)
     counters = Counters()
-    arrays = (values, ids, state, bias, probs, routing_map, None, chosen)
+    arrays = (values, ids, state, bias, probs, routing_map, chosen)
     addresses = [None if array is None else array.ctypes.data for array in arrays]
     LIBRARY.rrt_router_forward(byref(router._core(dtype)), rows, *addresses, byref(counters))
     return Forward(probs, routing_map, chosen, {name: getattr(counters, name) for name, _ in Counters._fields_})
