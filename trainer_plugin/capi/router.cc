@@ -48,12 +48,11 @@ absl::Status CheckStates(absl::Span<const uint8_t> states) {
 }
 
 RouterCounters CountersFrom(const rrt_router_counters& counters) {
-  return {counters.replayed_rows, counters.live_rows, counters.pad_rows, counters.clamped_ids,
-          counters.zero_probabilities};
+  return {counters.replayed_rows, counters.live_rows, counters.pad_rows, counters.clamped_ids};
 }
 
 void Store(const RouterCounters& from, rrt_router_counters* to) {
-  *to = {from.replayed_rows, from.live_rows, from.pad_rows, from.clamped_ids, from.zero_probabilities};
+  *to = {from.replayed_rows, from.live_rows, from.pad_rows, from.clamped_ids};
 }
 
 }  // namespace

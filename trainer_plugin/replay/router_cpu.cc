@@ -130,9 +130,7 @@ absl::Status RouterReplayForward(const RouterConfig& config, const RouterForward
   WithArithmetic<D>(config.rounding, [&](auto math) {
     for (size_t row = 0; row < input.states.size(); ++row) {
       ++RowsOfState(counters, input.states[row]);
-      const auto counts = ForwardRow<decltype(math)>(OneLane(), config, tensors, static_cast<int64_t>(row));
-      counters.clamped_ids += counts.clamped_ids;
-      counters.zero_probabilities += counts.zero_probabilities;
+      counters.clamped_ids += ForwardRow<decltype(math)>(OneLane(), config, tensors, static_cast<int64_t>(row));
     }
   });
   return absl::OkStatus();
@@ -150,7 +148,7 @@ absl::Status RouterReplayBackward(const RouterConfig& config, const RouterBackwa
   const int64_t rows = static_cast<int64_t>(input.logits.size()) / config.num_experts;
   WithArithmetic<D>(config.rounding, [&](auto math) {
     for (int64_t row = 0; row < rows; ++row) {
-      counters.clamped_ids += BackwardRow<decltype(math)>(OneLane(), config, tensors, row).clamped_ids;
+      counters.clamped_ids += BackwardRow<decltype(math)>(OneLane(), config, tensors, row);
     }
   });
   return absl::OkStatus();

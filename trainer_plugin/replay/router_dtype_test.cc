@@ -166,7 +166,6 @@ TEST(RouterDtypeTest, ZeroIsZeroInTheDtype) {
                                         {.probs = absl::MakeSpan(probs), .routing_map = absl::MakeSpan(map)},
                                         counters));
   EXPECT_GT(probs[1], 0);
-  EXPECT_EQ(counters.zero_probabilities, 0);
 }
 
 TEST(Bf16Test, RoundsToTheNearestTiesToEven) {

@@ -38,12 +38,6 @@ struct RouterBackwardTensors {
   T* grad_logits;
 };
 
-// Counts of one lane, over its slots of a row.
-struct SlotCounts {
-  int32_t clamped_ids = 0;
-  int32_t zero_probabilities = 0;
-};
-
 // Returns true if a row in this state takes the live choice.
 RR_HOST_DEVICE inline bool ChoosesLive(RowState state) {
   return state == RowState::kUnrecorded || state == RowState::kLive;
@@ -104,28 +98,25 @@ RR_HOST_DEVICE inline int32_t FindRowIds(const Lanes& lanes, const RouterConfig&
   return 0;
 }
 
-// The forward pass of a row: writes all outputs that router.h describes.
+// The forward pass of a row: writes all outputs that router.h describes. Returns how many ids the lane clamped.
 template <typename Math, typename Lanes, typename T>
-RR_HOST_DEVICE inline SlotCounts ForwardRow(const Lanes& lanes, const RouterConfig& config,
-                                            const RouterForwardTensors<T>& tensors, int64_t row) {
-  using Real = typename Math::Real;
+RR_HOST_DEVICE inline int32_t ForwardRow(const Lanes& lanes, const RouterConfig& config,
+                                         const RouterForwardTensors<T>& tensors, int64_t row) {
   const int64_t first = row * config.num_experts;
   uint16_t ids[Lanes::kSlotsPerLane];
   uint8_t ones[Lanes::kSlotsPerLane];
-  Real p[Lanes::kSlotsPerLane];
+  typename Math::Real p[Lanes::kSlotsPerLane];
   T probs[Lanes::kSlotsPerLane];
-  SlotCounts counts{.clamped_ids = FindRowIds<Math>(lanes, config, tensors, row, ids)};
+  const int32_t clamped = FindRowIds<Math>(lanes, config, tensors, row, ids);
   RowProbabilities<Math>(lanes, config, tensors.logits + first, ids, p);
-  const bool replayed = tensors.states[row] == RowState::kReplayed;
   lanes.ForEachSlot(config.top_k, [&](int32_t i, int32_t) {
     probs[i] = static_cast<T>(p[i]);
     ones[i] = 1;
-    counts.zero_probabilities += replayed && static_cast<Real>(probs[i]) == 0;
   });
   lanes.WriteRow(tensors.probs + first, config.num_experts, ZeroFill(), ids, probs, config.top_k);
   lanes.WriteRow(tensors.routing_map + first, config.num_experts, ZeroFill(), ids, ones, config.top_k);
   if (tensors.chosen != nullptr) StoreRowIds(lanes, config, ids, tensors.id_bytes, row, tensors.chosen);
-  return counts;
+  return clamped;
 }
 
 // Softmax before the choice reaches all E logits: ∂x_e = s_e (g_e [e chosen] − Σ_k g_k s_jk).
@@ -150,19 +141,20 @@ RR_HOST_DEVICE inline void PreSoftmaxBackwardRow(const Lanes& lanes, const Route
       config.top_k);
 }
 
-// Computes the gradient with respect to the E logits of a row; fully overwrites the row of grad_logits.
+// Computes the gradient with respect to the E logits of a row; fully overwrites the row of grad_logits. Returns how
+// many ids the lane clamped.
 template <typename Math, typename Lanes, typename T>
-RR_HOST_DEVICE inline SlotCounts BackwardRow(const Lanes& lanes, const RouterConfig& config,
-                                             const RouterBackwardTensors<T>& tensors, int64_t row) {
+RR_HOST_DEVICE inline int32_t BackwardRow(const Lanes& lanes, const RouterConfig& config,
+                                          const RouterBackwardTensors<T>& tensors, int64_t row) {
   using Real = typename Math::Real;
   const int64_t first = row * config.num_experts;
   const T* logits = tensors.logits + first;
   const T* grad_probs = tensors.grad_probs + first;
   uint16_t ids[Lanes::kSlotsPerLane];
-  const SlotCounts counts{.clamped_ids = LoadRowIds(lanes, config, tensors.chosen, tensors.id_bytes, row, ids)};
+  const int32_t clamped = LoadRowIds(lanes, config, tensors.chosen, tensors.id_bytes, row, ids);
   if (config.pre_softmax) {
     PreSoftmaxBackwardRow<Math>(lanes, config, logits, ids, grad_probs, tensors.grad_logits + first);
-    return counts;
+    return clamped;
   }
   const Real scale = static_cast<Real>(EffectiveScale(config));
   float x[Lanes::kSlotsPerLane], dx[Lanes::kSlotsPerLane];
@@ -179,7 +171,7 @@ RR_HOST_DEVICE inline SlotCounts BackwardRow(const Lanes& lanes, const RouterCon
   }
   lanes.ForEachSlot(config.top_k, [&](int32_t i, int32_t) { rounded[i] = static_cast<T>(dx[i]); });
   lanes.WriteRow(tensors.grad_logits + first, config.num_experts, ZeroFill(), ids, rounded, config.top_k);
-  return counts;
+  return clamped;
 }
 
 }  // namespace routing_replay::trainer

@@ -247,15 +247,6 @@ TEST(RouterReplay, UnrecordedRowsDoNotReadTheirIndices) {
   EXPECT_EQ(t.counters.clamped_ids, 0);
 }
 
-TEST(RouterReplay, CountsProbabilitiesThatVanish) {
-  Tensors t({.num_experts = 4, .top_k = 2}, 3);
-  t.logits = {0, -500, 0, 0, 0, -500, 0, 0, 0, 0, 0, 0};
-  for (int row = 0; row < 3; ++row) t.SetId(row, 0, 0), t.SetId(row, 1, 1);
-  t.states[1] = RowState::kPad;
-  ASSERT_OK(t.Forward());
-  EXPECT_EQ(t.counters.zero_probabilities, 1);
-}
-
 TEST(RouterReplay, ChosenMayReplaceTheIndices) {
   std::mt19937 random(4);
   Tensors apart = RandomTensors({.num_experts = 300, .top_k = 8}, 30, random);

@@ -24,7 +24,6 @@ inline void AddTo(trainer::RouterCounters& sum, const trainer::RouterCounters& c
   sum.live_rows += counters.live_rows;
   sum.pad_rows += counters.pad_rows;
   sum.clamped_ids += counters.clamped_ids;
-  sum.zero_probabilities += counters.zero_probabilities;
 }
 
 // Like RouterReplayForward. Outputs are filled with 0xCD first, to reveal elements that are not written.

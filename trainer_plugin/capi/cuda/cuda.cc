@@ -15,7 +15,6 @@ using namespace routing_replay::trainer;  // NOLINT(build/namespaces)
 
 // Kernels add to the C++ struct, and callers read the C struct at the same address, so both must have the same layout.
 static_assert(sizeof(rrt_router_counters) == sizeof(RouterCounters) &&
-              offsetof(rrt_router_counters, zero_probabilities) == offsetof(RouterCounters, zero_probabilities) &&
               offsetof(rrt_router_counters, clamped_ids) == offsetof(RouterCounters, clamped_ids) &&
               offsetof(rrt_router_counters, pad_rows) == offsetof(RouterCounters, pad_rows) &&
               offsetof(rrt_router_counters, live_rows) == offsetof(RouterCounters, live_rows));

@@ -139,7 +139,6 @@ constexpr int32_t kReplayedRows = offsetof(RouterCounters, replayed_rows) / size
 constexpr int32_t kLiveRows = offsetof(RouterCounters, live_rows) / sizeof(int64_t);
 constexpr int32_t kPadRows = offsetof(RouterCounters, pad_rows) / sizeof(int64_t);
 constexpr int32_t kClampedIds = offsetof(RouterCounters, clamped_ids) / sizeof(int64_t);
-constexpr int32_t kZeroProbabilities = offsetof(RouterCounters, zero_probabilities) / sizeof(int64_t);
 
 __device__ int32_t CountOf(RowState state) {
   if (ChoosesLive(state)) return kLiveRows;
@@ -165,10 +164,8 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
     RouterForwardKernel(RouterConfig config, RouterForwardTensors<typename Types::Element> tensors, int64_t rows,
                         RouterCounters* counters) {
   ForEachRow(rows, counters, [&](const auto& lanes, int64_t row, auto& counts) {
-    const SlotCounts slots = ForwardRow<typename Types::Arithmetic>(lanes, config, tensors, row);
+    counts.Add(kClampedIds, ForwardRow<typename Types::Arithmetic>(lanes, config, tensors, row));
     if (lanes.warp().lane() == 0) counts.Add(CountOf(tensors.states[row]), 1);
-    counts.Add(kClampedIds, slots.clamped_ids);
-    counts.Add(kZeroProbabilities, slots.zero_probabilities);
   });
 }
 
@@ -177,8 +174,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
     RouterBackwardKernel(RouterConfig config, RouterBackwardTensors<typename Types::Element> tensors, int64_t rows,
                          RouterCounters* counters) {
   ForEachRow(rows, counters, [&](const auto& lanes, int64_t row, auto& counts) {
-    const SlotCounts slots = BackwardRow<typename Types::Arithmetic>(lanes, config, tensors, row);
-    counts.Add(kClampedIds, slots.clamped_ids);
+    counts.Add(kClampedIds, BackwardRow<typename Types::Arithmetic>(lanes, config, tensors, row));
   });
 }
 

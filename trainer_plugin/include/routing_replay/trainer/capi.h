@@ -287,7 +287,7 @@ typedef struct rrt_router {
 } rrt_router;
 /* Every call adds to these. */
 typedef struct rrt_router_counters {
-  int64_t replayed_rows, live_rows, pad_rows, clamped_ids, zero_probabilities;
+  int64_t replayed_rows, live_rows, pad_rows, clamped_ids;
 } rrt_router_counters;
 /* logits, probs [rows][E]; indices, chosen [rows][K] compact ids; states [rows]; routing_map [rows][E] of 0 and 1;
  * expert_bias [E] is used only when a row routes live with sigmoid or sqrtsoftplus. expert_bias and chosen may be NULL.

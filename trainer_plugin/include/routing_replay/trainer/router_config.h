@@ -84,8 +84,6 @@ struct RouterCounters {
   // Ids >= E. They are clamped to E - 1, because a kernel cannot report an error. A value above 0 means that a buffer
   // is corrupt.
   int64_t clamped_ids = 0;
-  // Replayed ids whose probability is 0. Dispatchers that derive ids from probabilities lose such an expert.
-  int64_t zero_probabilities = 0;
 };
 
 }  // namespace routing_replay::trainer

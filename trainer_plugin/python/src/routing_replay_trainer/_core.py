@@ -80,7 +80,7 @@ StagedShape = _native.structure(
 )
 StepCacheCounts = _native.structure("StepCacheCounts", "i:hits,misses,evictions,bytes,most_bytes,bytes_read")
 # rrt_router_counters
-Counters = _native.structure("Counters", "i:replayed_rows,live_rows,pad_rows,clamped_ids,zero_probabilities")
+Counters = _native.structure("Counters", "i:replayed_rows,live_rows,pad_rows,clamped_ids")
 RouteIds = _native.structure("RouteIds", "z:sequences p:rows,recorded z:recorded_count p:seen z:seen_count")
 MergedSequence = _native.structure("MergedSequence", "i:rows p:planes z:size")
 

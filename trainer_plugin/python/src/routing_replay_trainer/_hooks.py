@@ -161,9 +161,8 @@ class Tally:
         for layer, differing in self._repeated.items():
             counters.count(layer_key("recompute_mismatch", layer), differing.item())
         if self._calls:
-            total = dict(zip(ops.COUNTERS, torch.stack(self._calls).sum(0).tolist(), strict=True))
-            for name in ("clamped_ids", "zero_probabilities"):
-                counters.count(name, total[name])
+            total = torch.stack(self._calls).sum(0)
+            counters.count("clamped_ids", total[ops.COUNTERS.index("clamped_ids")].item())
         self._calls.clear()
         self._rows.clear()
         self._overlap.clear()

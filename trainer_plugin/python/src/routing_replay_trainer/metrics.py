@@ -47,7 +47,6 @@ KEYS = (
     Key("unrecorded_fraction", "ratio", "unrecorded_rows over all rows but pad_rows"),
     Key("live_fraction", "ratio", "live_rows over all rows but pad_rows"),
     Key("clamped_ids", "sum", "ids out of range that a router was given: a broken buffer (our operator only)"),
-    Key("zero_probabilities", "sum", "replayed experts with probability 0, which some dispatchers lose (our operator)"),
     Key("fallback_sequences", "sum", "sequences that routed live because their sample fell back, counted in each pass"),
     Key("fallback_fraction", "ratio", "fallback_sequences over all sequences of which the rank needs rows"),
     Key("step_samples", "max", "samples of begin_step, the same on all ranks of a replica"),

@@ -87,7 +87,7 @@ class Replayed(NamedTuple):
     probs: [N, E] in the dtype of the logits, zero outside the map; differentiable
     routing_map: [N, E] bool
     chosen: [N, K] ids that were used, in slot order, in the dtype of `indices`
-    counters: [5] int64 on the device of the logits: the counts of this call in the order of `COUNTERS`. Reading them on
+    counters: [4] int64 on the device of the logits: the counts of this call in the order of `COUNTERS`. Reading them on
         the host waits for the device, so add them up on the device and read them once per step
     """
 

@@ -69,7 +69,7 @@ class Forward:
     probs: [N, E] in the dtype of the logits, zero outside the map
     routing_map: [N, E] bool
     chosen: [N, K] ids that were used, in slot order
-    counters: {"replayed_rows", "live_rows", "pad_rows", "clamped_ids", "zero_probabilities"} of this call
+    counters: {"replayed_rows", "live_rows", "pad_rows", "clamped_ids"} of this call
     """
 
     probs: NDArray[Any]
