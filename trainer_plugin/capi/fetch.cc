@@ -305,12 +305,8 @@ rr_error* rrt_step_cache_stop(rrt_step_cache* cache) {
 rr_error* rrt_step_cache_counters(const rrt_step_cache* cache, rrt_step_cache_counts* counts) {
   return Guard([&] {
     const StepCache::Counters counters = cache->cache->counters();
-    *counts = {.hits = counters.hits,
-               .misses = counters.misses,
-               .evictions = counters.evictions,
-               .bytes = counters.bytes,
-               .most_bytes = counters.most_bytes,
-               .bytes_read = counters.bytes_read};
+    *counts = {
+        .hits = counters.hits, .misses = counters.misses, .bytes = counters.bytes, .bytes_read = counters.bytes_read};
     return absl::OkStatus();
   });
 }

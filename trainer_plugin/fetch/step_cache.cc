@@ -133,7 +133,6 @@ bool StepCache::MakeRoom(int64_t bytes) {
   }
   if (excess > 0) return false;
   for (const EntryPtr& entry : victims) Drop(entry);
-  counters_.evictions += static_cast<int64_t>(victims.size());
   return true;
 }
 
@@ -141,7 +140,6 @@ void StepCache::Keep(const EntryPtr& entry) {
   entry->kept = true;
   entry->place = kept_.insert(kept_.end(), entry);
   counters_.bytes += entry->bytes;
-  counters_.most_bytes = std::max(counters_.most_bytes, counters_.bytes);
 }
 
 void StepCache::Drop(const EntryPtr& dropped) {

@@ -29,9 +29,7 @@ enum class FetchTime : uint8_t { kNow, kAheadInStep, kAheadOfStep };
 struct StepCacheCounters {
   int64_t hits = 0;        // Slices found in the cache, or already being read by another fetch.
   int64_t misses = 0;      // Slices that were not in the cache and had to be read.
-  int64_t evictions = 0;   // Slices removed to make room.
   int64_t bytes = 0;       // Present value.
-  int64_t most_bytes = 0;  // Largest value so far.
   int64_t bytes_read = 0;  // Bytes of all slices read.
 };
 

@@ -222,8 +222,7 @@ TEST_F(StepCacheTest, BytesAreBounded) {
     EXPECT_LE(cache->counters().bytes, kBytes);
   }
   const StepCache::Counters counters = cache->counters();
-  EXPECT_LE(counters.most_bytes, kBytes);
-  EXPECT_GT(counters.evictions, 0);
+  EXPECT_GT(counters.misses, 2 * kSamples);
   EXPECT_GT(counters.hits, 0);
 }
 
@@ -235,7 +234,6 @@ TEST_F(StepCacheTest, TheLeastRecentlyUsedGoes) {
   for (const int32_t sample : {0, 3, 0}) Check(cache, {sample});
   EXPECT_EQ(reads_, 2);
   Check(cache, {0}, 1);
-  EXPECT_EQ(cache->counters().evictions, 1);
   Check(cache, {0});
   EXPECT_EQ(reads_, 3);
   Check(cache, {3});
@@ -325,7 +323,7 @@ TEST_F(StepCacheTest, ThreadsInASmallCache) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_LE(cache->counters().most_bytes, 5000);
+  EXPECT_LE(cache->counters().bytes, 5000);
 }
 
 TEST(SliceKey, SaysAllThatIsRead) {

@@ -182,7 +182,7 @@ class StepSourceTest(unittest.TestCase):
             for numbers in order:
                 self.fetch(source, *numbers)
         counts = source.counts()
-        self.assertLessEqual(counts["most_bytes"], 5000)
+        self.assertLessEqual(counts["bytes"], 5000)
         self.assertGreater(counts["hits"], 0)
 
     def test_the_deadline_is_one_for_the_step(self) -> None:

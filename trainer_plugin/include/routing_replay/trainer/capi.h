@@ -204,8 +204,7 @@ RRT_API rr_error* rrt_inspect(rr_run* run, const rrt_fetch_options* options, con
 typedef struct rrt_step_cache_counts {
   int64_t hits;   /* Slices found in the cache, or already being read by another fetch. */
   int64_t misses; /* Slices that were not in the cache and had to be read. */
-  int64_t evictions;
-  int64_t bytes, most_bytes; /* Bytes held now, and the highest value so far. */
+  int64_t bytes;  /* Bytes held now. */
   int64_t bytes_read;
 } rrt_step_cache_counts;
 RRT_API rr_error* rrt_step_cache_new(int64_t max_bytes, rrt_step_cache** cache);

@@ -78,7 +78,7 @@ class Router(Structure):
 StagedShape = _native.structure(
     "StagedShape", "i:bytes,staging_offset,states_offset,units,replayed_rows,unrecorded_rows,pad_rows"
 )
-StepCacheCounts = _native.structure("StepCacheCounts", "i:hits,misses,evictions,bytes,most_bytes,bytes_read")
+StepCacheCounts = _native.structure("StepCacheCounts", "i:hits,misses,bytes,bytes_read")
 # rrt_router_counters
 Counters = _native.structure("Counters", "i:replayed_rows,live_rows,pad_rows,clamped_ids")
 RouteIds = _native.structure("RouteIds", "z:sequences p:rows,recorded z:recorded_count p:seen z:seen_count")

@@ -127,7 +127,6 @@ class Steps:
         counters.ratio("prefetch_hit_rate", counts["hits"], counts["hits"] + counts["misses"])
         counters.count("fetched_bytes", counts["bytes_read"])
         counters.count("cache_bytes", counts["bytes"])
-        counters.count("cache_evictions", counts["evictions"])
 
     def _decide(
         self,

@@ -64,7 +64,6 @@ KEYS = (
     Key("fetched_bytes", "sum", "bytes of slices that were read, ahead or not"),
     Key("cache_bytes", "max", "bytes of slices held"),
     Key("record_bytes", "max", "bytes that mode R2 has recorded and not released"),
-    Key("cache_evictions", "sum", "slices evicted to make room for others"),
     Key("overlap/layer_NN", "ratio", "replayed experts that are in the live choice of the layer's router, too"),
     Key("live_mismatch/layer_NN", "sum", "compared rows whose live experts differ from the replayed ones"),
     Key("recompute_mismatch/layer_NN", "sum", "rows whose experts differed between recompute and forward: a fault"),

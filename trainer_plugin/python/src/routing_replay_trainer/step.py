@@ -76,7 +76,7 @@ class StepSource(Source):
         self._begun = False
         self._waited = 0.0  # Seconds waited in this step.
         self._counts = {"wait_s": 0.0, "timeouts": 0}
-        self._seen = dict.fromkeys(("hits", "misses", "evictions", "bytes_read"), 0)  # Values of the last `counts`.
+        self._seen = dict.fromkeys(("hits", "misses", "bytes_read"), 0)  # Values of the last `counts`.
 
     def begin_step(self, *, goes_on: bool = False) -> None:
         """Begins a step: evicts the slices of the previous step.
@@ -124,7 +124,7 @@ class StepSource(Source):
 
     def counts(self) -> dict[str, float]:
         """Returns counts since the last call: wait_s (seconds that fetches waited), timeouts, hits and misses of
-        slices, evictions, bytes_read; and the current values of bytes and most_bytes."""
+        slices, bytes_read; and the current value of bytes."""
         cache = _core.StepCacheCounts()
         LIBRARY.rrt_step_cache_counters(self._cache.pointer, byref(cache))
         with self._lock:
@@ -132,7 +132,7 @@ class StepSource(Source):
             for name, before in self._seen.items():
                 self._seen[name] = getattr(cache, name)
                 counts[name] = self._seen[name] - before
-        return {**counts, "bytes": cache.bytes, "most_bytes": cache.most_bytes}
+        return {**counts, "bytes": cache.bytes}
 
     def __del__(self) -> None:
         if getattr(self, "_process", None) == os.getpid():  # After a fork the threads exist only in the parent.
