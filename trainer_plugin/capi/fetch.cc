@@ -133,12 +133,7 @@ rrt_records* NewRecords(const rrt_plan& plan, absl::Span<const FetchSequence> se
     list[i].sample = result.Text(sequences[list[i].sequence].sample);
     Fill(record, result, list[i].said);
   }
-  const auto dropped = result.Array<rrt_dropped>(samples.dropped.size());
-  for (size_t i = 0; i < dropped.size(); ++i) {
-    const FetchSequence& named = sequences[samples.dropped[i]];
-    dropped[i] = {samples.dropped[i], result.Text(named.sample), named.handle};
-  }
-  *result = {list.data(), list.size(), dropped.data(), dropped.size(), samples.fallback_sequences};
+  *result = {list.data(), list.size(), samples.fallback_sequences};
   return result.Release();
 }
 

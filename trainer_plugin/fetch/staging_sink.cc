@@ -177,7 +177,6 @@ absl::Status StagingSink::GiveUp(absl::string_view why) {
 void StagingSink::FallBack(int32_t sequence) {
   out_.unrecorded[sequence] = {kAllRows};
   ++out_.fallback_sequences;
-  if (options_.missing == MissingPolicy::kDrop) out_.dropped.push_back(sequence);
 }
 
 namespace {

@@ -154,12 +154,13 @@ TEST_F(StepCacheTest, WhatFallsBackIsAskedForAgain) {
   EXPECT_EQ(reads_, 4);
 }
 
-TEST_F(StepCacheTest, DroppedSequencesAreNamed) {
+TEST_F(StepCacheTest, ASampleThatIsMissingFallsBackOrIsAnError) {
   const auto cache = std::make_shared<StepCache>(kPlenty);
   source_.Remove("s1");
   const auto staged = Fetch(cache, PlanOf({0, 1, 2}), Sequences({0, 1, 2}), MissingPolicy::kDrop);
   ASSERT_OK(staged);
-  EXPECT_THAT(staged->dropped, ElementsAre(1));
+  EXPECT_EQ(staged->fallback_sequences, 1);
+  EXPECT_EQ(staged->records[1].status, SampleStatus::kNotFound);
   EXPECT_THAT(Fetch(cache, PlanOf({1}), Sequences({1})),
               Fails(absl::StatusCode::kFailedPrecondition, Reason::kNoSample));
 }

@@ -44,7 +44,6 @@ class AgreedTest(unittest.TestCase):
             batch = self.source.fetch(plan, sequences=steps.apply(expected), missing=missing)
             self.assertEqual(batch.fallback_sequences, 1)
             self.assertEqual([one["status"] for one in batch.sequences], ["OK", "OK", "UNSPECIFIED"])
-            self.assertEqual(batch.dropped, ("absent",) if missing == "drop" else ())
             self.rows.remove("absent")
         self.assertEqual(self.rows.inspections, 2)
 
@@ -127,7 +126,7 @@ class AgreedTest(unittest.TestCase):
             steps.begin(untold)
             batch = self.source.fetch(plan, sequences=steps.apply(told), missing=missing)
             self.assertEqual([one["status"] for one in batch.sequences], ["TOKENS_NOT_KNOWN", "OK"])
-            self.assertEqual((batch.fallback_sequences, batch.dropped), (1, ("mute",) if missing == "drop" else ()))
+            self.assertEqual(batch.fallback_sequences, 1)
             other = [told[0], trainer.FetchSequence("s0", SAMPLES["s0"], np.arange(SAMPLES["s0"]) + 1)]
             with self.assertRaisesRegex(errors.FailedPreconditionError, "TOKENS_MISMATCH"):
                 self.source.fetch(plan, sequences=steps.apply(other), missing=missing)
@@ -362,7 +361,7 @@ class ReplicaTest(unittest.TestCase):
                     return type(error), error.sample
                 lengths = SAMPLES | {f"copy {i}": one.num_tokens for i, one in enumerate(copies)}
                 batch = source.fetch(plan_of(lengths), sequences=steps.apply(expected), missing=missing)
-                return begun, batch.states.tobytes(), batch.dropped
+                return begun, batch.states.tobytes()
 
         with ThreadPoolExecutor(16) as pool:
             return list(pool.map(one, LocalGroup(16)))
@@ -420,10 +419,9 @@ class ReplicaTest(unittest.TestCase):
         for missing, named in (("live", "live"), ("drop", "dropped")):
             said = self.step(missing, change, max_fallback_fraction=0.5)
             self.assertEqual(len(set(map(repr, said))), 1)
-            begun, _, dropped = said[0]
+            begun, _ = said[0]
             self.assertEqual(getattr(begun, named), ("s3",))
             self.assertEqual((begun.replayed, begun.fallen_back), (5, 1))
-            self.assertEqual(dropped, ("s3",) if missing == "drop" else ())
         self.assertEqual(self.step("strict", change), [(errors.FailedPreconditionError, "s3")] * 16)
         self.assertEqual(self.step("live", change), [(errors.FallbackLimitError, None)] * 16)
 
@@ -432,10 +430,9 @@ class ReplicaTest(unittest.TestCase):
         for missing, named in (("live", "live"), ("drop", "dropped")):
             said = self.step(missing, lambda rank, rows: None, copies, max_fallback_fraction=0.25)
             self.assertEqual(len(set(map(repr, said))), 1)
-            begun, _, dropped = said[0]
+            begun, _ = said[0]
             self.assertEqual(getattr(begun, named), ("s1", "s2"))
             self.assertEqual((begun.replayed, begun.fallen_back), (6, 2))
-            self.assertEqual(dropped, ("s1", "s2") if missing == "drop" else ())
         said = self.step("strict", lambda rank, rows: None, copies)
         self.assertEqual(set(said), {(errors.FailedPreconditionError, "s1")})
 

@@ -196,7 +196,6 @@ class StepSourceTest(unittest.TestCase):
                 batch = source.fetch(plan_of(some(0, 1)), missing=missing)
                 self.assertEqual(batch.fallback_sequences, 1)
                 self.assertEqual([one["status"] for one in batch.sequences], ["OK", "NOT_READY"])
-                self.assertEqual(batch.dropped, ("s1",) if missing == "drop" else ())
             with self.assertRaises(errors.DeadlineExceededError):
                 source.fetch(plan_of(some(2)))
             self.assertLess(time.monotonic() - started, 20)
@@ -235,15 +234,6 @@ class StepSourceTest(unittest.TestCase):
         self.assertLess(threading.active_count(), before)
         with self.assertRaises(errors.CancelledError):
             source.fetch(plan_of(some(0)))
-
-    def test_dropped_samples_are_named(self) -> None:
-        source = self.source()
-        source.begin_step()
-        for one in (self.rows, self.plain):
-            one.remove("s1")
-        self.assertEqual(self.fetch(source, 0, 1, missing="drop").dropped, ("s1",))
-        batch = source.fetch(plan_of({"s0": 20}), sequences=[trainer.FetchSequence(7)], missing="drop")
-        self.assertEqual(batch.dropped, (7,))
 
     def test_the_program_ends_with_threads_at_work(self) -> None:
         code = (

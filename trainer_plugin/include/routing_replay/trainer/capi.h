@@ -134,18 +134,9 @@ typedef struct rrt_record {
   rr_sample_rows said; /* Its `rows` and `ids` are empty. */
 } rrt_record;
 
-typedef struct rrt_dropped {
-  int32_t sequence;
-  rr_text sample; /* If it is absent, handle is used. */
-  int64_t handle;
-} rrt_dropped;
-
 typedef struct rrt_records { /* A result. */
   const rrt_record* data;    /* For a fetch: one per sequence that the rank reads. */
   size_t count;
-  /* With RRT_DROP: the sequences that fall back. The caller must leave them out of the loss. */
-  const rrt_dropped* dropped;
-  size_t dropped_count;
   int64_t fallback_sequences;
   int64_t replayed_rows, unrecorded_rows, pad_rows; /* Counted when the rows are realigned. */
 } rrt_records;

@@ -33,7 +33,7 @@ enum class MissingPolicy : uint8_t {
   // The fetch (or, with an agreement, the step on all ranks) fails: FAILED_PRECONDITION names sample and status.
   kStrict = 0,
   kLive = 1,  // All rows of the sample route live, as if unrecorded. The sample is counted.
-  kDrop = 2,  // As kLive. The sample is also listed, and the caller must leave it out of the loss.
+  kDrop = 2,  // As kLive in a fetch. An agreement also says that the caller must leave the sample out of the loss.
 };
 
 // Options and results of a fetch from any source. A fetch puts the slices of a plan into one staging buffer, in storage
@@ -65,7 +65,6 @@ struct FetchedSamples {
   // One per slice of the plan, in the same order; kUnspecified if the slice was not read.
   std::vector<SampleRecord> records;
   int64_t fallback_sequences = 0;
-  std::vector<int32_t> dropped;  // Under kDrop: the sequences that fall back, in the order in which they were found.
 };
 
 struct StagedRows : FetchedSamples {

@@ -44,15 +44,13 @@ class FetchOptions(Structure):
 
 
 Record = _native.structure("Record", "w:sequence t:sample SampleRows:said")
-Dropped = _native.structure("Dropped", "w:sequence t:sample i:handle")
 
 
 class Records(_native.List):
     _fields_ = (
         ("data", POINTER(Record)),
         ("count", c_size_t),
-        ("dropped", POINTER(Dropped)),
-        *_native.fields("z:dropped_count i:fallback_sequences,replayed_rows,unrecorded_rows,pad_rows"),
+        *_native.fields("i:fallback_sequences,replayed_rows,unrecorded_rows,pad_rows"),
     )
 
 

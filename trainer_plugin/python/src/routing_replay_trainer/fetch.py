@@ -109,7 +109,6 @@ class Batch:
     sequences: per sequence that the rank reads: {"sequence", "sample", "status", "message", "committed_rows",
         "num_tokens" and "content_id" where they are known, "revision", "unrecorded", "weights"}; the status is
         UNSPECIFIED if the ranks agreed that the sequence routes live
-    dropped: with missing="drop", the samples (ids or handles) that fall back
     """
 
     plan: Plan
@@ -120,7 +119,6 @@ class Batch:
     pad_rows: int
     fallback_sequences: int
     sequences: Sequence[dict[str, Any]]
-    dropped: tuple[str | int, ...] = ()
 
     @property
     def live_rows(self) -> int:
@@ -190,9 +188,7 @@ def _batch(plan: Plan, indices: Any, states: Any, records: int | None, counted: 
     found = _core.Records.from_address(owner.pointer or 0)
     counted = found if counted is None else counted
     counts = counted.replayed_rows, counted.unrecorded_rows, counted.pad_rows, found.fallback_sequences
-    dropped = found.dropped[: found.dropped_count] if found.dropped_count else ()
-    names = tuple(str(one.sample) if one.sample.size else one.handle for one in dropped)
-    return Batch(plan, indices, states, *counts, _Records(owner, found), names)
+    return Batch(plan, indices, states, *counts, _Records(owner, found))
 
 
 class _Target:
@@ -286,8 +282,7 @@ class Source:
 
         sequences: one per sequence of the micro-batch; the samples of the plan's description if absent
         missing: what happens to a sequence whose sample cannot be replayed: "strict" raises FailedPreconditionError
-            naming the sample; "live" routes all rows of the sequence live and counts it; "drop" does the same and also
-            lists the sample in `Batch.dropped`, so that the caller can leave it out of the loss
+            naming the sample; "live" and "drop" route all rows of the sequence live and count it
         out: index buffer [plan.buffer_bytes] to write into (for example pinned memory, or memory that a CUDA graph
             uses); the batch's indices are views of it. If absent, a new buffer is made. After an error the content of
             `out` is undefined
