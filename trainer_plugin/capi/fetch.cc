@@ -147,7 +147,6 @@ absl::StatusOr<std::unique_ptr<rrt_fetch>> NewFetch(const rrt_plan& plan, const 
   RR_ASSIGN_OR_RETURN(auto options, OptionsFrom(given));
   auto made = std::make_unique<rrt_fetch>(plan);
   made->options = options;
-  made->run = c_api::String(given.run);
   made->sequences = SequencesOf(plan, given);
   RR_RETURN_IF_ERROR(CheckSequences(plan.described.plan, made->sequences));
   made->Ask(SlicesToRead(plan.described.plan, made->sequences));
@@ -244,7 +243,7 @@ rr_error* rrt_step_cache_attach(const rrt_step_cache* cache, rrt_fetch* fetch, i
     if (ahead < 0 || ahead > 2) return Invalid(Reason::kField, "ahead", "must be 0, 1 or 2");
     if (fetch->cached != nullptr) return Invalid(Reason::kField, "fetch", "has a cache already");
     fetch->cached = std::make_unique<CachedFetch>(cache->cache, fetch->plan.described.plan, fetch->sequences,
-                                                  fetch->options, fetch->run, static_cast<FetchTime>(ahead));
+                                                  fetch->options, static_cast<FetchTime>(ahead));
     return absl::OkStatus();
   });
 }

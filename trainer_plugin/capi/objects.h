@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -47,7 +46,6 @@ struct rrt_fetch final : routing_replay::c_api::Object {
   const rrt_plan& plan;
   std::vector<routing_replay::trainer::FetchSequence> sequences;
   routing_replay::trainer::FetchOptions options;
-  std::string run;
   std::vector<int32_t> slices;                         // The slices that are being read.
   routing_replay::trainer::FetchOptions read_options;  // The options of the read in progress.
   routing_replay::trainer::StagedRows staged;

@@ -55,7 +55,7 @@ class TrainerCapiStepTest : public ::testing::Test {
     return rrt_local_source_add(source_, Text(sample), num_tokens, {}, &tensor, nullptr, 0);
   }
   rrt_fetch* NewFetch(int32_t missing) {
-    const rrt_fetch_options options{.run = Text("r"), .missing = missing};
+    const rrt_fetch_options options{.missing = missing};
     rrt_fetch* fetch = nullptr;
     EXPECT_EQ(Take(rrt_fetch_new(plan_, &options, &fetch)), nullptr);
     return fetch;

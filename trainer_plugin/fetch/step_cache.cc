@@ -67,9 +67,8 @@ absl::Status Tell(const StagedRows& one, int32_t index, StagingSink& sink) {
 
 }  // namespace
 
-std::string SliceKey(const ReplayPlan& plan, const PlanSlice& slice, const FetchSequence& sequence, Producer producer,
-                     absl::string_view run) {
-  std::string key = absl::StrCat(run.size(), ":", run, " ", ProducerName(producer), " layers ");
+std::string SliceKey(const ReplayPlan& plan, const PlanSlice& slice, const FetchSequence& sequence) {
+  std::string key = "layers ";
   for (size_t i = 0; i < plan.routing.size(); ++i) {
     const LayerRouting& layer = plan.routing[i];
     absl::StrAppend(&key, layer.layer_id, "#", plan.layers[i].ordinal, " E", layer.num_experts, " K", layer.top_k, ",");
@@ -174,15 +173,14 @@ struct CachedFetch::Slice {
 };
 
 CachedFetch::CachedFetch(std::shared_ptr<StepCache> cache, const ReplayPlan& plan,
-                         absl::Span<const FetchSequence> sequences, const FetchOptions& options, absl::string_view run,
-                         FetchTime time)
+                         absl::Span<const FetchSequence> sequences, const FetchOptions& options, FetchTime time)
     : cache_(std::move(cache)), plan_(plan), sequences_(sequences), options_(options), time_(time) {
   for (const int32_t index : SlicesToRead(plan, sequences)) {
     const PlanSlice& slice = plan.slices[index];
     const int64_t bytes = plan.bytes_to_read / plan.rows_to_read * TotalRows(slice.rows);
     slices_.push_back({.index = index,
                        .sequence = slice.sequence,
-                       .key = SliceKey(plan, slice, sequences[slice.sequence], options.producer, run),
+                       .key = SliceKey(plan, slice, sequences[slice.sequence]),
                        .expected_bytes = bytes + kEntryBytes});
   }
   MutexLock lock(cache_->mutex_);

@@ -33,16 +33,15 @@ struct StepCacheCounters {
   int64_t bytes_read = 0;  // Bytes of all slices read.
 };
 
-// The key of a slice: run, producer, layers with their E, K and ordinal, sample or handle, expectations, row ranges. As
-// long as a sample does not change, slices of one source with the same key hold the same bytes, whatever micro-batch
-// they are read for.
-std::string SliceKey(const ReplayPlan& plan, const PlanSlice& slice, const FetchSequence& sequence, Producer producer,
-                     absl::string_view run);
+// The key of a slice: layers with their E, K and ordinal, sample or handle, expectations, row ranges. As long as a
+// sample does not change, slices of one source with the same key hold the same bytes, whatever micro-batch they are
+// read for.
+std::string SliceKey(const ReplayPlan& plan, const PlanSlice& slice, const FetchSequence& sequence);
 
-// Caches staged slices of one rank by key, at most `max_bytes`. If several fetches need a slice at the same time, only
-// one of them reads it. Only slices that could be read are cached: a sample that falls back is requested again. When
-// room is needed, the least recently used slices are evicted, except those that a fetch holds and those that were
-// prefetched and not used yet. If there is still no room, the new slice is not cached. Thread-safe.
+// Caches staged slices of one source and rank by key, at most `max_bytes`. If several fetches need a slice at the same
+// time, only one of them reads it. Only slices that could be read are cached: a sample that falls back is requested
+// again. When room is needed, the least recently used slices are evicted, except those that a fetch holds and those
+// that were prefetched and not used yet. If there is still no room, the new slice is not cached. Thread-safe.
 class StepCache {
  public:
   using Counters = StepCacheCounters;
@@ -86,7 +85,7 @@ class StepCache {
 
 // One fetch of a plan through a cache:
 //
-//   CachedFetch fetch(cache, plan, sequences, options, run, FetchTime::kNow);
+//   CachedFetch fetch(cache, plan, sequences, options, FetchTime::kNow);
 //   while (true) {
 //     absl::StatusOr<std::vector<int32_t>> slices = fetch.Next(deadline);   // Positions in plan.slices.
 //     if (slices->empty()) break;
@@ -99,7 +98,7 @@ class StepCache {
 class CachedFetch {
  public:
   CachedFetch(std::shared_ptr<StepCache> cache, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
-              const FetchOptions& options, absl::string_view run, FetchTime time);
+              const FetchOptions& options, FetchTime time);
   ~CachedFetch();
   CachedFetch(const CachedFetch&) = delete;
   CachedFetch& operator=(const CachedFetch&) = delete;

@@ -86,7 +86,7 @@ class StepCacheTest : public ::testing::Test {
                                    const std::vector<FetchSequence>& sequences,
                                    MissingPolicy missing = MissingPolicy::kStrict, FetchTime time = FetchTime::kNow) {
     const FetchOptions options{.missing = missing};
-    CachedFetch fetch(cache, plan, sequences, options, "run", time);
+    CachedFetch fetch(cache, plan, sequences, options, time);
     while (true) {
       const auto slices = fetch.Next(Soon());
       if (!slices.ok()) return slices.status();
@@ -200,11 +200,11 @@ TEST_F(StepCacheTest, WhatStandsBehindAStaleSliceIsCheckedToo) {
   const FetchOptions options;
   const std::vector<FetchSequence> unchecked = Sequences({0});
   std::vector<FetchSequence> agreed = unchecked;
-  CachedFetch reader(cache, plan, unchecked, options, "run", FetchTime::kNow);
+  CachedFetch reader(cache, plan, unchecked, options, FetchTime::kNow);
   const std::vector<int32_t> slices = NextOf(reader);
   ASSERT_OK_AND_ASSIGN(const StagedRows old, source_.Fetch(plan, slices, unchecked, options));
   agreed[0].content_id = old.records[0].content_id + 1;
-  CachedFetch waiter(cache, plan, agreed, options, "run", FetchTime::kNow);
+  CachedFetch waiter(cache, plan, agreed, options, FetchTime::kNow);
   EXPECT_THAT(waiter.Next(AtOnce()), Fails(absl::StatusCode::kDeadlineExceeded, Reason::kUnspecified));
   reader.Give(old);
   EXPECT_THAT(NextOf(waiter), ElementsAre(0));
@@ -252,7 +252,7 @@ TEST_F(StepCacheTest, WhatIsReadAheadWaitsForItsUse) {
                        Fetch(cache, first, one, MissingPolicy::kLive, FetchTime::kAheadInStep));
   EXPECT_THAT(nothing.pieces, IsEmpty());
   const FetchOptions options;
-  CachedFetch late(cache, second, other, options, "run", FetchTime::kAheadInStep);
+  CachedFetch late(cache, second, other, options, FetchTime::kAheadInStep);
   EXPECT_THAT(late.Next(AtOnce()), Fails(absl::StatusCode::kDeadlineExceeded, Reason::kUnspecified));  // No room.
   Check(cache, {3});  // It cannot evict entries that are waited for …
   Check(cache, {0});
@@ -278,9 +278,9 @@ TEST_F(StepCacheTest, TheSecondAskerWaitsAndIsLeftWithNothing) {
   const ReplayPlan plan = PlanOf({0});
   const auto sequences = Sequences({0});
   const FetchOptions options{.missing = MissingPolicy::kLive};
-  auto reader = std::make_unique<CachedFetch>(cache, plan, sequences, options, "run", FetchTime::kNow);
+  auto reader = std::make_unique<CachedFetch>(cache, plan, sequences, options, FetchTime::kNow);
   ASSERT_OK(reader->Next(AtOnce()));
-  CachedFetch second(cache, plan, sequences, options, "run", FetchTime::kNow);
+  CachedFetch second(cache, plan, sequences, options, FetchTime::kNow);
   EXPECT_THAT(second.Next(AtOnce()), Fails(absl::StatusCode::kDeadlineExceeded, Reason::kUnspecified));
   ASSERT_OK_AND_ASSIGN(const StagedRows missing, second.Take("no time"));
   EXPECT_EQ(missing.fallback_sequences, 1);
@@ -342,18 +342,16 @@ TEST(SliceKey, SaysAllThatIsRead) {
   wider.routing[0].top_k = 4;
   elsewhere.layers[0].ordinal = 5;
   const std::string keys[] = {
-      SliceKey(plan, slice, {.sample = "a"}, Producer::kRollout, "r"),
-      SliceKey(plan, slice, {.sample = "a"}, Producer::kTrainer, "r"),
-      SliceKey(plan, slice, {.sample = "a"}, Producer::kRollout, "q"),
-      SliceKey(plan, slice, {.sample = "b"}, Producer::kRollout, "r"),
-      SliceKey(plan, slice, {.handle = 5}, Producer::kRollout, "r"),
-      SliceKey(plan, slice, {.sample = "a", .num_tokens = 4}, Producer::kRollout, "r"),
-      SliceKey(plan, slice, {.sample = "a", .token_checks = {{3, 7}}}, Producer::kRollout, "r"),
-      SliceKey(plan, shorter, {.sample = "a"}, Producer::kRollout, "r"),
-      SliceKey(half, slice, {.sample = "a"}, Producer::kRollout, "r"),
-      SliceKey(more_experts, slice, {.sample = "a"}, Producer::kRollout, "r"),
-      SliceKey(wider, slice, {.sample = "a"}, Producer::kRollout, "r"),
-      SliceKey(elsewhere, slice, {.sample = "a"}, Producer::kRollout, "r"),
+      SliceKey(plan, slice, {.sample = "a"}),
+      SliceKey(plan, slice, {.sample = "b"}),
+      SliceKey(plan, slice, {.handle = 5}),
+      SliceKey(plan, slice, {.sample = "a", .num_tokens = 4}),
+      SliceKey(plan, slice, {.sample = "a", .token_checks = {{3, 7}}}),
+      SliceKey(plan, shorter, {.sample = "a"}),
+      SliceKey(half, slice, {.sample = "a"}),
+      SliceKey(more_experts, slice, {.sample = "a"}),
+      SliceKey(wider, slice, {.sample = "a"}),
+      SliceKey(elsewhere, slice, {.sample = "a"}),
   };
   for (const std::string& key : keys) EXPECT_EQ(std::count(std::begin(keys), std::end(keys), key), 1) << key;
 }

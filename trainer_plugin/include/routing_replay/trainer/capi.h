@@ -118,7 +118,6 @@ typedef struct rrt_sequence {
 enum rrt_missing { RRT_STRICT = 0, RRT_LIVE = 1, RRT_DROP = 2 }; /* MissingPolicy of source.h. */
 
 typedef struct rrt_fetch_options {
-  rr_text run;      /* The run's name; part of the key in a step cache. */
   int32_t producer; /* 0: rollout. */
   int32_t missing;
   int32_t wait; /* Not 0: wait for rows that are not committed yet. */
@@ -187,8 +186,8 @@ RRT_API rr_error* rrt_inspect(rr_run* run, const rrt_fetch_options* options, con
                               const rrt_records** records);
 
 /* A step cache keeps the slices of one training step, so that each slice is read only once
- * (trainer_plugin/fetch/step_cache.h). Thread-safe. Use one cache per source, because the key of a slice is run,
- * producer, sample and rows, but not the source. Samples must not change within a step. Attach a new fetch to the
+ * (trainer_plugin/fetch/step_cache.h). Thread-safe. Use one cache per source, because the key of a slice is
+ * layers, sample and rows, but not the source. Samples must not change within a step. Attach a new fetch to the
  * cache, then:
  *   while (rrt_step_cache_next(fetch, …, &reads), reads) { read the fetch as one without a cache }
  * After this loop the fetch has ended. A fetch may outlive the cache's handle. */

@@ -40,7 +40,7 @@ class Sequence(Structure):
 
 
 class FetchOptions(Structure):
-    _fields_ = (*_native.fields("t:run w:producer,missing,wait"), ("sequences", POINTER(Sequence)), ("count", c_size_t))
+    _fields_ = (*_native.fields("w:producer,missing,wait"), ("sequences", POINTER(Sequence)), ("count", c_size_t))
 
 
 Record = _native.structure("Record", "w:sequence t:sample SampleRows:said")

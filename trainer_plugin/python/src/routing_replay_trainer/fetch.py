@@ -257,17 +257,15 @@ class Source:
     they are realigned. `step.StepSource`, which wraps a source for a trainer, replaces the reading by its own.
 
     geometry: geometry of the run
-    run, producer, wait: passed to every fetch and inspection
+    producer, wait: passed to every fetch and inspection
     check_every: token checks exist at multiples of this many rows, and at the end of each sample
     """
 
     keeps_rows = False  # True if all rows are already in this process's memory.
 
-    def __init__(
-        self, geometry: Any, run: str = "", producer: str = "rollout", wait: bool = True, check_every: int = 1
-    ) -> None:
+    def __init__(self, geometry: Any, producer: str = "rollout", wait: bool = True, check_every: int = 1) -> None:
         self.geometry = geometry
-        self._told = _native.text(run), _convert.producer(producer, "producer"), bool(wait)
+        self._told = _convert.producer(producer, "producer"), bool(wait)
         self._check_every = check_every
 
     def fetch(
@@ -343,14 +341,14 @@ class Source:
         raise NotImplementedError
 
     def _options(self, sequences: Sequence[FetchSequence] | None, missing: Missing = "strict") -> _core.FetchOptions:
-        run, producer, wait = self._told
+        producer, wait = self._told
         policy = _values.choice(missing, "missing", _MISSING)
         if sequences is None:
-            return _core.FetchOptions(run, producer, policy, wait)
+            return _core.FetchOptions(producer, policy, wait)
         made = _array_of(_core.Sequence, len(sequences))()
         for sequence, target in zip(sequences, made, strict=True):
             sequence._fill(target, self._check_every)
-        return _core.FetchOptions(run, producer, policy, wait, made, len(sequences))
+        return _core.FetchOptions(producer, policy, wait, made, len(sequences))
 
 
 @functools.lru_cache
@@ -483,7 +481,7 @@ class ServiceSource(Source):
         wait: bool = True,
         producer: Literal["rollout", "trainer"] = "rollout",
     ) -> None:
-        super().__init__(geometry_json(run.geometry), run.name, producer, wait, run.settings.block_rows)
+        super().__init__(geometry_json(run.geometry), producer, wait, run.settings.block_rows)
         self._run = run
         self._timeout = timeout
         self._wait = wait
