@@ -112,7 +112,6 @@ void WriteSample(int32_t rank, const SampleReport& report, bool source_failed, W
   out.Greatest(Badness(status));
   out.Least(OnlyIf(!there, rank));
   out.Both(known.num_tokens);
-  out.Both(known.revision);
   out.Both(known.content_id);
   out.Least(known.oldest_weight_version);
   out.Greatest(known.newest_weight_version);
@@ -128,7 +127,7 @@ std::vector<int64_t> SampleWords(int32_t rank, const StepReport& step) {
 struct Combined {
   Extremes handle;
   SampleDecision decision;
-  std::optional<Extremes> num_tokens, revision, content_id;
+  std::optional<Extremes> num_tokens, content_id;
 };
 
 Combined ReadSample(WordReader& in) {
@@ -136,12 +135,10 @@ Combined ReadSample(WordReader& in) {
   said.decision.status = StatusOf(in.Greatest().value_or(kSourceFailed));
   said.decision.missing_on = in.Least();
   said.num_tokens = in.Both();
-  said.revision = in.Both();
   said.content_id = in.Both();
   said.decision.oldest_weight_version = in.Least();
   said.decision.newest_weight_version = in.Greatest();
   if (said.num_tokens) said.decision.num_tokens = said.num_tokens->greatest;
-  if (said.revision) said.decision.revision = said.revision->greatest;
   if (said.content_id) said.decision.content_id = static_cast<uint64_t>(said.content_id->greatest);
   return said;
 }
@@ -161,7 +158,6 @@ absl::Status CheckSame(std::optional<Extremes> values, Reason reason, absl::stri
 
 absl::Status CheckSameContent(const Combined& said, const SampleReport& report) {
   absl::Status status = CheckSame(said.num_tokens, Reason::kRowCount, "num_tokens", &report);
-  status.Update(CheckSame(said.revision, Reason::kOldRevision, "revision", &report));
   status.Update(CheckSame(said.content_id, Reason::kConflictingRows, "content_id", &report));
   return status;
 }

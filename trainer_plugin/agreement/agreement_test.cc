@@ -45,7 +45,6 @@ std::vector<StepReport> AllThere(MissingPolicy policy = MissingPolicy::kStrict, 
   for (int32_t i = 0; i < samples; ++i) {
     step.samples.push_back({.sample = absl::StrCat("math/", i),
                             .num_tokens = 100 + i,
-                            .revision = i % 2,
                             .content_id = 0x8000000000000000u + i,
                             .oldest_weight_version = -1 + i,
                             .newest_weight_version = 7 + i});
@@ -69,11 +68,8 @@ TEST(Agreement, AllReplay) {
     ASSERT_OK(decisions[0]);
     EXPECT_EQ(decisions[0]->replayed, 5);
     EXPECT_EQ(decisions[0]->fallen_back, 0);
-    const SampleDecision expected{.num_tokens = 102,
-                                  .revision = 0,
-                                  .content_id = 0x8000000000000002u,
-                                  .oldest_weight_version = 1,
-                                  .newest_weight_version = 9};
+    const SampleDecision expected{
+        .num_tokens = 102, .content_id = 0x8000000000000002u, .oldest_weight_version = 1, .newest_weight_version = 9};
     EXPECT_EQ(decisions[0]->samples[2], expected);
   }
 }
@@ -118,8 +114,6 @@ TEST(Agreement, OtherContentIsAnErrorOnAllRanks) {
   const std::vector<Case> cases = {
       {[](SampleReport& s) { s.content_id = 17; }, Reason::kConflictingRows,
        "content_id: of sample math/2 is 9223372036854775810 on one rank and 17 on another"},
-      {[](SampleReport& s) { s.revision = 4; }, Reason::kOldRevision,
-       "revision: of sample math/2 is 0 on one rank and 4"},
       {[](SampleReport& s) { s.num_tokens = 99; }, Reason::kRowCount,
        "num_tokens: of sample math/2 is 99 on one rank and 102"},
   };
@@ -254,8 +248,7 @@ absl::StatusOr<StepDecision> Reference(const std::vector<StepReport>& seen) {
         if (!all) all = value;
         return all == value;
       };
-      if (!same(said.num_tokens, own.num_tokens) || !same(said.revision, own.revision) ||
-          !same(said.content_id, own.content_id)) {
+      if (!same(said.num_tokens, own.num_tokens) || !same(said.content_id, own.content_id)) {
         return absl::FailedPreconditionError(own.sample);
       }
       for (auto version : {own.oldest_weight_version, own.newest_weight_version}) {
@@ -282,9 +275,8 @@ SampleReport RandomSample(int32_t number, std::mt19937& random) {
   const auto rarely = [&random](int32_t times) { return random() % times == 0; };
   SampleReport seen{.sample = absl::StrCat("s", number)};
   if (rarely(40)) seen.status = static_cast<SampleStatus>(1 + random() % 9);
-  if (!rarely(10)) seen.num_tokens = number + rarely(200);
-  if (!rarely(10)) seen.revision = rarely(200);
-  if (!rarely(10)) seen.content_id = (number % 2 == 0 ? 0 : ~uint64_t{0}) ^ static_cast<uint64_t>(rarely(200));
+  if (!rarely(10)) seen.num_tokens = number + rarely(120);
+  if (!rarely(10)) seen.content_id = (number % 2 == 0 ? 0 : ~uint64_t{0}) ^ static_cast<uint64_t>(rarely(120));
   if (!rarely(10)) {
     seen.oldest_weight_version = static_cast<int64_t>(random() % 5) - 1;
     seen.newest_weight_version = *seen.oldest_weight_version + random() % 3;

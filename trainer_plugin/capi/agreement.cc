@@ -45,7 +45,6 @@ absl::StatusOr<SampleReport> SampleReportFrom(const json& value, absl::string_vi
   static const auto* const names = new std::vector(StatusNames());
   object.Read("status", *names, report.status);
   object.Read("num_tokens", report.num_tokens);
-  object.Read("revision", report.revision);
   uint64_t content_id = 0;
   object.Read("content_id", content_id);
   if (object.Find("content_id") != nullptr) report.content_id = content_id;
@@ -84,7 +83,6 @@ json ToJson(const SampleDecision& said) {
   json out = {{"action", kActions[static_cast<int>(said.action)]}, {"status", ReportedStatusName(said.status)}};
   Put(out, "missing_on", said.missing_on);
   Put(out, "num_tokens", said.num_tokens);
-  Put(out, "revision", said.revision);
   Put(out, "content_id", said.content_id);
   Put(out, "oldest_weight_version", said.oldest_weight_version);
   Put(out, "newest_weight_version", said.newest_weight_version);

@@ -56,7 +56,6 @@ TEST(AgreementCapiTest, AllRanksDecideAlike) {
   const json there = {{"sample", "a"},
                       {"status", "OK"},
                       {"num_tokens", 9},
-                      {"revision", 1},
                       {"content_id", 1u << 31},
                       {"oldest_weight_version", 3},
                       {"newest_weight_version", 4}};

@@ -33,7 +33,6 @@ class SampleReport:
     sample: Any
     status: str = "OK"
     num_tokens: Any = None
-    revision: Any = None
     content_id: Any = None
     oldest_weight_version: int | None = None
     newest_weight_version: int | None = None
@@ -170,7 +169,6 @@ class AgreementTest(unittest.TestCase):
             [SampleReport(1.5)],
             [SampleReport(None)],
             [SampleReport("a", content_id=-1)],
-            [SampleReport("a", revision="x")],
         ):
             with self.subTest(wrong):
                 by_rank = (states(1), wrong, states(1))

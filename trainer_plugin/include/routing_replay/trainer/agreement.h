@@ -35,7 +35,6 @@ struct SampleReport {
   int64_t handle = 0;                       // SampleHandle of the sample; used if `sample` is empty.
   SampleStatus status = SampleStatus::kOk;  // kUnspecified: this rank's source failed for the sample.
   std::optional<int64_t> num_tokens;
-  std::optional<int64_t> revision;
   std::optional<uint64_t> content_id;
   std::optional<int64_t> oldest_weight_version;  // kUnknownWeightVersion if any row's is unknown.
   std::optional<int64_t> newest_weight_version;
@@ -59,7 +58,6 @@ struct SampleDecision {
   // The values on which the ranks that have the sample agree, and the extremes of their weight versions. Not set if no
   // rank knows them.
   std::optional<int64_t> num_tokens;
-  std::optional<int64_t> revision;
   std::optional<uint64_t> content_id;
   std::optional<int64_t> oldest_weight_version;
   std::optional<int64_t> newest_weight_version;
@@ -89,8 +87,8 @@ class StepAgreement {
   //   kVersionMismatch if ranks run different versions of this protocol
   //   kGeometryMismatch if ranks have different geometries
   //   kField if ranks differ in policy, in the number of samples or in their order, or if a rank cannot take part
-  //   kRowCount, kOldRevision or kConflictingRows if ranks differ in num_tokens, revision or content_id; the message
-  //     names the sample and both values
+  //   kRowCount or kConflictingRows if ranks differ in num_tokens or content_id; the message names the sample and both
+  //     values
   //   under kStrict, the Reason for the status of the first missing sample; the message names sample, status and rank
   //
   // These errors concern this rank alone:

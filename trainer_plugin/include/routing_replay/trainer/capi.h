@@ -291,7 +291,7 @@ RRT_API rr_error* rrt_router_backward(const rrt_router* router, int64_t rows, co
  * routing_replay/trainer/agreement.h explains what is compared and which errors there are. `json` says what this rank
  * has seen:
  *   {"policy": "strict" | "live" | "drop", "geometry_fingerprint": 0, "source_failed": false, "samples":
- *    [{"sample" (or "handle"), "status": "OK", "num_tokens", "revision", "content_id", "oldest_weight_version",
+ *    [{"sample" (or "handle"), "status": "OK", "num_tokens", "content_id", "oldest_weight_version",
  *      "newest_weight_version"}, …]}
  * `status` is that of a fetch, except UNSPECIFIED. Invalid JSON is an error of the first push, not of this function,
  * because the other ranks must learn of it, too. Then, as long as there are words, reduce them to their maxima over all
@@ -301,9 +301,8 @@ RRT_API rr_error* rrt_agreement_new(int32_t rank, rr_text json, rrt_agreement** 
 RRT_API size_t rrt_agreement_words(const rrt_agreement* agreement, const int64_t** words);
 RRT_API rr_error* rrt_agreement_push(rrt_agreement* agreement, const int64_t* reduced, size_t count);
 /* {"samples": [{"action": "replay" | "live" | "drop", "status", "missing_on", "num_tokens",
- *  "revision", "content_id", "oldest_weight_version", "newest_weight_version"}, …], "counts": {"OK": 2, …},
- *  "replayed": 2, "fallen_back": 0}; unknown fields are absent. FAILED_PRECONDITION before the last
- * round, and if a round failed. */
+ *  "content_id", "oldest_weight_version", "newest_weight_version"}, …], "counts": {"OK": 2, …}, "replayed": 2,
+ *  "fallen_back": 0}; unknown fields are absent. FAILED_PRECONDITION before the last round, and if a round failed. */
 RRT_API rr_error* rrt_agreement_decision(const rrt_agreement* agreement, const rr_bytes** json);
 
 /* For R2: merges what the ranks recorded of one micro-batch into whole rows of its sequences. `plans` has one plan,

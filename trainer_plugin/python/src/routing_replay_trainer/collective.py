@@ -40,7 +40,7 @@ class Decision:
         policy says
     status: "OK", or the worst status that a rank has seen; SOURCE_FAILED if the source of a rank failed
     missing_on: the lowest rank on which the sample is missing
-    num_tokens, revision, content_id: of the sample, from the ranks that have it
+    num_tokens, content_id: of the sample, from the ranks that have it
     oldest_weight_version, newest_weight_version: of the sample's rows; -1 if the version of some rows is unknown
     """
 
@@ -49,7 +49,6 @@ class Decision:
     status: str
     missing_on: int | None
     num_tokens: int | None
-    revision: int | None
     content_id: int | None
     oldest_weight_version: int | None
     newest_weight_version: int | None
@@ -218,10 +217,10 @@ def agree(
     geometry: fingerprint of the model's geometry (from `Plan.described`); 0 on all ranks if unknown
     failed: True if this rank's source failed: then all samples count as missing here, whatever `records` says
 
-    Raises FailedPreconditionError on all ranks alike: if ranks know different num_tokens, revisions or content ids of a
-    sample (the message names the sample and both values); if ranks differ in their samples, policy, geometry or
-    version; and if an argument is wrong on another rank (that rank raises InvalidArgumentError). Raises
-    DeadlineExceededError if a rank does not take part in time.
+    Raises FailedPreconditionError on all ranks alike: if ranks know different num_tokens or content ids of a sample
+    (the message names the sample and both values); if ranks differ in their samples, policy, geometry or version; and
+    if an argument is wrong on another rank (that rank raises InvalidArgumentError). Raises DeadlineExceededError if a
+    rank does not take part in time.
     """
     end = time.monotonic() + deadline
     wrong: Exception | None = None
@@ -275,7 +274,7 @@ def _describe(
     described = []
     for sample, record in zip(samples, records, strict=True):
         versions = [span[2] for span in record.get("weights", ())]
-        fields = {name: record.get(name) for name in ("status", "num_tokens", "revision", "content_id")}
+        fields = {name: record.get(name) for name in ("status", "num_tokens", "content_id")}
         fields["oldest_weight_version"] = min(versions, default=None)
         fields["newest_weight_version"] = max(versions, default=None)
         fields |= {"sample": sample} if isinstance(sample, str) else {"handle": integer(sample, "sample")}
