@@ -1,7 +1,6 @@
 #include "routing_replay/trainer/layers.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -415,20 +414,6 @@ std::vector<LayerRange> PlaceStages(const std::vector<int32_t>& stages, int32_t 
   return ranges;
 }
 
-// Live models.
-
-absl::Status InvalidNumber(int32_t chunk, int32_t number, absl::string_view what) {
-  return Invalid("rank.model", absl::StrCat("chunk ", chunk, " has a router of layer_number ", number, ", ", what));
-}
-
-std::vector<int32_t> IdsOfChunk(absl::Span<const OwnedLayer> layers, int32_t chunk) {
-  std::vector<int32_t> ids;
-  for (const OwnedLayer& layer : layers) {
-    if (layer.chunk == chunk) ids.push_back(layer.layer_id);
-  }
-  return ids;
-}
-
 }  // namespace
 
 absl::StatusOr<PipelineLayout> ParsePipelineLayout(absl::string_view text) {
@@ -518,44 +503,29 @@ absl::StatusOr<std::vector<OwnedLayer>> WithoutNativeLayers(const Geometry& geom
   return layers;
 }
 
-absl::StatusOr<std::vector<OwnedLayer>> OwnedMoeLayers(const Geometry& geometry, absl::Span<const LiveChunk> chunks) {
-  std::vector<OwnedLayer> owned;
-  std::set<int32_t> seen;
-  for (size_t v = 0; v < chunks.size(); ++v) {
-    const int32_t chunk = static_cast<int32_t>(v);
-    for (const int32_t number : chunks[v].layer_numbers) {
-      if (number < 1 || number > geometry.num_layers()) {
-        return InvalidNumber(chunk, number, absl::StrCat("but the model has layers 1 … ", geometry.num_layers()));
-      }
-      const auto ordinal = geometry.FindOrdinal(number - 1);
-      if (!ordinal) return InvalidNumber(chunk, number, "which is not a MoE layer: does it belong to MTP?");
-      if (!seen.insert(number).second) return InvalidNumber(chunk, number, "which occurs twice");
-      owned.push_back({.layer_id = number - 1, .ordinal = *ordinal, .chunk = chunk});
-    }
-  }
-  std::sort(owned.begin(), owned.end(),
-            [](const OwnedLayer& a, const OwnedLayer& b) { return a.layer_id < b.layer_id; });
-  return owned;
-}
-
 absl::StatusOr<std::optional<std::string>> LiveDifference(const Geometry& geometry, const LayerTable& table,
                                                           int32_t pp_rank, absl::Span<const LiveChunk> chunks,
                                                           absl::Span<const int32_t> native_layers) {
-  auto split = OwnedMoeLayers(geometry, table, pp_rank);
-  if (split.ok()) split = WithoutNativeLayers(geometry, *std::move(split), native_layers);
-  if (!split.ok()) return split.status();
-  auto model = OwnedMoeLayers(geometry, chunks);
-  if (model.ok()) model = WithoutNativeLayers(geometry, *std::move(model), native_layers);
-  if (!model.ok()) return model.status();
-  const std::string rank = absl::StrCat("pipeline rank ", pp_rank);
+  const auto is_native = [&](int64_t layer) {
+    return std::find(native_layers.begin(), native_layers.end(), layer) != native_layers.end();
+  };
   if (chunks.size() != static_cast<size_t>(table.virtual_stages())) {
-    return absl::StrCat(rank, ": the model has ", chunks.size(), " chunks, the split gives ", table.virtual_stages());
+    return absl::StrCat("pipeline rank ", pp_rank, ": the model has ", chunks.size(), " chunks, the split gives ",
+                        table.virtual_stages());
   }
   for (int32_t v = 0; v < table.virtual_stages(); ++v) {
-    const std::vector<int32_t> ours = IdsOfChunk(*model, v), theirs = IdsOfChunk(*split, v);
+    RR_ASSIGN_OR_RETURN(const auto owned, OwnedMoeLayers(geometry, table, pp_rank, v));
+    std::vector<int64_t> ours, theirs;
+    for (const int64_t number : chunks[v].layer_numbers) {
+      if (!is_native(number - 1)) ours.push_back(number - 1);
+    }
+    std::sort(ours.begin(), ours.end());
+    for (const OwnedLayer& layer : owned) {
+      if (!is_native(layer.layer_id)) theirs.push_back(layer.layer_id);
+    }
     if (ours == theirs) continue;
-    return absl::StrCat(rank, ", chunk ", v, ": the model has routers in decoder layers [", absl::StrJoin(ours, ", "),
-                        "], the split gives [", absl::StrJoin(theirs, ", "), "]");
+    return absl::StrCat("pipeline rank ", pp_rank, ", chunk ", v, ": the model has routers in decoder layers [",
+                        absl::StrJoin(ours, ", "), "], the split gives [", absl::StrJoin(theirs, ", "), "]");
   }
   return std::nullopt;
 }

@@ -203,9 +203,6 @@ TEST(LayersProperty, LiveModelsAgreeWithTheirSplitAlone) {
     std::vector<LiveChunk> model = ModelOf(geometry, *table, p, random);
     ASSERT_OK_AND_ASSIGN(const auto none, LiveDifference(geometry, *table, p, model));
     ASSERT_EQ(none, std::nullopt) << *none;
-    ASSERT_OK_AND_ASSIGN(const auto by_table, OwnedMoeLayers(geometry, *table, p));
-    ASSERT_OK_AND_ASSIGN(const auto by_model, OwnedMoeLayers(geometry, model));
-    ASSERT_EQ(by_table, by_model);
     auto& numbers = model[random.Pick(0, table->virtual_stages() - 1)].layer_numbers;
     if (numbers.empty()) continue;
     numbers.pop_back();

@@ -174,14 +174,9 @@ struct LiveChunk {
   std::vector<int32_t> layer_numbers;  // layer_number of each decoder router: global, from 1 on. Without MTP routers.
 };
 
-// The MoE layers of a rank with these chunks (v = 0, 1, …); layer ids ascend. INVALID_ARGUMENT (kField, field
-// "rank.model", layer) for a layer_number that no MoE layer of the geometry has, or that occurs twice. The usual cause
-// is that MTP layers, or a second copy of the decoder, were listed as decoder layers.
-absl::StatusOr<std::vector<OwnedLayer>> OwnedMoeLayers(const Geometry& geometry, absl::Span<const LiveChunk> chunks);
-
-// Describes the first chunk in which the model of pipeline rank `pp_rank` and the split differ, with the layers of
-// both; nothing if they agree. Routers of `native_layers` are optional in the model. Each chunk is compared by itself,
-// so the same layers in other chunks are a difference. Errors as OwnedMoeLayers.
+// Describes the first chunk (v = 0, 1, …) in which the model of pipeline rank `pp_rank` and the split differ, with the
+// layers of both; nothing if they agree. Routers of `native_layers` are optional in the model. Each chunk is compared
+// by itself, so the same layers in other chunks are a difference. Errors as OwnedMoeLayers.
 absl::StatusOr<std::optional<std::string>> LiveDifference(const Geometry& geometry, const LayerTable& table,
                                                           int32_t pp_rank, absl::Span<const LiveChunk> chunks,
                                                           absl::Span<const int32_t> native_layers = {});
