@@ -1,5 +1,4 @@
-// layers, layers_layout, mtp: Megatron's offset and count of every chunk, and its MTP layers. layers_invalid: splits
-// that must be rejected.
+// layers, layers_layout, mtp: Megatron's offset and count of every chunk. layers_invalid: splits that must be rejected.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -51,9 +50,7 @@ Outcome RunLayers(const Json& golden_case) {
   if (table->virtual_stages() != expect.at("virtual_stages").get<int32_t>()) {
     return Failed(absl::StrCat(table->virtual_stages(), " virtual stages, expected ", expect["virtual_stages"].dump()));
   }
-  std::string difference = OffsetsDiffer(*table, expect.at("offset_count"));
-  if (difference.empty() && expect.contains("mtp_count")) difference = MtpDiffers(*table, expect.at("mtp_count"));
-  return OutcomeOf(difference);
+  return OutcomeOf(OffsetsDiffer(*table, expect.at("offset_count")));
 }
 
 Outcome RunLayout(const Json& golden_case) {
