@@ -18,28 +18,13 @@ absl::Status Missing(absl::string_view what, absl::string_view message) {
   return MakeError(absl::StatusCode::kFailedPrecondition, absl::StrCat(field, ": ", message), {.field = field});
 }
 
-// 13000: "13.0".
-std::string VersionText(int version) { return absl::StrCat(version / 1000, ".", version % 1000 / 10); }
-
-absl::Status NoDriver(cudaError_t error) {
-  int driver = 0, runtime = 0;
-  cudaDriverGetVersion(&driver);
-  cudaRuntimeGetVersion(&runtime);
-  if (driver == 0) return Missing("driver", absl::StrCat("there is no CUDA driver: ", cudaGetErrorString(error)));
-  return Missing("driver", absl::StrCat("supports CUDA ", VersionText(driver), ", and the kernels were built with ",
-                                        VersionText(runtime), ": ", cudaGetErrorString(error)));
-}
-
 // Returns an error if the kernels do not run on `device`, which must be the current one.
 absl::Status CheckCode(int32_t device) {
   const cudaError_t error = LoadKernels();
   if (error == cudaSuccess) return absl::OkStatus();
   cudaGetLastError();  // Clears the error, which the next launch would report otherwise.
-  int major = 0, minor = 0;
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-  return Missing("architecture", absl::StrCat("the kernels do not run on device ", device, " (compute capability ",
-                                              major, ".", minor, "): ", cudaGetErrorString(error)));
+  return Missing("architecture",
+                 absl::StrCat("the kernels do not run on device ", device, ": ", cudaGetErrorString(error)));
 }
 
 }  // namespace
@@ -47,7 +32,7 @@ absl::Status CheckCode(int32_t device) {
 absl::Status CheckCudaDevice(int32_t device) {
   int devices = 0;
   const cudaError_t found = cudaGetDeviceCount(&devices);
-  if (found != cudaSuccess && found != cudaErrorNoDevice) return NoDriver(found);
+  if (found != cudaSuccess && found != cudaErrorNoDevice) return Missing("driver", cudaGetErrorString(found));
   if (device < 0 || device >= devices) {
     return Missing("device", absl::StrCat("there is no device ", device, " among ", devices));
   }
