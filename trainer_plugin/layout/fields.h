@@ -155,9 +155,7 @@ void Fields(Field&& field, RowRun& of) {
 
 inline const char* PolicyName(const MegatronPadding&) { return "megatron"; }
 template <typename Field>
-void Fields(Field&& field, MegatronPadding& of) {
-  field("seq_length", of.sequence_length, kRowBounds);
-}
+void Fields(Field&&, MegatronPadding&) {}
 
 inline const char* PolicyName(const VerlPadding&) { return "verl"; }
 template <typename Field>

@@ -174,19 +174,10 @@ PaddingPrediction PredictRectangle(const UnpaddedBatch& batch, Partition partiti
 
 // Megatron-LM.
 
-// Returns `rows`, or the given sequence length, which must be at least `rows`.
-absl::StatusOr<int64_t> SequenceRows(int64_t rows, const MegatronPadding& options) {
-  if (!options.sequence_length) return rows;
-  if (*options.sequence_length >= rows) return *options.sequence_length;
-  return Invalid(Reason::kShape, "padding.seq_length",
-                 absl::StrCat(*options.sequence_length, " is below ", rows, " padded rows"));
-}
-
 // As in get_batch_on_this_cp_rank, CP is zigzag over each document. The kind of CP communication (p2p, all_gather, a2a,
 // a2a+p2p with hierarchical groups) changes none of this.
-Prediction Predict(const UnpaddedBatch& batch, const MegatronPadding& options) {
-  return PredictPacked(batch, Partition::kZigzagPerDocument, SliceUnit(batch), Tail::kLastSample,
-                       [&](int64_t rows) { return SequenceRows(rows, options); });
+Prediction Predict(const UnpaddedBatch& batch, const MegatronPadding&) {
+  return PredictPacked(batch, Partition::kZigzagPerDocument, SliceUnit(batch), Tail::kLastSample, std::identity());
 }
 
 // verl.

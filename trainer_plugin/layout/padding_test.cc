@@ -168,15 +168,10 @@ TEST(Padding, NemoRlPipelineStretchesEveryPack) {
               Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
 }
 
-TEST(Padding, MegatronStretchesTheLastDocument) {
-  ASSERT_OK_AND_ASSIGN(const auto pack,
-                       PredictPadding(Batch({5, 3}, 2, 1, false), MegatronPadding{.sequence_length = 32}));
-  EXPECT_THAT(pack.layout.cu_seqlens_padded, ElementsAre(0, 8, 32));
+TEST(Padding, MegatronPadsForItsRanks) {
   ASSERT_OK_AND_ASSIGN(const auto least, PredictPadding(Batch({5, 3}, 2, 2, true), MegatronPadding{}));
   EXPECT_THAT(least.layout.cu_seqlens_padded, ElementsAre(0, 8, 16));
   EXPECT_EQ(least.layout.partition, Partition::kZigzagPerDocument);
-  EXPECT_THAT(PredictPadding(Batch({5, 3}, 2, 1, false), MegatronPadding{.sequence_length = 8}),
-              Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
 }
 
 TEST(Padding, RecordedRowsAreThoseOfTheFramework) {

@@ -70,7 +70,7 @@ typedef struct rrt_agreement rrt_agreement;
  * micro_batch.padding, {"policy": NAME, options…}, names the padding of a framework. The policy predicts format,
  * partition and shape if they are not given. Given values win over predicted ones; the first difference becomes a
  * warning. Names and options with their defaults, explained in routing_replay/trainer/padding.h:
- *   megatron: seq_length null
+ *   megatron
  *   verl: use_remove_padding true, cp_layout "zigzag" or "contiguous", fp8 false, csa_window_size null,
  *     pad_to_length_bucket null, forced_max_seqlen null
  *   slime: data_pad_size_multiplier 128, allgather_cp false

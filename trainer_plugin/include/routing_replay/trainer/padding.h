@@ -31,14 +31,11 @@ struct UnpaddedBatch {
 // FP8 recipes by Megatron's names; kDelayed stands for all other recipes.
 enum class Fp8Recipe : uint8_t { kNone = 0, kDelayed = 1, kBlockwise = 2, kMxfp8 = 3 };
 
-// Megatron-LM's own training: megatron/core/utils.py get_batch_on_this_cp_rank,
-// megatron/training/datasets/sft_dataset.py.
+// Megatron-LM's own training: megatron/core/utils.py get_batch_on_this_cp_rank.
 //
-// Always packed: each document is padded to a multiple of (2 · cp if cp > 1) · (tp under SP), and the last one fills
-// the rest of the pack (SFTDataset, which itself pads by 2 · cp). A sample may have at most T recorded rows.
-struct MegatronPadding {
-  std::optional<int64_t> sequence_length;  // (seq_length) Length of the pack; not set: the smallest possible one.
-};
+// Always packed: each document is padded to a multiple of (2 · cp if cp > 1) · (tp under SP), and the pack ends behind
+// the last one. A sample may have at most T recorded rows.
+struct MegatronPadding {};
 
 // verl (Megatron backend): verl/models/mcore/util.py and verl/utils/megatron/router_replay_utils.py.
 //
