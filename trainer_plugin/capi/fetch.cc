@@ -240,7 +240,7 @@ rr_error* rrt_step_cache_new(int64_t max_bytes, rrt_step_cache** cache) {
 
 rr_error* rrt_step_cache_attach(const rrt_step_cache* cache, rrt_fetch* fetch, int32_t ahead) {
   return Guard([&]() -> absl::Status {
-    if (ahead < 0 || ahead > 2) return Invalid(Reason::kField, "ahead", "must be 0, 1 or 2");
+    if (ahead < 0 || ahead > 1) return Invalid(Reason::kField, "ahead", "must be 0 or 1");
     if (fetch->cached != nullptr) return Invalid(Reason::kField, "fetch", "has a cache already");
     fetch->cached = std::make_unique<CachedFetch>(cache->cache, fetch->plan.described.plan, fetch->sequences,
                                                   fetch->options, static_cast<FetchTime>(ahead));

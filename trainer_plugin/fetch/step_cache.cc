@@ -91,7 +91,6 @@ struct StepCache::Entry {
   State state = State::kReading;
   std::shared_ptr<const StagedRows> rows;  // Set in the state kReady.
   int64_t bytes = 0;                       // Bytes of kept entries.
-  int64_t keep_until = 0;                  // The last step that has requested the slice.
   bool awaited = false;                    // Prefetched, and not used yet.
   std::list<EntryPtr>::iterator place;     // Position in the list of kept entries.
   bool kept = false;
@@ -102,7 +101,9 @@ StepCache::~StepCache() = default;
 
 void StepCache::EndStep() {
   MutexLock lock(mutex_);
-  DropBefore(++step_);
+  ++step_;
+  while (!kept_.empty()) Drop(kept_.front());
+  changed_.NotifyAll();
 }
 
 void StepCache::Stop() {
@@ -153,14 +154,6 @@ void StepCache::Drop(const EntryPtr& dropped) {
   if (found != entries_.end() && found->second == entry) entries_.erase(found);
 }
 
-void StepCache::DropBefore(int64_t step) {
-  for (auto next = kept_.begin(); next != kept_.end();) {
-    const EntryPtr entry = *next++;
-    if (entry->keep_until < step) Drop(entry);
-  }
-  changed_.NotifyAll();
-}
-
 struct CachedFetch::Slice {
   int32_t index = 0;  // Position in plan.slices.
   int32_t sequence = 0;
@@ -184,7 +177,7 @@ CachedFetch::CachedFetch(std::shared_ptr<StepCache> cache, const ReplayPlan& pla
                        .expected_bytes = bytes + kEntryBytes});
   }
   MutexLock lock(cache_->mutex_);
-  keep_until_ = cache_->step_ + (time_ == FetchTime::kAheadOfStep ? 1 : 0);
+  step_ = cache_->step_;
 }
 
 CachedFetch::~CachedFetch() {
@@ -212,7 +205,7 @@ absl::StatusOr<std::vector<int32_t>> CachedFetch::Next(Clock::Time deadline) {
 std::vector<int32_t> CachedFetch::Claim() {
   using State = StepCache::Entry::State;
   std::vector<int32_t> claimed;
-  const bool late = time_ != FetchTime::kNow && keep_until_ < cache_->step_;  // No fetch needs this entry any more.
+  const bool late = time_ != FetchTime::kNow && step_ != cache_->step_;  // No fetch needs these slices any more.
   for (Slice& slice : slices_) {
     slice.settled = slice.settled || late;
     if (slice.settled || slice.own != nullptr) continue;
@@ -227,7 +220,6 @@ std::vector<int32_t> CachedFetch::Claim() {
       if (Open(slice)) claimed.push_back(slice.index);
       continue;
     }
-    entry->keep_until = std::max(entry->keep_until, keep_until_);
     if (entry->state == State::kReady) {
       Use(slice, entry);
     } else if (time_ == FetchTime::kNow) {
@@ -259,7 +251,6 @@ bool CachedFetch::Open(Slice& slice) {
   }
   slice.own = std::make_shared<StepCache::Entry>();
   slice.own->key = slice.key;
-  slice.own->keep_until = keep_until_;
   slice.own->awaited = time_ != FetchTime::kNow;
   cache_->entries_[slice.key] = slice.own;
   return true;
@@ -290,7 +281,7 @@ void CachedFetch::Close(Slice& slice, std::shared_ptr<const StagedRows> rows) {
   StepCache& cache = *cache_;
   const StepCache::EntryPtr entry = std::exchange(slice.own, nullptr);
   if (time_ != FetchTime::kNow) cache.reserved_bytes_ -= slice.expected_bytes;
-  const bool current = cache.Find(slice.key) == entry && entry->keep_until >= cache.step_;
+  const bool current = cache.Find(slice.key) == entry && step_ == cache.step_;
   if (rows == nullptr || rows->records[0].status != SampleStatus::kOk) {
     entry->state = State::kFailed;
     cache.Drop(entry);

@@ -22,9 +22,9 @@
 
 namespace routing_replay::trainer {
 
-// When the rows of a fetch are needed. A prefetch (kAhead…) has no waiting caller: it does not evict slices that are
+// When the rows of a fetch are needed. A prefetch (kAhead) has no waiting caller: it does not evict slices that are
 // still needed, and leaves slices that cannot be read at once to the fetch that needs them.
-enum class FetchTime : uint8_t { kNow, kAheadInStep, kAheadOfStep };
+enum class FetchTime : uint8_t { kNow, kAhead };
 
 struct StepCacheCounters {
   int64_t hits = 0;        // Slices found in the cache, or already being read by another fetch.
@@ -51,7 +51,7 @@ class StepCache {
   StepCache(const StepCache&) = delete;
   StepCache& operator=(const StepCache&) = delete;
 
-  // Begins the next step: evicts all slices except those that were prefetched for it.
+  // Begins the next step: evicts all slices.
   void EndStep();
   // Makes all waiting calls, now and later, end with CANCELLED.
   void Stop();
@@ -68,8 +68,6 @@ class StepCache {
   bool MakeRoom(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Keep(const EntryPtr& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(const EntryPtr& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Evicts entries that were last requested in a step before `step`.
-  void DropBefore(int64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int64_t max_bytes_;
   mutable Mutex mutex_;
@@ -134,7 +132,7 @@ class CachedFetch {
   const absl::Span<const FetchSequence> sequences_;
   const FetchOptions& options_;
   const FetchTime time_;
-  int64_t keep_until_ = 0;     // The last step for which this fetch reads.
+  int64_t step_ = 0;           // The step of the cache in which this fetch was made.
   std::vector<Slice> slices_;  // The slices of the plan that are not live.
 };
 

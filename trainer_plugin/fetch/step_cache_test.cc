@@ -248,11 +248,10 @@ TEST_F(StepCacheTest, WhatIsReadAheadWaitsForItsUse) {
   ASSERT_OK(Fetch(probe, first, one));
   const auto cache = std::make_shared<StepCache>(probe->counters().bytes * 3 / 2);
   reads_ = 0;
-  ASSERT_OK_AND_ASSIGN(const StagedRows nothing,
-                       Fetch(cache, first, one, MissingPolicy::kLive, FetchTime::kAheadInStep));
+  ASSERT_OK_AND_ASSIGN(const StagedRows nothing, Fetch(cache, first, one, MissingPolicy::kLive, FetchTime::kAhead));
   EXPECT_THAT(nothing.pieces, IsEmpty());
   const FetchOptions options;
-  CachedFetch late(cache, second, other, options, FetchTime::kAheadInStep);
+  CachedFetch late(cache, second, other, options, FetchTime::kAhead);
   EXPECT_THAT(late.Next(AtOnce()), Fails(absl::StatusCode::kDeadlineExceeded, Reason::kUnspecified));  // No room.
   Check(cache, {3});  // It cannot evict entries that are waited for …
   Check(cache, {0});
@@ -260,17 +259,16 @@ TEST_F(StepCacheTest, WhatIsReadAheadWaitsForItsUse) {
   EXPECT_THAT(NextOf(late), ElementsAre(0));  // … until they are used.
 }
 
-TEST_F(StepCacheTest, ReadAheadForTheNextStepStays) {
+TEST_F(StepCacheTest, WhatWasReadAheadEndsWithItsStep) {
   const auto cache = std::make_shared<StepCache>(kPlenty);
-  ASSERT_OK(Fetch(cache, PlanOf({0}), Sequences({0}), MissingPolicy::kLive, FetchTime::kAheadOfStep));
-  ASSERT_OK(Fetch(cache, PlanOf({1}), Sequences({1}), MissingPolicy::kLive, FetchTime::kAheadInStep));
-  const int64_t both = cache->counters().bytes;
-  cache->EndStep();
-  EXPECT_LT(cache->counters().bytes, both);
-  Check(cache, {0});
-  EXPECT_EQ(cache->counters().hits, 1);
+  const ReplayPlan plan = PlanOf({0});
+  const auto sequences = Sequences({0});
+  ASSERT_OK(Fetch(cache, PlanOf({1}), Sequences({1}), MissingPolicy::kLive, FetchTime::kAhead));
+  const FetchOptions options{.missing = MissingPolicy::kLive};
+  CachedFetch late(cache, plan, sequences, options, FetchTime::kAhead);
   cache->EndStep();
   EXPECT_EQ(cache->counters().bytes, 0);
+  EXPECT_THAT(NextOf(late), IsEmpty());
 }
 
 TEST_F(StepCacheTest, TheSecondAskerWaitsAndIsLeftWithNothing) {
@@ -300,7 +298,7 @@ TEST_F(StepCacheTest, ThreadsReadEachSliceOnce) {
         const int32_t first = (thread + i) % kSamples;
         const std::vector<int32_t> samples = {first, (first + 1) % kSamples, (first + 3) % kSamples};
         if (thread % 4 == 3) {
-          EXPECT_OK(Fetch(cache, PlanOf(samples), Sequences(samples), MissingPolicy::kLive, FetchTime::kAheadInStep));
+          EXPECT_OK(Fetch(cache, PlanOf(samples), Sequences(samples), MissingPolicy::kLive, FetchTime::kAhead));
         } else {
           Check(cache, samples);
         }

@@ -198,9 +198,9 @@ typedef struct rrt_step_cache_counts {
   int64_t bytes_read;
 } rrt_step_cache_counts;
 RRT_API rr_error* rrt_step_cache_new(int64_t max_bytes, rrt_step_cache** cache);
-/* ahead: when the rows are needed: 0 now, 1 later in this step, 2 in the next step. A prefetch (1 or 2) fills the cache
- * and has no rows of its own. It never waits for rows that are not committed, whatever its options say, and never fails
- * because of a sample: slices that it cannot read at once are read when they are needed. */
+/* ahead: when the rows are needed: 0 now, 1 later in this step. A prefetch (1) fills the cache and has no rows of its
+ * own. It never waits for rows that are not committed, whatever its options say, and never fails because of a sample:
+ * slices that it cannot read at once are read when they are needed. */
 RRT_API rr_error* rrt_step_cache_attach(const rrt_step_cache* cache, rrt_fetch* fetch, int32_t ahead);
 /* Detaches the fetch from the cache: slices that it was to read but has not read may now be read by other fetches. The
  * fetch keeps its result. Freeing a fetch also detaches it. */
@@ -210,7 +210,7 @@ RRT_API rr_error* rrt_step_cache_detach(rrt_fetch* fetch);
  * then ends it with the slices that exist. CANCELLED after rrt_step_cache_stop. FAILED_PRECONDITION if the previous
  * read has neither ended nor been given up. */
 RRT_API rr_error* rrt_step_cache_next(rrt_fetch* fetch, int64_t timeout_ms, int32_t* reads);
-/* Begins the next step: evicts all slices except those that were prefetched for it. */
+/* Begins the next step: evicts all slices. */
 RRT_API rr_error* rrt_step_cache_end_step(rrt_step_cache* cache);
 /* Makes all waits in this cache, now and later, end with CANCELLED. */
 RRT_API rr_error* rrt_step_cache_stop(rrt_step_cache* cache);
