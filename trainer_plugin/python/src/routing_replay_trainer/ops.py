@@ -28,11 +28,6 @@ COUNTERS = tuple(name for name, _ in _core.Counters._fields_)  # The meanings of
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 
 
-def has_code(device: torch.device) -> bool:
-    """Returns True if `launch` can be called for tensors on this device."""
-    return device.type == "cpu" or (device.type == "cuda" and _core.kernels(device.index) is not None)
-
-
 def launch(name: str, router: Any, rows: int, device: torch.device, *tensors: torch.Tensor | None) -> None:
     """Calls rrt_NAME on the CPU, or rrt_cuda_NAME, which also takes the stream, on a GPU. router: rrt_router"""
     addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
