@@ -88,8 +88,11 @@ TEST(HybridPattern, OneRankHoldsSeveralChunksIfToldSo) {
 }
 
 TEST(HybridPattern, MtpOfAnOlderConfigurationHasNoPattern) {
-  EXPECT_OK(LayerTable::Create(
-      {.num_layers = 4, .pipeline_size = 2, .hybrid = *ParseHybridPattern("MEME"), .mtp_num_layers = 1}));
+  ASSERT_OK_AND_ASSIGN(
+      const LayerTable table,
+      LayerTable::Create(
+          {.num_layers = 4, .pipeline_size = 2, .hybrid = *ParseHybridPattern("MEME"), .mtp_num_layers = 1}));
+  EXPECT_EQ(table.mtp_layers(1, 0), 1);
 }
 
 }  // namespace

@@ -15,10 +15,18 @@
 namespace routing_replay::trainer {
 namespace {
 
-// The number of layers of each stage; their sum is L. Stage s = v·P + p is chunk v of pipeline rank p.
-using StageLayers = std::vector<int32_t>;
+// Stage s = v·P + p is chunk v of pipeline rank p.
+struct StageCounts {
+  std::vector<int32_t> layers;  // Their sum is L.
+  MtpPlacement mtp;
+};
 
 // The functions below require positive sizes, and return the INVALID_ARGUMENT errors of LayerTable::Create.
+
+// Without a layout, MTP follows the last decoder layer and so is in the last chunk of the last rank.
+MtpPlacement MtpBehindLastStage(const LayerSplit& split, int32_t virtual_stages) {
+  return {.layers = split.mtp_num_layers, .pp_rank = split.pipeline_size - 1, .chunk = virtual_stages - 1};
+}
 
 // Returns the number of layers of each pipeline rank: the first and the last rank as given in the split, the other
 // layers spread evenly over the other ranks. Nothing if they cannot be spread evenly, if the split gives more layers
@@ -107,23 +115,23 @@ absl::StatusOr<RankLayers> UnevenLayers(const LayerSplit& split) {
                                                   " other stages with at least one each"));
 }
 
-absl::StatusOr<StageLayers> LayersOfSizes(const LayerSplit& split) {
+absl::StatusOr<StageCounts> CountsOfSizes(const LayerSplit& split) {
   const int32_t chunks = split.virtual_stages.value_or(1);
   RR_RETURN_IF_ERROR(CheckOneRank(split, static_cast<size_t>(split.pipeline_size) * chunks, "split.virtual_stages"));
   const bool uneven = split.first_stage_layers || split.last_stage_layers;
   RR_ASSIGN_OR_RETURN(const RankLayers ranks, uneven ? UnevenLayers(split) : EvenLayers(split));
+  StageCounts counts{.mtp = MtpBehindLastStage(split, chunks)};
   for (int32_t p = 0; p < split.pipeline_size; ++p) {
     if (ranks[p] % chunks == 0) continue;
     return Invalid("split.virtual_stages", absl::StrCat("the ", ranks[p], " layers of pipeline rank ", p,
                                                         " are not a multiple of ", chunks, " virtual stages"));
   }
-  StageLayers stages;
   for (int32_t v = 0; v < chunks; ++v) {
-    for (const int32_t layers : ranks) stages.push_back(layers / chunks);
+    for (const int32_t layers : ranks) counts.layers.push_back(layers / chunks);
   }
-  stages.front() -= split.account_for_embedding;
-  stages.back() -= split.account_for_loss;
-  return stages;
+  counts.layers.front() -= split.account_for_embedding;
+  counts.layers.back() -= split.account_for_loss;
+  return counts;
 }
 
 // Pipeline layouts.
@@ -234,21 +242,24 @@ absl::Status CheckCounts(const LayerSplit& split) {
   return absl::OkStatus();
 }
 
-// Checks that one stage, the last chunk of its rank, has all MTP layers (Megatron's validate_layer_layout).
-absl::Status CheckMtp(const LayerSplit& split) {
+// Finds the stage of the MTP layers. It must have all of them and be the last chunk of its rank (Megatron's
+// validate_layer_layout).
+absl::StatusOr<MtpPlacement> PlaceMtp(const LayerSplit& split) {
   const std::vector<std::string>& stages = split.layout->stages;
+  const int32_t chunks = static_cast<int32_t>(stages.size()) / split.pipeline_size;
+  MtpPlacement mtp = MtpBehindLastStage(split, chunks);
   for (size_t s = 0; s < stages.size(); ++s) {
     const int64_t layers = CountOf(stages[s], kStageMtp);
     if (layers == 0) continue;
+    mtp.pp_rank = static_cast<int32_t>(s) % split.pipeline_size;
+    mtp.chunk = static_cast<int32_t>(s) / split.pipeline_size;
     if (layers != split.mtp_num_layers) return InvalidLayout("the MTP layers (m) must all be in one stage");
-    if (s + split.pipeline_size < stages.size()) {
-      return InvalidLayout("the MTP layers (m) must be in the last chunk of their rank");
-    }
+    if (mtp.chunk != chunks - 1) return InvalidLayout("the MTP layers (m) must be in the last chunk of their rank");
   }
-  return absl::OkStatus();
+  return mtp;
 }
 
-absl::StatusOr<StageLayers> LayersOfLayout(const LayerSplit& split) {
+absl::StatusOr<StageCounts> CountsOfLayout(const LayerSplit& split) {
   const std::vector<std::string>& stages = split.layout->stages;
   for (const std::string& stage : stages) {
     RR_RETURN_IF_ERROR(CheckEntries(stage));
@@ -256,10 +267,12 @@ absl::StatusOr<StageLayers> LayersOfLayout(const LayerSplit& split) {
   RR_RETURN_IF_ERROR(CheckStages(split, stages.size(), kLayout));
   RR_RETURN_IF_ERROR(CheckOneRank(split, stages.size(), kLayout));
   RR_RETURN_IF_ERROR(CheckCounts(split));
-  RR_RETURN_IF_ERROR(CheckMtp(split));
-  StageLayers layers;
-  for (const std::string& stage : stages) layers.push_back(static_cast<int32_t>(CountOf(stage, kStageDecoder)));
-  return layers;
+  RR_ASSIGN_OR_RETURN(const MtpPlacement mtp, PlaceMtp(split));
+  StageCounts counts{.mtp = mtp};
+  for (const std::string& stage : stages) {
+    counts.layers.push_back(static_cast<int32_t>(CountOf(stage, kStageDecoder)));
+  }
+  return counts;
 }
 
 // Hybrid patterns.
@@ -300,7 +313,7 @@ absl::Status ReadMtp(const std::vector<std::string>& depths, HybridPattern& patt
 }
 
 // Splits a pattern that has no "|", as Megatron's select_pipeline_segment does.
-absl::StatusOr<StageLayers> SpreadStages(const LayerSplit& split) {
+absl::StatusOr<std::vector<int32_t>> SpreadStages(const LayerSplit& split) {
   auto stages = SpreadLayers(split, split.num_layers);
   if (stages) return *std::move(stages);
   if (!split.first_stage_layers && !split.last_stage_layers) {
@@ -313,7 +326,7 @@ absl::StatusOr<StageLayers> SpreadStages(const LayerSplit& split) {
                                      "in no stage or in two"));
 }
 
-absl::StatusOr<StageLayers> StagesOf(const LayerSplit& split) {
+absl::StatusOr<std::vector<int32_t>> StagesOf(const LayerSplit& split) {
   const std::vector<std::string>& written = split.hybrid->stages;
   if (written.size() == 1 && split.pipeline_size > 1) {
     if (split.virtual_stages.value_or(1) > 1) {
@@ -326,13 +339,13 @@ absl::StatusOr<StageLayers> StagesOf(const LayerSplit& split) {
   if (!split.virtual_stages) status.Update(CheckOneRank(split, written.size(), kPattern));
   if (!status.ok()) return status;
   if (split.first_stage_layers || split.last_stage_layers) return SpreadStages(split);
-  StageLayers stages;
+  std::vector<int32_t> stages;
   stages.reserve(written.size());
   for (const std::string& stage : written) stages.push_back(static_cast<int32_t>(stage.size()));
   return stages;
 }
 
-absl::StatusOr<StageLayers> LayersOfHybrid(const LayerSplit& split) {
+absl::StatusOr<StageCounts> CountsOfHybrid(const LayerSplit& split) {
   const HybridPattern& hybrid = *split.hybrid;
   if (split.num_layers != hybrid.num_layers()) {
     return InvalidPattern(
@@ -342,7 +355,11 @@ absl::StatusOr<StageLayers> LayersOfHybrid(const LayerSplit& split) {
     return InvalidPattern(
         absl::StrCat("has ", hybrid.mtp_depths, " MTP depths, not mtp_num_layers = ", split.mtp_num_layers));
   }
-  return StagesOf(split);
+  RR_ASSIGN_OR_RETURN(std::vector<int32_t> stages, StagesOf(split));
+  const int32_t chunks = static_cast<int32_t>(stages.size()) / split.pipeline_size;
+  StageCounts counts{.layers = std::move(stages), .mtp = MtpBehindLastStage(split, chunks)};
+  if (hybrid.mtp_depths != 0) counts.mtp.layers = hybrid.mtp_depths;
+  return counts;
 }
 
 // The table.
@@ -378,15 +395,15 @@ absl::Status CheckBranches(const LayerSplit& split) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<StageLayers> LayersOf(const LayerSplit& split) {
-  if (split.layout) return LayersOfLayout(split);
-  if (split.hybrid) return LayersOfHybrid(split);
-  return LayersOfSizes(split);
+absl::StatusOr<StageCounts> CountsOf(const LayerSplit& split) {
+  if (split.layout) return CountsOfLayout(split);
+  if (split.hybrid) return CountsOfHybrid(split);
+  return CountsOfSizes(split);
 }
 
 // Returns the layers of each stage, chunk v of rank p at [p * chunks + v]. Megatron fills the chunks 0 of all ranks
 // first, then the chunks 1 of all ranks, and so on: each chunk starts at the layer where the one before it ends.
-std::vector<LayerRange> PlaceStages(const StageLayers& stages, int32_t pipeline_size) {
+std::vector<LayerRange> PlaceStages(const std::vector<int32_t>& stages, int32_t pipeline_size) {
   const size_t chunks = stages.size() / pipeline_size;
   std::vector<LayerRange> ranges(stages.size());
   int32_t next = 0;
@@ -440,12 +457,13 @@ absl::StatusOr<HybridPattern> ParseHybridPattern(absl::string_view text) {
 absl::StatusOr<LayerTable> LayerTable::Create(const LayerSplit& split) {
   RR_RETURN_IF_ERROR(CheckSizes(split));
   RR_RETURN_IF_ERROR(CheckBranches(split));
-  RR_ASSIGN_OR_RETURN(const StageLayers stages, LayersOf(split));
+  RR_ASSIGN_OR_RETURN(const StageCounts counts, CountsOf(split));
   LayerTable table;
   table.num_layers_ = split.num_layers;
   table.pipeline_size_ = split.pipeline_size;
-  table.virtual_stages_ = static_cast<int32_t>(stages.size()) / split.pipeline_size;
-  table.ranges_ = PlaceStages(stages, split.pipeline_size);
+  table.virtual_stages_ = static_cast<int32_t>(counts.layers.size()) / split.pipeline_size;
+  table.ranges_ = PlaceStages(counts.layers, split.pipeline_size);
+  table.mtp_ = counts.mtp;
   return table;
 }
 

@@ -17,6 +17,7 @@ struct Example {
   std::function<bool(int layer)> is_moe = nullptr;
   std::vector<size_t> moe_layers = {};        // Per rank.
   std::vector<int32_t> first_moe_layer = {};  // Per rank; -1: it has none.
+  MtpPlacement mtp = {};
 };
 
 std::function<bool(int)> DensePrefix(int dense) {
@@ -170,13 +171,15 @@ std::vector<Example> WrittenExamples() {
        .split = WithLayout(61, 16, "Et*3|(tt|)*29m|L"),
        .chunks = DeepSeekLayout,
        .is_moe = DensePrefix(3),
-       .moe_layers = {2, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 2, 2}},
+       .moe_layers = {2, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 2, 2},
+       .mtp = {.layers = 1, .pp_rank = 14, .chunk = 1}},
       {.name = "four_stages_p2_layout",
        .split = WithLayout(8, 2, "Ett|ttt|tt|tmL"),
        .chunks =
            [](int p) {
              return p == 0 ? Chunks{{0, 2}, {5, 2}} : Chunks{{2, 3}, {7, 1}};
-           }},
+           },
+       .mtp = {.layers = 1, .pp_rank = 1, .chunk = 1}},
       {.name = "hybrid_p2",
        .split = {.num_layers = 8, .pipeline_size = 2, .hybrid = *ParseHybridPattern("M*ME|MEME")},
        .chunks =
@@ -185,14 +188,16 @@ std::vector<Example> WrittenExamples() {
            },
        .is_moe = [](int layer) { return layer == 3 || layer == 5 || layer == 7; },
        .moe_layers = {1, 2},
-       .first_moe_layer = {3, 5}},
+       .first_moe_layer = {3, 5},
+       .mtp = {.layers = 0, .pp_rank = 1, .chunk = 0}},
       {.name = "fifteen_p4_layout",
        .split = WithLayout(15, 4, "Et*3|(tt|)*5t|tmL"),
        .chunks =
            [](int p) {
              const Chunks chunks[] = {{{0, 3}, {9, 2}}, {{3, 2}, {11, 2}}, {{5, 2}, {13, 1}}, {{7, 2}, {14, 1}}};
              return chunks[p];
-           }},
+           },
+       .mtp = {.layers = 1, .pp_rank = 3, .chunk = 1}},
   };
 }
 
@@ -224,6 +229,9 @@ TEST_P(LayerExamplesTest, ChunksAndMoeLayers) {
       EXPECT_EQ(owned.front().layer_id, example.first_moe_layer[p]) << "rank " << p;
     }
     for (const OwnedLayer& layer : owned) EXPECT_EQ(layer.ordinal, geometry.FindOrdinal(layer.layer_id));
+  }
+  if (example.split.layout || example.split.hybrid) {
+    EXPECT_EQ(table.mtp(), example.mtp);
   }
 }
 

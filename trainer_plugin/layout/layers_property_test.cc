@@ -98,6 +98,7 @@ TEST(LayersProperty, SizesFollowTheClosedForms) {
         ASSERT_EQ(table->range(p, v).begin, reference::FirstLayer(split, p, v)) << "trial " << trial;
       }
     }
+    ASSERT_EQ(table->mtp_layers(split.pipeline_size - 1, table->virtual_stages() - 1), split.mtp_num_layers);
   }
   EXPECT_GT(accepted, Trials() / 4);
 }
@@ -126,6 +127,7 @@ TEST(LayersProperty, LayoutsAreTakenIfTheyAreAModel) {
       const int32_t p = s % split.pipeline_size;
       const int32_t v = s / split.pipeline_size;
       ASSERT_EQ(table->range(p, v).size(), std::count(stage.begin(), stage.end(), 't'));
+      ASSERT_EQ(table->mtp_layers(p, v), std::count(stage.begin(), stage.end(), 'm'));
     }
   }
   EXPECT_GT(accepted, Trials() / 8);
@@ -162,6 +164,7 @@ TEST(LayersProperty, PatternsCoverEachLayerOnce) {
     if (!table.ok()) continue;
     ++accepted;
     ASSERT_NO_FATAL_FAILURE(ExpectCovers(*table)) << "trial " << trial;
+    ASSERT_EQ(table->mtp_layers(split.pipeline_size - 1, table->virtual_stages() - 1), 2);
     for (int32_t s = 0; stages > 1 && s < stages; ++s) {
       ASSERT_EQ(static_cast<size_t>(table->range(s % split.pipeline_size, s / split.pipeline_size).size()),
                 split.hybrid->stages[s].size());

@@ -75,10 +75,19 @@ TEST(LayerTable, WhatWritesStagesOutExcludesSizes) {
   }
 }
 
-TEST(LayerTable, AStageOfMtpLayersAloneHasNoDecoderLayer) {
+TEST(LayerTable, MtpIsBehindTheLastLayerOrWhereTheLayoutSays) {
+  const LayerTable plain =
+      *LayerTable::Create({.num_layers = 8, .pipeline_size = 2, .virtual_stages = 2, .mtp_num_layers = 2});
+  EXPECT_EQ(plain.mtp(), (MtpPlacement{.layers = 2, .pp_rank = 1, .chunk = 1}));
+  EXPECT_EQ(plain.mtp_layers(1, 1), 2);
+  EXPECT_EQ(plain.mtp_layers(1, 0), 0);
   const LayerTable alone = *LayerTable::Create(
       {.num_layers = 4, .pipeline_size = 2, .layout = *ParsePipelineLayout("Ett|tt|m|L"), .mtp_num_layers = 1});
+  EXPECT_EQ(alone.mtp(), (MtpPlacement{.layers = 1, .pp_rank = 0, .chunk = 1}));
   EXPECT_TRUE(alone.range(0, 1).empty());
+  const LayerTable hybrid =
+      *LayerTable::Create({.num_layers = 2, .pipeline_size = 2, .hybrid = *ParseHybridPattern("M|E/*E/*E")});
+  EXPECT_EQ(hybrid.mtp(), (MtpPlacement{.layers = 2, .pp_rank = 1, .chunk = 0}));
 }
 
 TEST(WithoutNativeLayers, OrdinalsStay) {

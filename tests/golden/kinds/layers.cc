@@ -1,4 +1,5 @@
-// layers, layers_layout, mtp: Megatron's offset and count of every chunk. layers_invalid: splits that must be rejected.
+// layers, layers_layout, mtp: Megatron's offset and count of every chunk, and its MTP layers. layers_invalid: splits
+// that must be rejected.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -50,7 +51,9 @@ Outcome RunLayers(const Json& golden_case) {
   if (table->virtual_stages() != expect.at("virtual_stages").get<int32_t>()) {
     return Failed(absl::StrCat(table->virtual_stages(), " virtual stages, expected ", expect["virtual_stages"].dump()));
   }
-  return OutcomeOf(OffsetsDiffer(*table, expect.at("offset_count")));
+  std::string difference = OffsetsDiffer(*table, expect.at("offset_count"));
+  if (difference.empty() && expect.contains("mtp_count")) difference = MtpDiffers(*table, expect.at("mtp_count"));
+  return OutcomeOf(difference);
 }
 
 Outcome RunLayout(const Json& golden_case) {

@@ -77,4 +77,13 @@ std::string OffsetsDiffer(const trainer::LayerTable& table, const Json& offset_c
   return chunks == offset_count ? "" : "the case has more ranks";
 }
 
+std::string MtpDiffers(const trainer::LayerTable& table, const Json& mtp_count) {
+  Json counts = Json::array();
+  for (int32_t p = 0; p < table.pipeline_size(); ++p) {
+    Json& of_rank = counts.emplace_back(Json::array());
+    for (int32_t v = 0; v < table.virtual_stages(); ++v) of_rank.push_back(table.mtp_layers(p, v));
+  }
+  return counts == mtp_count ? "" : absl::StrCat("MTP layers ", counts.dump(), ", expected ", mtp_count.dump());
+}
+
 }  // namespace routing_replay::golden

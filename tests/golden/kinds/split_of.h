@@ -31,6 +31,8 @@ absl::StatusOr<Geometry> GeometryOf(int32_t layers, const Json& step_or_flags);
 
 // The first difference between a table and [offset, count] of every chunk; "" if there is none.
 std::string OffsetsDiffer(const trainer::LayerTable& table, const Json& offset_count);
+// The first difference between a table and the MTP layers of every chunk; "" if there is none.
+std::string MtpDiffers(const trainer::LayerTable& table, const Json& mtp_count);
 
 }  // namespace routing_replay::golden
 

@@ -98,9 +98,17 @@ struct LayerSplit {
   bool account_for_loss = false;              // (account_for_loss_in_pipeline_split)
   std::optional<PipelineLayout> layout;       // (pipeline_model_parallel_layout)
   std::optional<HybridPattern> hybrid;        // (hybrid_layer_pattern)
-  // (mtp_num_layers) A rollout records no routes for multi-token-prediction (MTP) layers, so no LayerRange contains
-  // them. Their layer_number starts at 1 again: a layer number without further context always means a decoder layer.
-  int32_t mtp_num_layers = 0;
+  int32_t mtp_num_layers = 0;                 // (mtp_num_layers)
+};
+
+// The chunk that has all multi-token-prediction (MTP) layers. A rollout records no routes for them. They are in no
+// LayerRange, because their layer_number starts at 1 again: a layer number without further context always means a
+// decoder layer.
+struct MtpPlacement {
+  int32_t layers = 0;
+  int32_t pp_rank = 0;
+  int32_t chunk = 0;
+  friend bool operator==(const MtpPlacement&, const MtpPlacement&) = default;
 };
 
 // The decoder layers of every chunk v of every pipeline rank p. Each layer is in exactly one chunk; the chunks of a
@@ -121,6 +129,12 @@ class LayerTable {
   // Requires 0 <= pp_rank < pipeline_size() and 0 <= chunk < virtual_stages().
   LayerRange range(int32_t pp_rank, int32_t chunk) const { return ranges_[pp_rank * virtual_stages_ + chunk]; }
 
+  const MtpPlacement& mtp() const { return mtp_; }
+  // The number of MTP layers in this chunk.
+  int32_t mtp_layers(int32_t pp_rank, int32_t chunk) const {
+    return pp_rank == mtp_.pp_rank && chunk == mtp_.chunk ? mtp_.layers : 0;
+  }
+
  private:
   LayerTable() = default;
 
@@ -128,6 +142,7 @@ class LayerTable {
   int32_t pipeline_size_ = 1;
   int32_t virtual_stages_ = 1;
   std::vector<LayerRange> ranges_;  // [p][v]
+  MtpPlacement mtp_;
 };
 
 // A MoE layer of a rank, with its layer id and its index among the MoE layers.
