@@ -30,9 +30,9 @@ struct ReportOptions {
 //   "load"     of the read samples, for each layer: {"layer", "rows", "experts", "unused", "busiest", "busiest_count",
 //              "max_to_mean", "entropy", "counts"}
 //   "samples"  {"all", "read", "damaged": [{"sample", "error"}]}
-//   "groups"   [{"begin", "end", "samples", "rows", "unrecorded_rows", "lost_rows", "layers": [{"max_to_mean",
+//   "groups"   [{"begin", "end", "samples", "rows", "unrecorded_rows", "layers": [{"max_to_mean",
 //              "entropy"}]}] in the order of groups; if there are many groups, one entry is for several neighbouring
-//              ones. "rows" counts the committed and the lost rows of all samples; "layers" covers only the read
+//              ones. "rows" counts the committed rows of all samples; "layers" covers only the read
 //              samples
 //   "mismatch" null if the trainer recorded nothing, else {"samples", "rows", "layers": [{"layer", "choices",
 //              "order_only", "other_experts"}]}: the differences between the rollout's and the trainer's rows, in the
@@ -74,7 +74,7 @@ LoadBalance BalanceOf(absl::Span<const int64_t> counts);
 std::vector<std::pair<int64_t, int64_t>> GroupRanges(const std::vector<SampleState>& samples);
 // Returns the index of the range that contains `group`; there must be one.
 size_t RangeOf(const std::vector<std::pair<int64_t, int64_t>>& ranges, int64_t group);
-// {"begin", "end", "samples", "rows", "unrecorded_rows", "lost_rows"} for each range.
+// {"begin", "end", "samples", "rows", "unrecorded_rows"} for each range.
 Document GroupTable(const std::vector<SampleState>& samples, const std::vector<std::pair<int64_t, int64_t>>& ranges);
 
 // Counts how often each expert was chosen, per bin and layer. Its memory does not grow with the number of rows: it has

@@ -14,9 +14,8 @@ constexpr size_t kGroupBins = 64;
 // The samples of a range of groups.
 struct GroupTotals {
   int64_t samples = 0;
-  int64_t rows = 0;  // Committed rows and lost rows.
+  int64_t rows = 0;
   int64_t unrecorded = 0;
-  int64_t lost = 0;
 };
 
 }  // namespace
@@ -73,11 +72,9 @@ Document GroupTable(const std::vector<SampleState>& samples, const std::vector<s
   std::vector<GroupTotals> totals(ranges.size());
   for (const SampleState& state : samples) {
     GroupTotals& total = totals[RangeOf(ranges, state.group)];
-    const int64_t lost = std::max<int64_t>(0, state.lost_end - state.committed_rows);
     ++total.samples;
-    total.rows += state.committed_rows + lost;
+    total.rows += state.committed_rows;
     total.unrecorded += TotalRows(state.unrecorded);
-    total.lost += lost;
   }
   Document rows = Document::array();
   for (size_t i = 0; i < ranges.size(); ++i) {
@@ -85,8 +82,7 @@ Document GroupTable(const std::vector<SampleState>& samples, const std::vector<s
                     {"end", ranges[i].second},
                     {"samples", totals[i].samples},
                     {"rows", totals[i].rows},
-                    {"unrecorded_rows", totals[i].unrecorded},
-                    {"lost_rows", totals[i].lost}});
+                    {"unrecorded_rows", totals[i].unrecorded}});
   }
   return rows;
 }

@@ -14,16 +14,6 @@ namespace {
 
 SampleVerdict NotReady(std::string message) { return {SampleStatus::kNotReady, std::move(message)}; }
 
-// Checks that no requested row is lost.
-SampleVerdict CheckLost(const SampleState& state, const SampleRead& asked) {
-  if (state.lost_end <= state.committed_rows) return {};
-  int64_t end = asked.rows.empty() ? state.lost_end : asked.rows.back().end;
-  if (asked.num_tokens) end = std::max(end, *asked.num_tokens - 1);
-  if (end <= state.committed_rows) return {};
-  return {SampleStatus::kLost, absl::StrCat("rows ", ToString(RowRange{state.committed_rows, state.lost_end}),
-                                            " were acknowledged, but the store lost them")};
-}
-
 // Checks that the number of committed rows fits the expected number of tokens.
 SampleVerdict CheckLength(const SampleState& state, const SampleRead& asked, bool until_seal) {
   if (!asked.num_tokens) {
@@ -126,8 +116,7 @@ int64_t TableBytes(const Piece& piece) {
 
 SampleVerdict CheckSample(const SampleState& state, const SampleRead& asked, bool until_seal,
                           const std::function<std::optional<bool>(const TokenCheck&)>& matches) {
-  SampleVerdict verdict = CheckLost(state, asked);
-  if (verdict.status == SampleStatus::kOk) verdict = CheckLength(state, asked, until_seal);
+  SampleVerdict verdict = CheckLength(state, asked, until_seal);
   if (verdict.status == SampleStatus::kOk) verdict = CheckRows(state, asked);
   if (verdict.status == SampleStatus::kOk) verdict = CheckTokens(state, asked, matches);
   if (verdict.status == SampleStatus::kOk) verdict = CheckWeights(state, asked);

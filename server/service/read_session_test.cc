@@ -270,23 +270,6 @@ TEST_F(ReadSessionTest, TheTableCountsAsPartOfAMessage) {
   for (const std::string& bytes : bytes_) EXPECT_LT(bytes.size(), 65u << 10);
 }
 
-SampleStatus Check(const SampleState& state, const SampleRead& asked) {
-  return CheckSample(state, asked, /*until_seal=*/true, [](const TokenCheck&) { return std::nullopt; }).status;
-}
-
-// Answers at once: lost rows do not come back, so the read does not wait for them.
-TEST(SampleCheckTest, LostRowsAreSaidToBeLost) {
-  SampleState state{.sample = "s", .committed_rows = 64, .lost_end = 100};
-  EXPECT_EQ(Check(state, {.sample = "s"}), SampleStatus::kLost);
-  EXPECT_EQ(Check(state, {.sample = "s", .num_tokens = 101}), SampleStatus::kLost);
-  EXPECT_EQ(Check(state, {.sample = "s", .rows = {{0, 10}}, .num_tokens = 101}), SampleStatus::kLost);
-  EXPECT_EQ(Check(state, {.sample = "s", .rows = {{60, 65}}}), SampleStatus::kLost);
-  EXPECT_EQ(Check(state, {.sample = "s", .rows = {{0, 64}}}), SampleStatus::kOk);
-  state.committed_rows = 100;
-  state.num_tokens = 101;
-  EXPECT_EQ(Check(state, {.sample = "s", .num_tokens = 101}), SampleStatus::kOk);
-}
-
 TEST(SampleCheckTest, TokensThatNobodyKnowsAreNotOtherOnes) {
   const SampleState state{.sample = "s", .committed_rows = 64};
   const SampleRead asked{.sample = "s", .rows = {{0, 64}}, .token_checks = {{20, 1}}};

@@ -192,7 +192,6 @@ v1::SampleState ToProto(const SampleState& state) {
     origin.set_engine(from.engine);
     origin.set_appends(from.appends);
   }
-  out.set_lost_end(state.lost_end);
   return out;
 }
 
@@ -209,8 +208,7 @@ absl::StatusOr<SampleState> FromProto(const v1::SampleState& state) {
                   .weights = f.Weights("weights", state.weights()),
                   .stored_bytes = f.Count("stored_bytes", state.stored_bytes()),
                   .engine = state.engine(),
-                  .idle_ms = state.idle_ms(),
-                  .lost_end = f.Count("lost_end", state.lost_end(), kMaxRows)};
+                  .idle_ms = state.idle_ms()};
   if (state.has_num_tokens()) out.num_tokens = f.Count("num_tokens", state.num_tokens(), kMaxTokens);
   for (const v1::Provenance& from : state.provenance()) {
     out.provenance.push_back({f.Range("provenance", out.provenance.size(), from.rows()), from.weight_version(),

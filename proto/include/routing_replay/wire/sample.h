@@ -98,7 +98,6 @@ struct SampleState {
   std::optional<TokenCheck> token_check;  // The check at committed_rows, if known.
   std::string engine;
   int64_t idle_ms = 0;
-  int64_t lost_end = 0;  // Rows from committed_rows up to here were acknowledged and then lost; 0: none.
 
   bool sealed() const { return num_tokens.has_value(); }
 };
