@@ -14,8 +14,6 @@
 namespace routing_replay {
 namespace {
 
-constexpr int64_t kRowsInBytes = 8;  // This many rows of any layer always fill whole bytes.
-
 absl::Status InvalidGeometry(absl::string_view field, absl::string_view what, std::optional<int32_t> layer = {}) {
   return Invalid({.reason = Reason::kField, .field = absl::StrCat("geometry.", field), .layer = layer}, what);
 }
@@ -82,10 +80,6 @@ absl::StatusOr<Geometry> Geometry::Create(const Options& options) {
     g.layers_.push_back(layer);
     g.uniform_ = g.uniform_ && layer.num_experts == g.layers_[0].num_experts && layer.top_k == g.layers_[0].top_k;
   }
-  if (!g.uniform_) {
-    g.AddOffsets(Codec::kRaw, g.raw_);
-    g.AddOffsets(Codec::kPacked, g.packed_);
-  }
   return g;
 }
 
@@ -127,20 +121,9 @@ int64_t Geometry::plane_bytes(int32_t ordinal, int64_t rows, Codec codec) const 
 
 int64_t Geometry::plane_offset(int32_t ordinal, int64_t rows, Codec codec) const {
   if (uniform_) return ordinal * plane_bytes(0, rows, codec);
-  const Offsets& before = offsets(codec);
-  return (rows * before.row_bits[ordinal] + before.fill_bits[ordinal * kRowsInBytes + rows % kRowsInBytes]) / 8;
-}
-
-void Geometry::AddOffsets(Codec codec, Offsets& offsets) const {
-  offsets.row_bits.assign(1, 0);
-  offsets.fill_bits.assign(kRowsInBytes, 0);
-  for (int32_t i = 0; i < num_moe_layers(); ++i) {
-    offsets.row_bits.push_back(offsets.row_bits.back() + row_bits(i, codec));
-    for (int64_t rows = 0; rows < kRowsInBytes; ++rows) {
-      const int64_t fill = 8 * plane_bytes(i, rows, codec) - rows * row_bits(i, codec);
-      offsets.fill_bits.push_back(offsets.fill_bits[i * kRowsInBytes + rows] + fill);
-    }
-  }
+  int64_t offset = 0;
+  for (int32_t i = 0; i < ordinal; ++i) offset += plane_bytes(i, rows, codec);
+  return offset;
 }
 
 int64_t Geometry::cut_bytes(int32_t ordinal, int64_t row, int64_t rows, Codec codec) const {

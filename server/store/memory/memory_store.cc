@@ -84,7 +84,7 @@ int64_t MemoryRun::RecordBytes(const RunInfo& info) {
   const Geometry& geometry = *info.geometry;
   return static_cast<int64_t>(sizeof(MemoryRun) + sizeof(RunContext) + sizeof(RunContext::Mutexes) + sizeof(WatchList) +
                               sizeof(RunUsage) + sizeof(Geometry) + info.run.size() +
-                              geometry.layers().size() * sizeof(LayerRouting) + geometry.offset_bytes() +
+                              geometry.layers().size() * sizeof(LayerRouting) +
                               static_cast<size_t>(geometry.num_layers()) * sizeof(int32_t));
 }
 

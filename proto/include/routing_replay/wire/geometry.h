@@ -93,7 +93,7 @@ class Geometry {
   // Bytes of `rows` consecutive rows of a layer that start on a byte: a plane.
   int64_t plane_bytes(int32_t ordinal, int64_t rows, Codec codec) const;
   // Where the layer's plane starts in a block of `rows` rows. `ordinal` may be num_moe_layers(): then it is the block's
-  // size. Takes the same time for every ordinal.
+  // size.
   int64_t plane_offset(int32_t ordinal, int64_t rows, Codec codec) const;
   int64_t block_bytes(int64_t rows, Codec codec) const { return plane_offset(num_moe_layers(), rows, codec); }
   // Bytes of rows [row, row + rows) when they are cut out of a plane: from the byte of their first bit to the byte of
@@ -104,12 +104,6 @@ class Geometry {
 
   // Bytes of a cut of `rows` rows whose first id lies at `bit_offset` of its first byte.
   int64_t cut_bytes_at(int32_t ordinal, int32_t bit_offset, int64_t rows, Codec codec) const;
-
-  // Memory used by the precomputed sums behind plane_offset.
-  size_t offset_bytes() const {
-    return (raw_.row_bits.size() + raw_.fill_bits.size() + packed_.row_bits.size() + packed_.fill_bits.size()) *
-           sizeof(int64_t);
-  }
 
   // PACKED if it saves at least a quarter of the bytes of RAW, else RAW.
   Codec default_codec() const;
@@ -128,15 +122,6 @@ class Geometry {
   int32_t num_layers_ = 0;
   std::vector<LayerRouting> layers_;
   std::vector<int32_t> ordinal_of_layer_;  // -1 for a dense layer.
-  // For one codec: sums over the layers before each ordinal, from which plane_offset computes where its plane begins.
-  struct Offsets {
-    std::vector<int64_t> row_bits;   // [ordinal]: the bits of one row in these layers.
-    std::vector<int64_t> fill_bits;  // [ordinal][rows % 8]: the bits that fill up the last byte of each plane.
-  };
-  const Offsets& offsets(Codec codec) const { return codec == Codec::kPacked ? packed_ : raw_; }
-  void AddOffsets(Codec codec, Offsets& offsets) const;
-
-  Offsets raw_, packed_;  // Empty for a uniform geometry.
   bool uniform_ = true;
   int64_t ids_per_row_ = 0;
   int64_t raw_row_bytes_ = 0;
