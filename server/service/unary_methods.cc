@@ -311,7 +311,7 @@ absl::Status DoList(ServiceContext& context, const UnaryCaller& caller, const v1
   std::string token = request.page_token();
   // The page ends when the answer is full.
   do {
-    const int32_t left = kPageSamples - response.samples_size();
+    const auto left = static_cast<size_t>(kPageSamples - response.samples_size());
     RR_ASSIGN_OR_RETURN(auto page, context.store.List(request.run(), producer, groups, left, token));
     for (const SampleState& state : page.samples) {
       auto made = answer.Make(state);

@@ -223,10 +223,9 @@ class Store {
     }
     return absl::OkStatus();
   }
-  // `page_size` 0 means 1000. A page has at most 10000 samples, and fewer if they take more than about a megabyte.
-  // INVALID_ARGUMENT (kField) if `page_size` is below 0.
+  // A page has at most `limit` (above 0) samples, and fewer if they take more than about a megabyte.
   virtual absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
-                                        int32_t page_size, absl::string_view page_token) = 0;
+                                        size_t limit, absl::string_view page_token) = 0;
 
   // Unknown samples are skipped.
   virtual absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,

@@ -1,6 +1,5 @@
 #include "server/store/store_rules.h"
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -59,8 +58,6 @@ absl::Status CheckCoverage(const AppendHeader& header, absl::Span<const Block> b
                               "; they hold ", TotalRows(covered)));
 }
 
-constexpr int32_t kDefaultPageSize = 1000;
-constexpr int32_t kMaxPageSize = 10000;
 constexpr int64_t kPageBytes = 1 << 20;
 
 }  // namespace
@@ -118,11 +115,6 @@ absl::Status CheckBlocks(const RunInfo& run, const AppendCommand& command) {
 absl::Status CheckAppend(const AppendHeader& header, absl::Span<const Block> blocks) {
   RR_RETURN_IF_ERROR(CheckAppendHeader(header));
   return CheckCoverage(header, blocks);
-}
-
-absl::StatusOr<size_t> PageLimit(int32_t page_size) {
-  if (page_size < 0) return Invalid("page_size", absl::StrCat("must be at least 0, got ", page_size));
-  return static_cast<size_t>(page_size == 0 ? kDefaultPageSize : std::min(page_size, kMaxPageSize));
 }
 
 int64_t StateBytes(const SampleState& state) {

@@ -46,9 +46,6 @@ absl::Status CheckBlocks(const RunInfo& run, const AppendCommand& command);
 // payload byte. Thread-safe.
 absl::Status CheckAppend(const AppendHeader& header, absl::Span<const Block> blocks);
 
-// The page limit for a page_size, by the rule of Store::List. INVALID_ARGUMENT (kField) if it is negative.
-absl::StatusOr<size_t> PageLimit(int32_t page_size);
-
 // Approximate memory of a state.
 int64_t StateBytes(const SampleState& state);
 

@@ -237,10 +237,10 @@ TEST_P(StoreConformance, ListsGoByIdAndPage) {
     ASSERT_OK(Append({.sample = id, .rows = {0, 1}, .group = i % 3}));
   }
   ASSERT_OK(Append({.sample = "sample-trainer", .producer = Producer::kTrainer, .rows = {0, 1}}));
-  for (int32_t size : {1, 7, 25, 49, 50, 51, 0}) {
+  for (size_t size : {1, 7, 25, 49, 50, 51}) {
     std::vector<std::string> listed;
     std::string token;
-    int pages = 0;
+    size_t pages = 0;
     do {
       ASSERT_OK_AND_ASSIGN(const ListPage page, store_->List("run", kRollout, std::nullopt, size, token));
       for (const std::string& name : Names(page)) listed.push_back(name);
@@ -248,13 +248,13 @@ TEST_P(StoreConformance, ListsGoByIdAndPage) {
       ++pages;
     } while (!token.empty());
     EXPECT_EQ(listed, all) << size;
-    EXPECT_EQ(pages, size == 0 ? 1 : (50 + size - 1) / size);
+    EXPECT_EQ(pages, (50 + size - 1) / size);
   }
-  ASSERT_OK_AND_ASSIGN(const ListPage group, store_->List("run", kRollout, GroupRange{2, 3}, 0, ""));
+  ASSERT_OK_AND_ASSIGN(const ListPage group, store_->List("run", kRollout, GroupRange{2, 3}, 1000, ""));
   EXPECT_EQ(group.samples.size(), 16u);
-  ASSERT_OK_AND_ASSIGN(const ListPage none, store_->List("run", kRollout, GroupRange{2, 2}, 0, ""));
+  ASSERT_OK_AND_ASSIGN(const ListPage none, store_->List("run", kRollout, GroupRange{2, 2}, 1000, ""));
   EXPECT_THAT(none.samples, IsEmpty());
-  EXPECT_THAT(store_->List("none", kRollout, std::nullopt, 0, ""), Fails(kNotFound, Reason::kNoRun));
+  EXPECT_THAT(store_->List("none", kRollout, std::nullopt, 1000, ""), Fails(kNotFound, Reason::kNoRun));
 }
 
 TEST_P(StoreConformance, ReleaseSkipsWhatItDoesNotKnow) {
@@ -300,7 +300,7 @@ TEST_P(StoreConformance, IdleSamplesExpire) {
   Read("read");
   EXPECT_EQ(Stat("listed").idle_ms, 6 * 3600 * 1000);
   EXPECT_EQ(Stat("read").idle_ms, 0);
-  EXPECT_OK(store_->List("run", kRollout, std::nullopt, 0, ""));
+  EXPECT_OK(store_->List("run", kRollout, std::nullopt, 1000, ""));
   clock_.Advance(hours(5));
   EXPECT_EQ(store_->Sweep(100), 2);
   EXPECT_FALSE(Exists("idle"));

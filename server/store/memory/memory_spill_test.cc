@@ -266,7 +266,7 @@ TEST_F(MemorySpillTest, ShowsWhatAStoreWithoutADiskShows) {
     }
     const auto shown = [](Store& store) {
       std::map<std::string, Rows> all;
-      const auto page = store.List("run", kRollout, std::nullopt, 0, "");
+      const auto page = store.List("run", kRollout, std::nullopt, 1000, "");
       for (const SampleState& state : page->samples) {
         const auto snapshot = store.Snapshot("run", kRollout, {.sample = state.sample}, kAll);
         all[state.sample] = *RowsOf(TestGeometry(), *snapshot);

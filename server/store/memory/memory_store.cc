@@ -49,7 +49,7 @@ class MemoryRun {
   absl::StatusOr<AppendAck> Append(AppendCommand command);
   // Never null. NOT_FOUND (kNoSample).
   absl::StatusOr<std::shared_ptr<MemorySample>> Find(Producer producer, const SampleRef& ref) const;
-  absl::StatusOr<ListPage> List(Producer producer, std::optional<GroupRange> groups, int32_t page_size,
+  absl::StatusOr<ListPage> List(Producer producer, std::optional<GroupRange> groups, size_t limit,
                                 absl::string_view page_token) const;
 
   absl::StatusOr<ReleaseResult> Release(std::optional<Producer> producer, absl::Span<const SampleRef> samples);
@@ -140,9 +140,8 @@ absl::StatusOr<std::shared_ptr<MemorySample>> MemoryRun::Find(Producer producer,
   return NoSampleError(ref.sample.empty() ? absl::StrCat("handle ", ref.handle) : ref.sample);
 }
 
-absl::StatusOr<ListPage> MemoryRun::List(Producer producer, std::optional<GroupRange> groups, int32_t page_size,
+absl::StatusOr<ListPage> MemoryRun::List(Producer producer, std::optional<GroupRange> groups, size_t limit,
                                          absl::string_view page_token) const {
-  RR_ASSIGN_OR_RETURN(const size_t limit, PageLimit(page_size));
   PageBuilder page(limit);
   RR_RETURN_IF_ERROR(ForEachAfter(producer, std::string(page_token), [&](const MemorySample& sample) {
     absl::StatusOr<SampleState> state = sample.Stat();
@@ -288,9 +287,9 @@ class MemoryStore final : public Store {
     return found.ok() ? (*found)->Stat() : found.status();
   }
   absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
-                                int32_t page_size, absl::string_view page_token) override {
+                                size_t limit, absl::string_view page_token) override {
     const auto found = FindRun(run);
-    return found.ok() ? (*found)->List(producer, groups, page_size, page_token) : found.status();
+    return found.ok() ? (*found)->List(producer, groups, limit, page_token) : found.status();
   }
   absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
                                         absl::Span<const SampleRef> samples) override {

@@ -156,7 +156,7 @@ TEST_F(RedisFailureTest, ASampleThatCannotBeReadHidesNoOther) {
   Ask(RedisCommand({"HSET", Manifest(), "head", "junk"}));
   ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
   for (Store* store : {one_.get(), other_.get()}) {
-    ASSERT_OK_AND_ASSIGN(const ListPage page, NewStore()->List("run", kRollout, std::nullopt, 0, ""));
+    ASSERT_OK_AND_ASSIGN(const ListPage page, NewStore()->List("run", kRollout, std::nullopt, 1000, ""));
     ASSERT_EQ(page.samples.size(), 1u);
     EXPECT_EQ(page.samples[0].sample, "s");
     EXPECT_THAT(Read(*NewStore(), "damaged"), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
@@ -240,8 +240,8 @@ TEST_F(RedisFailureTest, ASampleThatIsGoneIsNotFoundAndBeginsAgain) {
   Ask(RedisCommand({"DEL", Manifest()}));
   for (Store* store : {one_.get(), other_.get()}) {
     EXPECT_THAT(Stat(*store), Fails(absl::StatusCode::kNotFound, Reason::kNoSample));
-    EXPECT_TRUE(store->List("run", kRollout, std::nullopt, 0, "")->samples.empty());
-    EXPECT_TRUE(store->List("run", kRollout, GroupRange{0, 10}, 0, "")->samples.empty());
+    EXPECT_TRUE(store->List("run", kRollout, std::nullopt, 1000, "")->samples.empty());
+    EXPECT_TRUE(store->List("run", kRollout, GroupRange{0, 10}, 1000, "")->samples.empty());
   }
   EXPECT_THAT(Append(*one_, {.rows = {40, 50}}), Fails(absl::StatusCode::kFailedPrecondition, Reason::kGap));
   EXPECT_OK(Append(*one_, {.from = kOther, .rows = {0, 20}}));

@@ -94,7 +94,7 @@ class RedisStore final : public Store {
   absl::Status StatEach(absl::string_view run, Producer producer, absl::Span<const SampleRef> samples,
                         const TakeState& take) override;
   absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
-                                int32_t page_size, absl::string_view page_token) override;
+                                size_t limit, absl::string_view page_token) override;
   absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
                                         absl::Span<const SampleRef> samples) override;
   absl::StatusOr<ReleaseResult> ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
@@ -400,8 +400,7 @@ absl::StatusOr<RedisStore::Names> RedisStore::NamesOf(const RedisRun& run, Produ
 }
 
 absl::StatusOr<ListPage> RedisStore::List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
-                                          int32_t page_size, absl::string_view page_token) {
-  RR_ASSIGN_OR_RETURN(const size_t limit, PageLimit(page_size));
+                                          size_t limit, absl::string_view page_token) {
   return WithRun(run, [&](const RunPtr& found) { return ListOf(*found, producer, groups, limit, page_token); });
 }
 

@@ -84,8 +84,8 @@ class Pair final : public Store {
     return Next().StatEach(run, producer, samples, take);
   }
   absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
-                                int32_t page_size, absl::string_view page_token) override {
-    return Next().List(run, producer, groups, page_size, page_token);
+                                size_t limit, absl::string_view page_token) override {
+    return Next().List(run, producer, groups, limit, page_token);
   }
   absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
                                         absl::Span<const SampleRef> samples) override {
