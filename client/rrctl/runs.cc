@@ -36,26 +36,15 @@ Document VersionOrNull(int64_t version) { return version == kUnknownWeightVersio
 
 // What `stat` shows in addition to `ls`.
 Document DescribeFully(const SampleState& s) {
-  Document weights = Document::array(), provenance = Document::array();
+  Document weights = Document::array();
   for (const WeightSpan& span : s.weights) {
     weights.push_back(
         {{"rows", {span.rows.begin, span.rows.end}}, {"version", VersionOrNull(span.version)}, {"label", span.label}});
-  }
-  int64_t appends = 0;
-  for (const Provenance& from : s.provenance) {
-    provenance.push_back({{"rows", {from.rows.begin, from.rows.end}},
-                          {"engine", from.engine},
-                          {"version", VersionOrNull(from.weight_version)},
-                          {"label", from.weight_label},
-                          {"appends", from.appends}});
-    appends += from.appends;
   }
   Document row = Describe(s);
   row["engine"] = s.engine;
   row["unrecorded"] = RangesToJson(s.unrecorded);
   row["weights"] = std::move(weights);
-  row["appends"] = appends;
-  row["provenance"] = std::move(provenance);
   return row;
 }
 

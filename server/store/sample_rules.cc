@@ -12,12 +12,10 @@ namespace {
 
 // Memory of the sample object, its ids and its index entries.
 constexpr int64_t kSampleOverhead = 1024;
-// Memory of one provenance entry with the longest label and engine.
-constexpr int64_t kProvenanceBytes = sizeof(Provenance) + 256;
+// Memory of one weight span with the longest label.
+constexpr int64_t kWeightSpanBytes = sizeof(WeightSpan) + 128;
 
-bool SameOrigin(const Provenance& a, const Provenance& b) {
-  return a.weight_version == b.weight_version && a.weight_label == b.weight_label && a.engine == b.engine;
-}
+bool SameWeights(const WeightSpan& a, const WeightSpan& b) { return a.version == b.version && a.label == b.label; }
 
 absl::Status OtherTokens(int64_t window, int64_t row, absl::string_view what) {
   ErrorDetail detail{.reason = Reason::kOtherTokens, .field = "append.token_ids"};
@@ -96,7 +94,7 @@ absl::Status CheckSealLength(const AppendHeader& header, int64_t rows_after) {
                               rows_after, " would be committed"));
 }
 
-// Rejects an append that would make the sample's list of unrecorded ranges or of provenance too long. The lists are
+// Rejects an append that would make the sample's list of unrecorded ranges or of weight spans too long. The lists are
 // part of every answer about the sample, of every record of a read and of every stored head, so they must stay short.
 absl::Status CheckLists(const SampleContent& content, const AppendHeader& header, const AppendPlan& plan) {
   const auto too_many = [](const char* field, size_t most, absl::string_view what) {
@@ -110,42 +108,28 @@ absl::Status CheckLists(const SampleContent& content, const AppendHeader& header
   if (content.unrecorded.size() + plan.unrecorded.size() - joined > kMaxUnrecordedRanges) {
     return too_many("append.unrecorded", kMaxUnrecordedRanges, "ranges of unrecorded rows");
   }
-  const bool other =
-      !plan.added.empty() && !content.provenance.empty() &&
-      !SameOrigin(content.provenance.back(), {plan.added, header.weight_version, header.weight_label, header.engine});
-  if (other && content.provenance.size() >= kMaxProvenance) {
-    return too_many("append.weight_version", kMaxProvenance, "changes of engine or weight version");
+  const bool other = !plan.added.empty() && !content.weights.empty() &&
+                     !SameWeights(content.weights.back(), {plan.added, header.weight_version, header.weight_label});
+  if (other && content.weights.size() >= kMaxWeightSpans) {
+    return too_many("append.weight_version", kMaxWeightSpans, "changes of the weight version");
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-void AppendProvenance(std::vector<Provenance>& list, Provenance next) {
+void AppendWeights(std::vector<WeightSpan>& list, WeightSpan next) {
   if (next.rows.empty()) return;
-  if (list.empty() || !SameOrigin(list.back(), next)) {
+  if (list.empty() || !SameWeights(list.back(), next)) {
     list.push_back(std::move(next));
-    return;
+  } else {
+    list.back().rows.end = next.rows.end;
   }
-  list.back().rows.end = next.rows.end;
-  list.back().appends += next.appends;
 }
 
-void TruncateProvenance(std::vector<Provenance>& list, int64_t rows) {
+void TruncateWeights(std::vector<WeightSpan>& list, int64_t rows) {
   while (!list.empty() && list.back().rows.begin >= rows) list.pop_back();
   if (!list.empty()) list.back().rows.end = std::min(list.back().rows.end, rows);
-}
-
-std::vector<WeightSpan> WeightSpansOf(const std::vector<Provenance>& list) {
-  std::vector<WeightSpan> spans;
-  for (const Provenance& from : list) {
-    if (!spans.empty() && spans.back().version == from.weight_version && spans.back().label == from.weight_label) {
-      spans.back().rows.end = from.rows.end;
-    } else {
-      spans.push_back({from.rows, from.weight_version, from.weight_label});
-    }
-  }
-  return spans;
 }
 
 int64_t SampleFacts::AppendBytes(int64_t windows, size_t ranges) {
@@ -154,18 +138,18 @@ int64_t SampleFacts::AppendBytes(int64_t windows, size_t ranges) {
 }
 
 int64_t SampleFacts::growth_bytes(int64_t end, size_t ranges) const {
-  return kProvenanceBytes + static_cast<int64_t>(ranges * sizeof(RowRange)) + tokens.growth_bytes(end);
+  return kWeightSpanBytes + static_cast<int64_t>(ranges * sizeof(RowRange)) + tokens.growth_bytes(end);
 }
 
 int64_t SampleFacts::metadata_bytes() const {
-  return kSampleOverhead + static_cast<int64_t>(provenance.size()) * kProvenanceBytes +
+  return kSampleOverhead + static_cast<int64_t>(weights.size()) * kWeightSpanBytes +
          static_cast<int64_t>(unrecorded.size() * sizeof(RowRange)) + tokens.memory_bytes();
 }
 
 std::vector<RowPiece> SampleContent::Truncate(int64_t rows) {
   num_tokens.reset();
   unrecorded = Clip(unrecorded, {0, rows});
-  TruncateProvenance(provenance, rows);
+  TruncateWeights(weights, rows);
   tokens.Truncate(rows);
   return pieces.Truncate(rows);
 }
@@ -173,8 +157,8 @@ std::vector<RowPiece> SampleContent::Truncate(int64_t rows) {
 SampleContent SampleContent::Prefix(int64_t rows) const {
   SampleContent child(tokens);
   child.unrecorded = Clip(unrecorded, {0, rows});
-  child.provenance = provenance;
-  TruncateProvenance(child.provenance, rows);
+  child.weights = weights;
+  TruncateWeights(child.weights, rows);
   child.tokens.Truncate(rows);
   child.pieces = pieces.Prefix(rows);
   return child;
@@ -270,8 +254,7 @@ SampleContent NextContent(const SampleContent& content, bool new_incarnation, co
                           const AppendPlan& plan, ContentIds& ids) {
   SampleContent next = content.WithoutPieces();
   for (RowRange range : plan.unrecorded) AppendMerged(next.unrecorded, range);
-  AppendProvenance(next.provenance,
-                   {plan.added, header.weight_version, header.weight_label, header.engine, /*appends=*/1});
+  AppendWeights(next.weights, {plan.added, header.weight_version, header.weight_label});
   if (plan.seals && plan.added.empty()) next.tokens.TellEnd(TokensOf(header));
   next.tokens.Extend(TokensOf(header), plan.token_check);
   if (plan.seals) next.num_tokens = header.seal_num_tokens;
@@ -377,8 +360,7 @@ SampleState StateOf(const SampleName& name, const SampleContent& content) {
   state.revision = content.revision;
   state.content_id = content.content_id;
   state.unrecorded = content.unrecorded;
-  state.weights = WeightSpansOf(content.provenance);
-  state.provenance = content.provenance;
+  state.weights = content.weights;
   if (const std::optional<uint32_t> check = content.tokens.At(content.rows())) {
     state.token_check = TokenCheck{content.rows(), *check};
   }

@@ -32,17 +32,14 @@
 
 namespace routing_replay::server {
 
-// Provenance is a list that covers [0, committed rows); neighbours differ.
+// The weight spans of a sample cover [0, committed rows); neighbours differ.
 
-// Adds `next`, which starts where the list ends. If the last entry differs from it only in rows and appends, that entry
-// grows instead, and its appends are added up. No effect if empty.
-void AppendProvenance(std::vector<Provenance>& list, Provenance next);
+// Adds `next`, which starts where the list ends. If the last span differs from it only in rows, that span grows
+// instead. No effect if empty.
+void AppendWeights(std::vector<WeightSpan>& list, WeightSpan next);
 
-// Keeps rows [0, rows). The count of appends does not change.
-void TruncateProvenance(std::vector<Provenance>& list, int64_t rows);
-
-// The weight spans of the same rows.
-std::vector<WeightSpan> WeightSpansOf(const std::vector<Provenance>& list);
+// Keeps rows [0, rows).
+void TruncateWeights(std::vector<WeightSpan>& list, int64_t rows);
 
 // A content without its pieces.
 struct SampleFacts {
@@ -57,7 +54,7 @@ struct SampleFacts {
   std::string engine;
   std::optional<int64_t> num_tokens;
   std::vector<RowRange> unrecorded;  // Normal list.
-  std::vector<Provenance> provenance;
+  std::vector<WeightSpan> weights;
   TokenChecks tokens;  // tokens.rows() is the committed row count.
 
   int64_t rows() const { return tokens.rows(); }
@@ -81,7 +78,7 @@ struct SampleContent : SampleFacts {
   // Keeps rows [0, rows), unsealed. Returns the removed pieces.
   std::vector<RowPiece> Truncate(int64_t rows);
   // The content of a new sample that begins with rows [0, rows) of this one: their blocks, token checks,
-  // provenance and unrecorded ranges, and nothing else of this sample, such as its seal, revision or group.
+  // weights and unrecorded ranges, and nothing else of this sample, such as its seal, revision or group.
   SampleContent Prefix(int64_t rows) const;
 };
 
@@ -127,7 +124,7 @@ class ContentIds {
   std::atomic<uint64_t> next_;
 };
 
-inline constexpr size_t kMaxProvenance = size_t{1} << 12;  // Per sample.
+inline constexpr size_t kMaxWeightSpans = size_t{1} << 12;  // Per sample.
 
 struct AppendPlan {
   RowRange added;                       // From the committed count on; may be empty.
@@ -145,7 +142,7 @@ AppendTokens TokensOf(const AppendHeader& header);
 // Plans an append to `content`: steps 2, 3 and 5 of the list at the top of store.h. CheckAppend must have succeeded.
 // Errors: ALREADY_EXISTS (kOtherTokens, kConflictingRows), FAILED_PRECONDITION (kSealed; kGap with committed_rows and
 // missing_rows; kLength: the sample would have more than kMaxUnrecordedRanges unrecorded ranges or more than
-// kMaxProvenance entries of provenance), INVALID_ARGUMENT (kRowCount), DATA_LOSS.
+// kMaxWeightSpans weight spans), INVALID_ARGUMENT (kRowCount), DATA_LOSS.
 absl::StatusOr<AppendPlan> PlanAppend(const RunInfo& run, const SampleContent& content, const AppendHeader& header,
                                       absl::Span<const Block> blocks);
 

@@ -18,7 +18,7 @@ SampleContent ContentOf(int64_t rows, std::optional<int64_t> num_tokens = std::n
   SampleContent content{TokenChecks(kWindow)};
   const std::string ids = testing::Trajectory{}.TokenIds({0, rows});
   content.tokens.Extend({{0, rows}, {reinterpret_cast<const uint8_t*>(ids.data()), ids.size()}}, 0);
-  content.provenance = {{{0, rows}, 3, "label", "engine", 1}};
+  content.weights = {{{0, rows}, 3, "label"}};
   content.num_tokens = num_tokens;
   return content;
 }
@@ -81,11 +81,11 @@ TEST(SampleRulesTest, WhatIsKnownBesideTheRowsHasALimit) {
   }
   const auto rows = 2 * static_cast<int64_t>(kMaxUnrecordedRanges);
   content.tokens.Extend({{0, rows}, {}}, std::nullopt);
-  for (size_t i = 0; i < kMaxProvenance; ++i) {
+  for (size_t i = 0; i < kMaxWeightSpans; ++i) {
     const auto row = static_cast<int64_t>(i);
-    content.provenance.push_back({{row, i + 1 == kMaxProvenance ? rows : row + 1}, row, "", "", 1});
+    content.weights.push_back({{row, i + 1 == kMaxWeightSpans ? rows : row + 1}, row, ""});
   }
-  const int64_t last = content.provenance.back().weight_version;
+  const int64_t last = content.weights.back().version;
   const auto plan = [&](int64_t weight_version, std::vector<RowRange> unrecorded) {
     const AppendHeader header{
         .sample = "s", .rows = {rows, rows + 2}, .unrecorded = std::move(unrecorded), .weight_version = weight_version};
@@ -94,11 +94,11 @@ TEST(SampleRulesTest, WhatIsKnownBesideTheRowsHasALimit) {
   EXPECT_OK(plan(last, {}));
   EXPECT_THAT(plan(last, {{rows + 1, rows + 2}}), Fails(kPrecondition, Reason::kLength));
   EXPECT_THAT(plan(last + 1, {}), Fails(kPrecondition, Reason::kLength));
-  // An unrecorded range that continues the last one adds none to the list, so it is accepted. With one provenance entry
+  // An unrecorded range that continues the last one adds none to the list, so it is accepted. With one weight span
   // fewer, an append with another weight version is accepted, too.
   content.unrecorded.back().end = rows;
   EXPECT_OK(plan(last, {{rows, rows + 1}}));
-  content.provenance.erase(content.provenance.begin());
+  content.weights.erase(content.weights.begin());
   EXPECT_OK(plan(last + 1, {}));
 }
 
@@ -131,7 +131,7 @@ TEST(SampleRulesTest, APrefixMustFitTheParent) {
   ASSERT_OK(incarnation);
   EXPECT_EQ(incarnation->rows(), 33);
   EXPECT_EQ(incarnation->prefix, header.prefix);
-  EXPECT_EQ(incarnation->provenance[0].rows, (RowRange{0, 33}));
+  EXPECT_EQ(incarnation->weights[0].rows, (RowRange{0, 33}));
 }
 
 TEST(SampleRulesTest, TruncatedAndSealedContents) {

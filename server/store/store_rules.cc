@@ -120,7 +120,6 @@ absl::Status CheckAppend(const AppendHeader& header, absl::Span<const Block> blo
 int64_t StateBytes(const SampleState& state) {
   size_t bytes = sizeof(state) + state.sample.size() + state.engine.size() + state.unrecorded.size() * sizeof(RowRange);
   for (const WeightSpan& span : state.weights) bytes += sizeof(span) + span.label.size();
-  for (const Provenance& from : state.provenance) bytes += sizeof(from) + from.weight_label.size() + from.engine.size();
   return static_cast<int64_t>(bytes);
 }
 

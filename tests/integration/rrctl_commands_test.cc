@@ -105,7 +105,7 @@ TEST_F(RrctlCommandsTest, StatOfARunHasItsGeometryAndSettings) {
   EXPECT_THAT(DescribeRun(*client_, "x").status(), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
 }
 
-TEST_F(RrctlCommandsTest, StatTellsWhereRowsCameFrom) {
+TEST_F(RrctlCommandsTest, StatTellsEngineAndWeights) {
   const Geometry geometry = Geometry::Uniform(2, 8, 2);
   const RunHandle run = OpenRun("r", geometry);
   const RandomRoutes routes = MakeRandomRoutes(geometry, 10, 1);
@@ -113,10 +113,9 @@ TEST_F(RrctlCommandsTest, StatTellsWhereRowsCameFrom) {
   ASSERT_OK(PutRows(*run, routes, {4, 6}, {.sample = "s", .weight_version = 3, .engine = "x 1"}));
   ASSERT_OK(PutRows(*run, routes, {6, 10}, {.sample = "s", .engine = "y 2"}));
   ASSERT_OK_AND_ASSIGN(const Document samples, DescribeSamples(*client_, "r", {"s"}, Producer::kRollout));
-  EXPECT_EQ(samples[0]["appends"], 3);
-  EXPECT_EQ(samples[0]["provenance"],
-            Document::parse(R"([{"rows": [0, 6], "engine": "x 1", "version": 3, "label": "", "appends": 2},
-                                {"rows": [6, 10], "engine": "y 2", "version": null, "label": "", "appends": 1}])"));
+  EXPECT_EQ(samples[0]["engine"], "x 1");
+  EXPECT_EQ(samples[0]["weights"], Document::parse(R"([{"rows": [0, 6], "version": 3, "label": ""},
+                                                       {"rows": [6, 10], "version": null, "label": ""}])"));
 }
 
 TEST_F(RrctlCommandsTest, GroupsAreReadAsARange) {

@@ -81,7 +81,7 @@ struct ImportOutcome {
 // A sample keeps its rows, unrecorded rows, weights, group, seal and the token check at its end. An export has only
 // this check, not the tokens, but the protocol takes checks only with tokens. So the import appends a made-up token
 // with the last row, chosen so that the CRC gets the right value. Token checks at earlier rows are lost, because an
-// export does not hold them. Revision, content id and provenance (engine "import") are those of a new sample, and
+// export does not hold them. Revision, content id and engine ("import") are those of a new sample, and
 // prefixes become copies.
 //
 // Errors: those of ReadExportedRun and ReadExportedFile, OpenRun and Appender; ALREADY_EXISTS (kConflictingRows) names

@@ -184,14 +184,6 @@ v1::SampleState ToProto(const SampleState& state) {
   if (state.token_check) *out.add_token_checks() = ToProto(*state.token_check);
   out.set_engine(state.engine);
   out.set_idle_ms(state.idle_ms);
-  for (const Provenance& from : state.provenance) {
-    v1::Provenance& origin = *out.add_provenance();
-    *origin.mutable_rows() = ToProto(from.rows);
-    origin.set_weight_version(from.weight_version);
-    origin.set_weight_label(from.weight_label);
-    origin.set_engine(from.engine);
-    origin.set_appends(from.appends);
-  }
   return out;
 }
 
@@ -210,10 +202,6 @@ absl::StatusOr<SampleState> FromProto(const v1::SampleState& state) {
                   .engine = state.engine(),
                   .idle_ms = state.idle_ms()};
   if (state.has_num_tokens()) out.num_tokens = f.Count("num_tokens", state.num_tokens(), kMaxTokens);
-  for (const v1::Provenance& from : state.provenance()) {
-    out.provenance.push_back({f.Range("provenance", out.provenance.size(), from.rows()), from.weight_version(),
-                              from.weight_label(), from.engine(), f.Count("provenance.appends", from.appends())});
-  }
   if (state.token_checks_size() > 0) {
     const v1::TokenCheck& last = state.token_checks(state.token_checks_size() - 1);
     out.token_check = TokenCheck{f.Count("token_checks.rows", last.rows(), kMaxTokens), last.crc32c()};

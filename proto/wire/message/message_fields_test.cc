@@ -50,7 +50,6 @@ TEST(ConvertTest, SampleStateSurvives) {
                       .content_id = random(),
                       .unrecorded = {{1, 2}, {5, 9}},
                       .weights = {{{0, 4}, -1, "a"}, {{4, 9}, 7, ""}},
-                      .provenance = {{{0, 9}, -1, "a", "engine 1", static_cast<int64_t>(random() >> 1)}},
                       .stored_bytes = static_cast<int64_t>(random() >> 1),
                       .engine = "engine 1",
                       .idle_ms = 12};
@@ -61,7 +60,6 @@ TEST(ConvertTest, SampleStateSurvives) {
     EXPECT_EQ(ToProto(back).SerializeAsString(), message.SerializeAsString());
     EXPECT_EQ(back.num_tokens, state.num_tokens);
     EXPECT_EQ(back.token_check, state.token_check);
-    EXPECT_EQ(back.provenance, state.provenance);
   }
 }
 

@@ -115,20 +115,19 @@ TEST_P(StoreConformance, WeightSpansFollowTheFirstWriter) {
   EXPECT_EQ(Stat("s").weights, (std::vector<WeightSpan>{{{0, 20}, 3, "a"}, {{20, 30}, 4, "a"}, {{30, 31}, 4, "b"}}));
 }
 
-TEST_P(StoreConformance, ProvenanceFollowsTheFirstWriter) {
-  using List = std::vector<Provenance>;
+TEST_P(StoreConformance, ForksAndTruncationsKeepTheirWeights) {
+  using List = std::vector<WeightSpan>;
   ASSERT_OK(Append({.rows = {0, 10}, .weight_version = 3, .weight_label = "a", .engine = "x"}));
-  ASSERT_OK(
-      Append({.rows = {5, 20}, .unrecorded = {{12, 14}}, .weight_version = 3, .weight_label = "a", .engine = "x"}));
+  ASSERT_OK(Append({.rows = {5, 20}, .unrecorded = {{12, 14}}, .weight_version = 3, .weight_label = "a"}));
   ASSERT_OK(Append({.rows = {0, 20}, .weight_version = 5, .engine = "retry"}));
-  ASSERT_OK(Append({.rows = {20, 30}, .weight_version = 3, .weight_label = "a", .engine = "y"}));
-  EXPECT_EQ(Stat("s").provenance, (List{{{0, 20}, 3, "a", "x", 2}, {{20, 30}, 3, "a", "y", 1}}));
-  EXPECT_EQ(Stat("s").weights, (std::vector<WeightSpan>{{{0, 30}, 3, "a"}}));
+  ASSERT_OK(Append({.rows = {20, 30}, .weight_version = 4, .weight_label = "a", .engine = "y"}));
+  EXPECT_EQ(Stat("s").weights, (List{{{0, 20}, 3, "a"}, {{20, 30}, 4, "a"}}));
+  EXPECT_EQ(Stat("s").engine, "x");
   ASSERT_OK(Append({.sample = "child", .rows = {25, 26}, .engine = "z", .prefix = PrefixReference{"s", 25, 0}}));
-  EXPECT_EQ(Stat("child").provenance,
-            (List{{{0, 20}, 3, "a", "x", 2}, {{20, 25}, 3, "a", "y", 1}, {{25, 26}, -1, "", "z", 1}}));
+  EXPECT_EQ(Stat("child").weights, (List{{{0, 20}, 3, "a"}, {{20, 25}, 4, "a"}, {{25, 26}, -1, ""}}));
+  EXPECT_EQ(Stat("child").engine, "z");
   ASSERT_OK(store_->Truncate("run", Producer::kRollout, "s", 15, std::nullopt));
-  EXPECT_EQ(Stat("s").provenance, (List{{{0, 15}, 3, "a", "x", 2}}));
+  EXPECT_EQ(Stat("s").weights, (List{{{0, 15}, 3, "a"}}));
 }
 
 TEST_P(StoreConformance, ProducersAreSeparate) {

@@ -25,10 +25,6 @@ std::string Describe(const SampleState& state) {
   for (const WeightSpan& span : state.weights) {
     absl::StrAppend(&text, " weights ", ToString(span.rows), " ", span.version, " ", span.label);
   }
-  for (const Provenance& from : state.provenance) {
-    absl::StrAppend(&text, " from ", ToString(from.rows), " ", from.weight_version, " ", from.weight_label, " ",
-                    from.engine, " in ", from.appends);
-  }
   if (state.token_check) absl::StrAppend(&text, " check ", state.token_check->rows, " ", state.token_check->crc32c);
   return text;
 }

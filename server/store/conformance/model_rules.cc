@@ -227,31 +227,16 @@ class ModelTest {
 
   void CheckOrigins(const SampleState& state, const ModelSample& sample) {
     int64_t row = 0;
-    for (size_t i = 0; i < state.provenance.size(); ++i) {
-      const Provenance& from = state.provenance[i];
-      ASSERT_EQ(from.rows.begin, row);
-      std::set<int64_t> appends;
-      for (; row < from.rows.end && row < state.committed_rows; ++row) {
-        const ModelSample::Origin& origin = sample.origins[row];
-        EXPECT_EQ(from.weight_version, origin.weight_version);
-        EXPECT_EQ(from.weight_label, origin.weight_label);
-        EXPECT_EQ(from.engine, origin.engine);
-        appends.insert(origin.append);
-      }
-      EXPECT_GE(from.appends, static_cast<int64_t>(appends.size()));  // It includes truncated ones.
-      if (i == 0) continue;
-      const Provenance& before = state.provenance[i - 1];
-      EXPECT_TRUE(before.weight_version != from.weight_version || before.weight_label != from.weight_label ||
-                  before.engine != from.engine);
-    }
-    EXPECT_EQ(row, state.committed_rows);
-    row = 0;
-    for (const WeightSpan& span : state.weights) {
+    for (size_t i = 0; i < state.weights.size(); ++i) {
+      const WeightSpan& span = state.weights[i];
       ASSERT_EQ(span.rows.begin, row);
       for (; row < span.rows.end && row < state.committed_rows; ++row) {
         EXPECT_EQ(span.version, sample.origins[row].weight_version);
         EXPECT_EQ(span.label, sample.origins[row].weight_label);
       }
+      if (i == 0) continue;
+      const WeightSpan& before = state.weights[i - 1];
+      EXPECT_TRUE(before.version != span.version || before.label != span.label);
     }
     EXPECT_EQ(row, state.committed_rows);
   }

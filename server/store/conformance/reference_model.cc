@@ -181,11 +181,10 @@ ModelAnswer ReferenceModel::CompareRoutes(const AppendSpec& spec, const ModelSam
 }
 
 void ReferenceModel::Extend(const AppendSpec& spec, ModelSample& sample, std::optional<Tokens> chain) {
-  ++appends_;
   const bool known = chain.has_value() && spec.token_ids;
   for (int64_t row = Committed(sample); row < spec.rows.end; ++row) {
     sample.rows.push_back(Shown(spec, row));
-    sample.origins.push_back({spec.weight_version, spec.weight_label, spec.engine, appends_});
+    sample.origins.push_back({spec.weight_version, spec.weight_label});
     sample.tokens_seen.push_back(known);
     if (!known) continue;
     chain->push_back(spec.from.TokenAt(row));

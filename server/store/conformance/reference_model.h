@@ -37,8 +37,7 @@ struct ModelSample {
   Rows rows;
   struct Origin {
     int64_t weight_version = 0;
-    std::string weight_label, engine;
-    int64_t append = 0;  // Number of the append.
+    std::string weight_label;
     bool operator==(const Origin&) const = default;
   };
   std::vector<Origin> origins;    // Per row.
@@ -78,7 +77,6 @@ class ReferenceModel {
   const Geometry& geometry_;
   std::map<std::string, ModelSample> samples_;
   int64_t contents_ = 0;
-  int64_t appends_ = 0;
 };
 
 }  // namespace routing_replay::testing

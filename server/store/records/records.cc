@@ -54,8 +54,8 @@ absl::Status UnframeRecord(absl::string_view record, google::protobuf::MessageLi
 }
 
 using store::v1::PieceRecord;
-using store::v1::ProvenanceRecord;
 using store::v1::SampleHead;
+using store::v1::WeightsRecord;
 using store::v1::WindowRecord;
 
 template <typename Numbers>
@@ -125,15 +125,13 @@ class Assembly {
       return DamagedRecord("rows are missing, or both recorded and unrecorded");
     RR_ASSIGN_OR_RETURN(TokenChecks tokens, FinishTokens());
     SampleContent content(std::move(tokens));
-    for (const ProvenanceRecord& from : head_.provenance()) {
-      const int64_t known = content.provenance.empty() ? 0 : content.provenance.back().rows.end;
-      if (from.rows() <= 0 || from.rows() > rows - known) return DamagedRecord("provenance is outside the rows");
-      content.provenance.push_back({RowRange::OfSize(known, from.rows()), from.weight_version(), from.weight_label(),
-                                    from.engine(), from.appends()});
+    int64_t known = 0;
+    for (const WeightsRecord& span : head_.weights()) {
+      if (span.rows() <= 0 || span.rows() > rows - known) return DamagedRecord("weights are outside the rows");
+      AppendWeights(content.weights, {RowRange::OfSize(known, span.rows()), span.version(), span.label()});
+      known += span.rows();
     }
-    if ((content.provenance.empty() ? 0 : content.provenance.back().rows.end) != rows) {
-      return DamagedRecord("provenance does not cover all rows");
-    }
+    if (known != rows) return DamagedRecord("weights do not cover all rows");
     content.revision = head_.revision();
     content.content_id = head_.content_id();
     content.restart_nonce = head_.restart_nonce();
@@ -229,13 +227,11 @@ std::string EncodeHead(const SampleContent& content) {
   AddRanges(content.tokens.known(), *head.mutable_known_tokens());
   if (const auto check = content.tokens.known_end()) head.set_known_check(*check);
   AddRanges(content.unrecorded, *head.mutable_unrecorded());
-  for (const Provenance& from : content.provenance) {
-    ProvenanceRecord& out = *head.add_provenance();
-    out.set_rows(from.rows.size());
-    out.set_weight_version(from.weight_version);
-    out.set_weight_label(from.weight_label);
-    out.set_engine(from.engine);
-    out.set_appends(from.appends);
+  for (const WeightSpan& span : content.weights) {
+    WeightsRecord& out = *head.add_weights();
+    out.set_rows(span.rows.size());
+    out.set_version(span.version);
+    out.set_label(span.label);
   }
   return FrameRecord(head);
 }

@@ -44,7 +44,7 @@ class RandomContent {
     content_.num_tokens.reset();
     const RowRange added{content_.rows(), content_.rows() + rows};
     AppendMerged(content_.unrecorded, added);
-    AppendProvenance(content_.provenance, {added, Below(2), "label", "e", 1});
+    AppendWeights(content_.weights, {added, Below(2), "label"});
     content_.tokens.Extend({added, {}}, std::nullopt);
   }
 
@@ -82,9 +82,8 @@ class RandomContent {
     for (int64_t row = 0; row <= content.rows(); ++row) {
       if (const auto check = content.tokens.At(row)) absl::StrAppend(&text, " ", row, ":", *check);
     }
-    for (const Provenance& from : content.provenance) {
-      absl::StrAppend(&text, " from ", ToString(from.rows), " ", from.weight_version, from.weight_label, from.engine,
-                      from.appends);
+    for (const WeightSpan& span : content.weights) {
+      absl::StrAppend(&text, " weights ", ToString(span.rows), " ", span.version, span.label);
     }
     for (const RowPiece& piece : content.pieces.all()) {
       absl::StrAppend(&text, " piece ", ids.at(piece.stored.get()), ToString(piece.rows), " of ",
@@ -111,7 +110,7 @@ class RandomContent {
       ids_[block.get()] = random_();
       content_.pieces.Append({std::move(block), window, Below(2) == 1});
     }
-    AppendProvenance(content_.provenance, {rows, Below(3), absl::StrCat("label", Below(2)), "e", 1});
+    AppendWeights(content_.weights, {rows, Below(3), absl::StrCat("label", Below(2))});
     const std::string ids = Trajectory{}.TokenIds(rows);
     const AppendTokens tokens{rows, {reinterpret_cast<const uint8_t*>(ids.data()), Below(4) > 0 ? ids.size() : 0}};
     content_.tokens.Extend(tokens, content_.tokens.Compare(tokens).check_at_end);

@@ -61,17 +61,6 @@ struct WeightSpan {
   friend bool operator==(const WeightSpan&, const WeightSpan&) = default;
 };
 
-// Where rows came from: consecutive appends of one engine under one weight version. weight_version is that of the first
-// row.
-struct Provenance {
-  RowRange rows;
-  int64_t weight_version = kUnknownWeightVersion;
-  std::string weight_label;
-  std::string engine;   // The engine that the appends stated.
-  int64_t appends = 0;  // Messages that committed rows here. Those whose rows were truncated later are still counted.
-  friend bool operator==(const Provenance&, const Provenance&) = default;
-};
-
 // CRC32C over the token ids (u32 little-endian) of positions 0 … rows - 1.
 struct TokenCheck {
   int64_t rows = 0;
@@ -91,12 +80,9 @@ struct SampleState {
   uint64_t content_id = 0;
   std::vector<RowRange> unrecorded;  // Normal list.
   std::vector<WeightSpan> weights;   // Covers [0, committed_rows), neighbours differ.
-  // Covers [0, committed_rows). Neighbours differ in the engine or the weight version; otherwise they would be one
-  // entry. Empty if the server does not send it.
-  std::vector<Provenance> provenance;
   int64_t stored_bytes = 0;
   std::optional<TokenCheck> token_check;  // The check at committed_rows, if known.
-  std::string engine;
+  std::string engine;                     // That of the first append.
   int64_t idle_ms = 0;
 
   bool sealed() const { return num_tokens.has_value(); }
