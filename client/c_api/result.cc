@@ -72,7 +72,6 @@ void FillError(const absl::Status& status, ResultMemory& memory, rr_error& error
   error.retry_after_ms = Optional(detail->retry_after_ms);
   error.committed_rows = Optional(detail->committed_rows);
   error.revision = Optional(detail->revision);
-  error.missing_rows = memory.Ranges(detail->missing_rows);
 }
 
 rr_error* NewError(const CallEnd& end) noexcept {

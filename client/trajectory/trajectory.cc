@@ -143,7 +143,7 @@ absl::Status Trajectory::DecideRows(const Turn& turn, int64_t held, TurnDecision
                               " tokens, whose rows end at ", last_row));
   }
   if (given.begin > held && !turn.missing_is_unrecorded) {
-    return Error(absl::StatusCode::kFailedPrecondition, {.reason = Reason::kGap, .missing_rows = {{held, given.begin}}},
+    return Error(absl::StatusCode::kFailedPrecondition, {.reason = Reason::kGap, .row = held},
                  absl::StrCat("rows from ", given.begin, " on leave a gap: the sample has ", held, " rows"));
   }
   decision.gap.end = std::max(held, given.begin);
@@ -163,7 +163,7 @@ absl::Status Trajectory::DecideSeal(const Turn& turn, TurnDecision& decision) co
   }
   if (reached < last_row && !turn.missing_is_unrecorded) {
     return Error(
-        absl::StatusCode::kFailedPrecondition, {.reason = Reason::kNotCommitted, .missing_rows = {{reached, last_row}}},
+        absl::StatusCode::kFailedPrecondition, {.reason = Reason::kNotCommitted, .row = reached},
         absl::StrCat("rows ", ToString({reached, last_row}), " of its ", decision.num_tokens, " tokens are missing"));
   }
   decision.tail.end = last_row;

@@ -134,10 +134,10 @@ class Trajectory {
   // have the whole history.
   Trajectory Fork(std::string sample) const;
 
-  // Decides what to do for the turn. Errors, with committed_rows = rows():
+  // Decides what to do for the turn. Errors, with committed_rows = rows() and, for missing rows, the first of them:
   //   INVALID_ARGUMENT kField: tokens_start beyond the history; kRowCount (field "turn.rows"): rows beyond the tokens,
   //   or a finished turn whose rows end before them
-  //   FAILED_PRECONDITION kGap: rows start above rows(); kNotCommitted: a seal before all rows (missing_rows); kSealed
+  //   FAILED_PRECONDITION kGap: rows start above rows(); kNotCommitted: a seal before all rows; kSealed
   //   ALREADY_EXISTS kOtherTokens: the sample has rows of other tokens
   absl::StatusOr<TurnDecision> Decide(const Turn& turn) const;
   // Call after Decide, with the marks of decision.compare: counts differences, or makes a fork share less.

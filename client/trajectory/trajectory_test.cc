@@ -125,7 +125,7 @@ TEST(TrajectoryTest, AbortsLeaveRowsOpenAndGapsMustBeDeclared) {
   Turn turn{.tokens = tokens, .rows = RowRange{9, 19}};
   const auto gap = trajectory.Decide(turn);
   EXPECT_THAT(gap, Fails(kPrecondition, Reason::kGap));
-  EXPECT_EQ(GetErrorDetail(gap.status())->missing_rows, (std::vector<RowRange>{{7, 9}}));
+  EXPECT_EQ(GetErrorDetail(gap.status())->row, 7);
   turn.missing_is_unrecorded = true;
   const TurnDecision decision = Do(trajectory, turn);
   EXPECT_EQ(decision.gap, (RowRange{7, 9}));

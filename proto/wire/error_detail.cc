@@ -100,23 +100,6 @@ class FieldReader {
   absl::string_view bytes_;
 };
 
-std::string EncodeRange(RowRange range) {
-  FieldWriter w;
-  w.Int(1, range.begin);
-  w.Int(2, range.end);
-  return w.Take();
-}
-
-RowRange DecodeRange(absl::string_view bytes) {
-  RowRange range;
-  FieldReader r(bytes);
-  while (r.Next()) {
-    if (r.field() == 1) range.begin = r.number();
-    if (r.field() == 2) range.end = r.number();
-  }
-  return range;
-}
-
 std::string EncodeDetail(const ErrorDetail& d) {
   FieldWriter w;
   w.Int(1, static_cast<int64_t>(d.reason));
@@ -127,7 +110,6 @@ std::string EncodeDetail(const ErrorDetail& d) {
   if (d.committed_rows) w.IntAlways(6, *d.committed_rows);
   if (d.revision) w.IntAlways(7, *d.revision);
   if (d.first_differing_block) w.IntAlways(8, *d.first_differing_block);
-  for (RowRange range : d.missing_rows) w.BytesAlways(9, EncodeRange(range));
   if (d.retry_after_ms) w.IntAlways(10, *d.retry_after_ms);
   return w.Take();
 }
@@ -144,7 +126,6 @@ std::optional<ErrorDetail> DecodeDetail(absl::string_view bytes) {
     if (r.field() == 6) d.committed_rows = r.number();
     if (r.field() == 7) d.revision = r.number();
     if (r.field() == 8) d.first_differing_block = r.number();
-    if (r.field() == 9) d.missing_rows.push_back(DecodeRange(r.bytes()));
     if (r.field() == 10) d.retry_after_ms = static_cast<int32_t>(r.number());
   }
   if (!r.ok()) return std::nullopt;

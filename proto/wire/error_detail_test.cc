@@ -59,9 +59,6 @@ ErrorDetail RandomDetail(std::mt19937_64& random) {
   d.committed_rows = Maybe<int64_t>(random);
   d.revision = Maybe<int64_t>(random);
   d.first_differing_block = Maybe<int64_t>(random);
-  for (uint64_t i = random() % 4; i > 0; --i) {
-    d.missing_rows.push_back({Maybe<int64_t>(random).value_or(0), Maybe<int64_t>(random).value_or(7)});
-  }
   d.retry_after_ms = Maybe<int32_t>(random);
   return d;
 }

@@ -80,10 +80,10 @@ absl::Status CheckGap(const SampleContent& content, const AppendHeader& header) 
   if (header.rows.begin <= content.rows()) return absl::OkStatus();
   ErrorDetail detail{.reason = Reason::kGap};
   detail.committed_rows = content.rows();
-  detail.missing_rows = {{content.rows(), header.rows.begin}};
   return MakeError(absl::StatusCode::kFailedPrecondition,
-                   absl::StrCat("rows ", ToString(detail.missing_rows[0]), " are missing: the append starts at row ",
-                                header.rows.begin, ", but only ", content.rows(), " rows are committed"),
+                   absl::StrCat("rows ", ToString(RowRange{content.rows(), header.rows.begin}),
+                                " are missing: the append starts at row ", header.rows.begin, ", but only ",
+                                content.rows(), " rows are committed"),
                    detail);
 }
 
@@ -295,10 +295,9 @@ absl::Status CheckSeal(const SampleContent& content, int64_t num_tokens, int64_t
     return Invalid(Reason::kRowCount, "num_tokens", absl::StrCat(num_tokens, ", but ", rows, " rows are committed"));
   }
   if (num_tokens - 1 > rows) {
-    ErrorDetail detail{.reason = Reason::kNotCommitted, .field = "num_tokens"};
-    detail.missing_rows = {{rows, num_tokens - 1}};
     return MakeError(absl::StatusCode::kFailedPrecondition,
-                     absl::StrCat("rows ", ToString(detail.missing_rows[0]), " are not committed"), detail);
+                     absl::StrCat("rows ", ToString(RowRange{rows, num_tokens - 1}), " are not committed"),
+                     {.reason = Reason::kNotCommitted, .field = "num_tokens"});
   }
   return absl::OkStatus();
 }

@@ -140,9 +140,9 @@ struct AppendPlan {
 AppendTokens TokensOf(const AppendHeader& header);
 
 // Plans an append to `content`: steps 2, 3 and 5 of the list at the top of store.h. CheckAppend must have succeeded.
-// Errors: ALREADY_EXISTS (kOtherTokens, kConflictingRows), FAILED_PRECONDITION (kSealed; kGap with committed_rows and
-// missing_rows; kLength: the sample would have more than kMaxUnrecordedRanges unrecorded ranges or more than
-// kMaxWeightSpans weight spans), INVALID_ARGUMENT (kRowCount), DATA_LOSS.
+// Errors: ALREADY_EXISTS (kOtherTokens, kConflictingRows), FAILED_PRECONDITION (kSealed; kGap with committed_rows;
+// kLength: the sample would have more than kMaxUnrecordedRanges unrecorded ranges or more than kMaxWeightSpans weight
+// spans), INVALID_ARGUMENT (kRowCount), DATA_LOSS.
 absl::StatusOr<AppendPlan> PlanAppend(const RunInfo& run, const SampleContent& content, const AppendHeader& header,
                                       absl::Span<const Block> blocks);
 
@@ -176,7 +176,7 @@ AppendAck AckOf(absl::string_view sample, const SampleContent& content, const Ap
 absl::Status CheckRevision(const SampleContent& content, int64_t revision);
 
 // Checks that the sample may be sealed. Sealing it again with the same number is allowed. FAILED_PRECONDITION
-// (kOldRevision; kSealed; kNotCommitted with missing_rows), INVALID_ARGUMENT (kRowCount).
+// (kOldRevision; kSealed; kNotCommitted), INVALID_ARGUMENT (kRowCount).
 absl::Status CheckSeal(const SampleContent& content, int64_t num_tokens, int64_t revision);
 SampleContent SealedContent(const SampleContent& content, int64_t num_tokens);
 

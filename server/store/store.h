@@ -194,9 +194,8 @@ class Store {
   // (kOverBudget), INVALID_ARGUMENT (kRowCount, kField), DATA_LOSS (stored rows that it needs are damaged). If the
   // sample exists, every detail has its committed_rows and revision.
   virtual absl::StatusOr<AppendAck> Append(AppendCommand command) = 0;
-  // Errors: FAILED_PRECONDITION (kOldRevision, kSealed if it was sealed with another num_tokens, kNotCommitted, whose
-  // detail has missing_rows), INVALID_ARGUMENT (kRowCount: more rows are committed), RESOURCE_EXHAUSTED, DATA_LOSS as
-  // in Append.
+  // Errors: FAILED_PRECONDITION (kOldRevision, kSealed if it was sealed with another num_tokens, kNotCommitted),
+  // INVALID_ARGUMENT (kRowCount: more rows are committed), RESOURCE_EXHAUSTED, DATA_LOSS as in Append.
   virtual absl::StatusOr<SampleState> Seal(absl::string_view run, Producer producer, absl::string_view sample,
                                            int64_t num_tokens, int64_t revision) = 0;
   // Errors: OUT_OF_RANGE (kNotCommitted), FAILED_PRECONDITION (kOldRevision).

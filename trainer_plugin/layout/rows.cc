@@ -359,7 +359,6 @@ std::vector<std::vector<RecordRun>> RunsBySequence(size_t sequences, absl::Span<
 absl::Status Missing(absl::string_view sample, size_t sequence, const std::vector<RowRange>& rows) {
   ErrorDetail detail{.reason = Reason::kNotCommitted, .field = "records", .sample = std::string(sample)};
   detail.row = rows.front().begin;
-  detail.missing_rows = rows;
   const std::string name = sample.empty() ? "" : absl::StrCat(" (", sample, ")");
   return MakeError(absl::StatusCode::kFailedPrecondition,
                    absl::StrCat("records: ", TotalRows(rows), " rows of sequence ", sequence, name, " from row ",

@@ -204,19 +204,16 @@ absl::Status CheckDelivered(const BufferLayout& layout, const RealignInput& inpu
   const std::vector<RowRange> needed = FindNeeded(sequence);
   for (int32_t slot = 0; slot < layout.num_layers(); ++slot) {
     RR_ASSIGN_OR_RETURN(const auto delivered, FindDelivered(input, sequence, slot));
-    ErrorDetail detail{.reason = Reason::kNotCommitted, .field = "realign.pieces"};
     for (RowRange range : needed) {
       const std::vector<RowRange> missing = Subtract(range, delivered);
-      detail.missing_rows.insert(detail.missing_rows.end(), missing.begin(), missing.end());
+      if (missing.empty()) continue;
+      const int64_t row = missing.front().begin;
+      const int32_t layer = layout.layer(slot).layer_id;
+      return MakeError(absl::StatusCode::kFailedPrecondition,
+                       absl::StrCat("realign: row ", row, " of sequence ", sequence_index,
+                                    " is neither staged for layer ", layer, " nor declared unrecorded"),
+                       {.reason = Reason::kNotCommitted, .field = "realign.pieces", .row = row, .layer = layer});
     }
-    if (detail.missing_rows.empty()) continue;
-    detail.layer = layout.layer(slot).layer_id;
-    detail.row = detail.missing_rows.front().begin;
-    return MakeError(
-        absl::StatusCode::kFailedPrecondition,
-        absl::StrCat("realign: ", TotalRows(detail.missing_rows), " rows of sequence ", sequence_index, ", first row ",
-                     *detail.row, ", are neither staged for layer ", *detail.layer, " nor declared unrecorded"),
-        detail);
   }
   return absl::OkStatus();
 }

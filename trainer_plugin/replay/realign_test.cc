@@ -142,7 +142,7 @@ TEST(Realign, RejectsAnyMissingPieceThatTheMapNeeds) {
     ++rejected;
     ASSERT_THAT(plan, Fails(absl::StatusCode::kFailedPrecondition, Reason::kNotCommitted));
     const ErrorDetail detail = *GetErrorDetail(plan.status());
-    EXPECT_EQ(detail.missing_rows, missing);
+    EXPECT_EQ(detail.row, missing.front().begin);
     EXPECT_EQ(detail.layer, s.layout.layer(piece.layer_begin).layer_id);
   }
   EXPECT_GT(rejected, 20);

@@ -76,7 +76,6 @@ typedef struct rr_error {
   int32_t code;                                      /* A google.rpc.Code; never 0. */
   rr_text code_name, message, reason, field, sample; /* reason: a name, for example "ID_RANGE". */
   rr_integer row, layer, first_differing_block, retry_after_ms, committed_rows, revision;
-  rr_ranges missing_rows;
   /* Set by a flush: the samples with failed appends (at most 100,000), and the first 100 failed appends. */
   const rr_text* failed_samples;
   size_t failed_count;

@@ -148,7 +148,7 @@ class TrajectoryTest(ServerTest):
         self.assertEqual(trajectory.next_row(context[:30]), 23)
         with self.assertRaises(rr.FailedPreconditionError) as gap:
             trajectory.add(engine.rows(context, 25), tokens=context, start=25)
-        self.assertEqual((gap.exception.reason, gap.exception.missing_rows), ("GAP", [(23, 25)]))
+        self.assertEqual((gap.exception.reason, gap.exception.row), ("GAP", 23))
         with self.assertRaises(rr.InvalidArgumentError) as short:
             trajectory.add(engine.rows(context, 23)[:-1], tokens=context, start=23)
         self.assertEqual(short.exception.reason, "ROW_COUNT")
@@ -169,7 +169,7 @@ class TrajectoryTest(ServerTest):
         trajectory.add(None, tokens=more)
         with self.assertRaises(rr.FailedPreconditionError) as open_rows:
             trajectory.seal()
-        self.assertEqual(open_rows.exception.missing_rows, [(29, 31)])
+        self.assertEqual(open_rows.exception.row, 29)
         trajectory.seal(missing="unrecorded")
         got = self.check(run, "a", engine.rows(context, 5), num_tokens=32)
         self.assertEqual(got.unrecorded, ((0, 5), (29, 31)))

@@ -111,10 +111,10 @@ class ErrorTest(unittest.TestCase):
         self.assertIs(type(errors.from_detail({"code_name": "NEW", "message": "m"})), rr.UnknownError)
 
     def test_pickle(self) -> None:
-        error = rr.InvalidArgumentError("bad", reason="ID_RANGE", row=3, layer=4, missing_rows=[[1, 2]])
+        error = rr.InvalidArgumentError("bad", reason="ID_RANGE", row=3, layer=4)
         copy = pickle.loads(pickle.dumps(error))
         self.assertEqual(type(copy), type(error))
-        self.assertEqual((copy.reason, copy.row, copy.layer, copy.missing_rows), ("ID_RANGE", 3, 4, [(1, 2)]))
+        self.assertEqual((copy.reason, copy.row, copy.layer), ("ID_RANGE", 3, 4))
         self.assertEqual(str(copy), "INVALID_ARGUMENT (ID_RANGE): bad")
 
 

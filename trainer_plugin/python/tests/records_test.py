@@ -132,7 +132,7 @@ class MergeTest(unittest.TestCase):
         with self.assertRaises(errors.FailedPreconditionError) as caught:
             trainer.merge_records(records[:3] + records[4:])
         self.assertEqual((caught.exception.layer, caught.exception.reason), (4, "NOT_COMMITTED"))
-        self.assertTrue(caught.exception.missing_rows)
+        self.assertIsNotNone(caught.exception.row)
         records = self.records(0, False)
         records[0] = (records[0][0], records[0][1] + np.uint8(1))
         with self.assertRaises(errors.FailedPreconditionError) as caught:

@@ -126,7 +126,7 @@ WeightSpan = structure("WeightSpan", "i:begin,end,version t:label")
 Error = structure(
     "Error",
     "w:code t:code_name,message,reason,field,sample o:row,layer,first_differing_block,retry_after_ms,committed_rows,"
-    "revision Ranges:missing_rows t*:failed_samples z:failed_count p*:failures z:failures_count",
+    "revision t*:failed_samples z:failed_count p*:failures z:failures_count",
 )
 Call = structure("Call", "i:timeout_ms p:queue q:tag")
 Ended = structure("Ended", "q:tag p:error")
@@ -326,8 +326,6 @@ def _detail(address: int) -> dict[str, Any]:
     detail: dict[str, Any] = {"message": str(error.message), "code_name": str(error.code_name)}
     detail |= {name: str(getattr(error, name)) or None for name in errors.TEXTS}
     detail |= {name: getattr(error, name).value for name in errors.NUMBERS}
-    if error.missing_rows.count:
-        detail["missing_rows"] = error.missing_rows.pairs()
     if error.failed_count:
         failures = [read_error(failure) for failure in error.failures[: error.failures_count]]
         detail["failed_samples"] = [str(sample) for sample in error.failed_samples[: error.failed_count]]

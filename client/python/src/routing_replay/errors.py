@@ -27,7 +27,6 @@ class RoutingReplayError(Exception):
     layer: global decoder layer id
     committed_rows, revision: of the sample
     first_differing_block: index of the first block of rows whose tokens differ
-    missing_rows: list of half-open (begin, end)
     retry_after_ms: how long to wait before a retry
     failed_samples: set by `flush`: ids of the samples with failed appends since the last flush, up to 100,000
     failures: set by `flush`: the first 100 failed appends, as (sample, error)
@@ -44,7 +43,6 @@ class RoutingReplayError(Exception):
     revision: int | None
     first_differing_block: int | None
     retry_after_ms: int | None
-    missing_rows: list[tuple[int, int]] | None
     failed_samples: list[str]
     failures: list[tuple[str, RoutingReplayError]]
 
@@ -57,8 +55,6 @@ class RoutingReplayError(Exception):
         self.code = detail.get("code_name", type(self).code)
         for name in TEXTS + NUMBERS:
             setattr(self, name, detail.get(name))
-        ranges = detail.get("missing_rows")
-        self.missing_rows = ranges and [(begin, end) for begin, end in ranges]
         self.failed_samples = list(detail.get("failed_samples", ()))
         self.failures = list(detail.get("failures", ()))
         self._detail = detail

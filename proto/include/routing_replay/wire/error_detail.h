@@ -5,11 +5,9 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "routing_replay/wire/row_range.h"
 
 namespace routing_replay {
 
@@ -52,7 +50,6 @@ struct ErrorDetail {
   std::optional<int64_t> committed_rows;
   std::optional<int64_t> revision;
   std::optional<int64_t> first_differing_block;
-  std::vector<RowRange> missing_rows;
   std::optional<int32_t> retry_after_ms;
   friend bool operator==(const ErrorDetail&, const ErrorDetail&) = default;
 };

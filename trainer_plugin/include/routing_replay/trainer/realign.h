@@ -168,9 +168,9 @@ struct RealignPlan : RowPlan {
 };
 
 // INVALID_ARGUMENT (kField, kLength) for pieces that contradict the layout, the staging buffer or each other, and if
-// input.rows does not match the layout or the sequences. FAILED_PRECONDITION (kNotCommitted, with layer and
-// missing_rows of the first sequence and layer concerned) if a row that the map replays is neither staged in every
-// local layer nor listed as unrecorded, because a row must never be replayed in only some of the layers.
+// input.rows does not match the layout or the sequences. FAILED_PRECONDITION (kNotCommitted, with the first row
+// and layer concerned) if a row that the map replays is neither staged in every local layer nor listed as unrecorded,
+// because a row must never be replayed in only some of the layers.
 absl::StatusOr<RealignPlan> PlanRealign(const BufferLayout& layout, const RealignInput& input);
 
 // Executes the plan on the CPU. `plan` must come from PlanRealign with this layout, and `staging` must have the

@@ -177,8 +177,7 @@ struct SequenceMerge {
 // Returns one entry per sequence. `maps` are the results of BuildRowMap for `layout` on each rank that has the same
 // layers, in any order. If several ranks show a row, `runs` has that of the first one. All rows below the recorded_rows
 // of a sequence are merged (T - 1 as the service keeps them, or T). `samples` names the sequences in errors, or is
-// empty. FAILED_PRECONDITION (kNotCommitted, with sample, row and missing_rows) if some rows of a sequence are in no
-// map.
+// empty. FAILED_PRECONDITION (kNotCommitted, with sample and row) if some rows of a sequence are in no map.
 absl::StatusOr<std::vector<SequenceMerge>> MergeRows(const MicroBatchLayout& layout, absl::Span<const RowMap> maps,
                                                      absl::Span<const std::string> samples = {});
 
