@@ -190,7 +190,7 @@ class Importer {
     RR_ASSIGN_OR_RETURN(const auto ids, ReadExportedIds(directory_, exported_.geometry, sample));
     const auto append = [&](RowRange part, std::optional<int64_t> seal_num_tokens) {
       std::vector<ImportAppend> appends =
-          ImportAppends(exported_.geometry, exported_.producer, sample, ids.ids(), part, there.revision);
+          ImportAppends(exported_.geometry, exported_.producer, sample, ids, part, there.revision);
       appends.back().options.seal_num_tokens = seal_num_tokens;
       for (const ImportAppend& one : appends) {
         const absl::Status status = appender_->Append(one.Options(), one.tensor, one.ids);

@@ -24,7 +24,7 @@ struct ImportAppend {
 };
 
 // Makes the appends for these rows of the sample, in order, each of some MB at most. If there are no rows, makes one
-// append without rows. `ids`: the ids in the sample's file (ExportedIds).
+// append without rows. `ids`: the ids in the sample's file (ReadExportedIds).
 std::vector<ImportAppend> ImportAppends(const Geometry& geometry, Producer producer, const ExportedSample& sample,
                                         absl::Span<const uint8_t> ids, RowRange rows, int64_t revision);
 

@@ -314,8 +314,8 @@ absl::StatusOr<std::vector<uint8_t>> ReadExportedFile(const std::filesystem::pat
                  sample.sample);
 }
 
-absl::StatusOr<ExportedIds> ReadExportedIds(const std::filesystem::path& directory, const Geometry& geometry,
-                                            const ExportedSample& sample) {
+absl::StatusOr<std::vector<uint8_t>> ReadExportedIds(const std::filesystem::path& directory, const Geometry& geometry,
+                                                     const ExportedSample& sample) {
   RR_ASSIGN_OR_RETURN(auto file, ReadExportedFile(directory, sample));
   const auto header = ParseNpyHeader(file);
   if (!header.ok()) return WithSample(header.status(), sample.sample);
@@ -325,7 +325,10 @@ absl::StatusOr<ExportedIds> ReadExportedIds(const std::filesystem::path& directo
   const bool fits = header->dtype == DTypeOf(geometry) && header->shape == shape && ids &&
                     given / geometry.max_id_bytes() == static_cast<size_t>(*ids) &&
                     given % geometry.max_id_bytes() == 0;
-  if (fits) return ExportedIds(std::move(file), header->data_offset);
+  if (fits) {
+    file.erase(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(header->data_offset));
+    return file;
+  }
   return Invalid({.reason = Reason::kShape, .field = "file", .sample = sample.sample},
                  absl::StrCat(sample.file, " must be an array of ", shape[0], " rows, ", shape[1], " layers and K ",
                               shape[2], " in the dtype of storage"));

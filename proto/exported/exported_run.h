@@ -105,22 +105,10 @@ absl::StatusOr<ExportedRun> ReadExportedRun(const std::filesystem::path& directo
 absl::StatusOr<std::vector<uint8_t>> ReadExportedFile(const std::filesystem::path& directory,
                                                       const ExportedSample& sample);
 
-// The ids in one sample's file.
-class ExportedIds {
- public:
-  ExportedIds() = default;
-  ExportedIds(std::vector<uint8_t> file, size_t offset) : file_(std::move(file)), offset_(offset) {}
-  // [recorded rows][MoE layers][K], as for RunExporter::Add.
-  absl::Span<const uint8_t> ids() const { return absl::MakeConstSpan(file_).subspan(offset_); }
-
- private:
-  std::vector<uint8_t> file_;
-  size_t offset_ = 0;
-};
-
-// Errors of ReadExportedFile; INVALID_ARGUMENT (kShape) naming a sample whose file never matched its index entry.
-absl::StatusOr<ExportedIds> ReadExportedIds(const std::filesystem::path& directory, const Geometry& geometry,
-                                            const ExportedSample& sample);
+// The ids in one sample's file: [recorded rows][MoE layers][K], as for RunExporter::Add. Errors of ReadExportedFile;
+// INVALID_ARGUMENT (kShape) naming a sample whose file never matched its index entry.
+absl::StatusOr<std::vector<uint8_t>> ReadExportedIds(const std::filesystem::path& directory, const Geometry& geometry,
+                                                     const ExportedSample& sample);
 
 }  // namespace wire
 }  // namespace routing_replay
