@@ -54,12 +54,7 @@ absl::Status CheckStored(const Geometry& geometry, const BlockView& block) {
 constexpr size_t kOpenPieces = 8;
 
 // The codec that Merge gives this many rows: PACKED only if it is smaller.
-Codec FinalCodec(const RunInfo& run, int64_t rows) {
-  const Geometry& geometry = *run.geometry;
-  const bool packed = run.options.codec == Codec::kPacked &&
-                      geometry.block_bytes(rows, Codec::kPacked) < geometry.block_bytes(rows, Codec::kRaw);
-  return packed ? Codec::kPacked : Codec::kRaw;
-}
+Codec FinalCodec(const RunInfo& run, int64_t rows) { return SmallerCodec(*run.geometry, rows, run.options.codec); }
 
 }  // namespace
 
