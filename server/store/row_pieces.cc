@@ -28,19 +28,6 @@ class ResidentBlock final : public StoredBlock {
   const Block block_;
 };
 
-int64_t CountIn(const Geometry& geometry, const BlockView& a, const BlockView& b, RowRange rows) {
-  return CountDifferingRows(geometry, {a, rows}, {b, rows});
-}
-
-// Requires that at least one row of `rows` differs.
-int64_t FirstDifferingRow(const Geometry& geometry, const BlockView& a, const BlockView& b, RowRange rows) {
-  while (rows.size() > 1) {
-    const RowRange front = RowRange::OfSize(rows.begin, rows.size() / 2);
-    rows = CountIn(geometry, a, b, front) > 0 ? front : RowRange{front.end, rows.end};
-  }
-  return rows.begin;
-}
-
 absl::Status CheckStored(const Geometry& geometry, const BlockView& block) {
   absl::Status crc = CheckCrc(geometry, block);
   if (crc.ok()) return crc;
@@ -174,13 +161,11 @@ absl::StatusOr<RowDifferences> CompareRows(const Geometry& geometry, const RowPi
     for (const RowPiece& piece : stored.Find(Intersect(block.rows, range))) {
       RR_ASSIGN_OR_RETURN(const LoadedBlock loaded, Load(piece.stored));
       const BlockView& kept = loaded.view;
-      const int64_t rows = CountIn(geometry, kept, block.view(), piece.rows);
-      if (rows == 0) continue;
+      const RowDifferences found = CountDifferingRows(geometry, {kept, piece.rows}, {block.view(), piece.rows});
+      if (found.rows == 0) continue;
       RR_RETURN_IF_ERROR(CheckStored(geometry, kept));
-      if (differences.rows == 0) {
-        differences.first_row = FirstDifferingRow(geometry, kept, block.view(), piece.rows);
-      }
-      differences.rows += rows;
+      if (differences.rows == 0) differences.first_row = found.first_row;
+      differences.rows += found.rows;
     }
   }
   return differences;

@@ -175,11 +175,6 @@ class RowPieces {
   std::vector<RowPiece> pieces_;
 };
 
-struct RowDifferences {
-  int64_t rows = 0;
-  int64_t first_row = 0;  // Set if rows > 0.
-};
-
 // The rows of `range` that are recorded on both sides and differ. DATA_LOSS (kChecksum) if they differ because a stored
 // block is damaged. Thread-safe.
 absl::StatusOr<RowDifferences> CompareRows(const Geometry& geometry, const RowPieces& stored,

@@ -182,7 +182,7 @@ absl::StatusOr<Block> Merge(const Geometry& geometry, absl::Span<const BlockRows
   return block;
 }
 
-int64_t CountDifferingRows(const Geometry& geometry, const BlockRows& a, const BlockRows& b) {
+RowDifferences CountDifferingRows(const Geometry& geometry, const BlockRows& a, const BlockRows& b) {
   const int64_t rows = a.rows.size();
   std::vector<bool> differs(rows, false);
   for (int32_t i = 0; i < geometry.num_moe_layers(); ++i) {
@@ -202,7 +202,9 @@ int64_t CountDifferingRows(const Geometry& geometry, const BlockRows& a, const B
       if (std::memcmp(of_a.data() + r * row_bytes, of_b.data() + r * row_bytes, row_bytes) != 0) differs[r] = true;
     }
   }
-  return std::count(differs.begin(), differs.end(), true);
+  const auto first = std::find(differs.begin(), differs.end(), true);
+  if (first == differs.end()) return {};
+  return {std::count(first, differs.end(), true), a.rows.begin + (first - differs.begin())};
 }
 
 }  // namespace wire

@@ -84,9 +84,14 @@ void EncodePlane(const Geometry& geometry, int32_t ordinal, Codec codec, int64_t
 // first: DATA_LOSS names row and layer. The bytes of the result do not depend on how the rows were split into parts.
 absl::StatusOr<Block> Merge(const Geometry& geometry, absl::Span<const BlockRows> parts, Codec codec);
 
+struct RowDifferences {
+  int64_t rows = 0;
+  int64_t first_row = 0;  // Absolute; set if rows > 0.
+};
+
 // How many rows differ in at least one id of any layer. `a` and `b` must have the same absolute rows. Compares ids, not
 // bytes, so that the codecs may differ.
-int64_t CountDifferingRows(const Geometry& geometry, const BlockRows& a, const BlockRows& b);
+RowDifferences CountDifferingRows(const Geometry& geometry, const BlockRows& a, const BlockRows& b);
 
 }  // namespace wire
 }  // namespace routing_replay

@@ -152,7 +152,7 @@ TEST(BlockTest, AnySplitMergesToTheSameBytes) {
       ASSERT_EQ(FirstDifference(Bytes(merged), Bytes(expected)), "");
       EXPECT_EQ(merged.plane_crc32c, expected.plane_crc32c);
       for (const BlockRows& part : parts) {
-        EXPECT_EQ(CountDifferingRows(geometry, {expected.view(), part.rows}, part), 0);
+        EXPECT_EQ(CountDifferingRows(geometry, {expected.view(), part.rows}, part).rows, 0);
       }
     }
   }
@@ -201,7 +201,9 @@ TEST(BlockTest, ShapesAndIdsThatCannotBe) {
   bad = routes;
   bad.layers[0][20 * 4] = bad.layers[0][20 * 4 + 3];
   const Block twice = SlowBlock(geometry, bad, {0, 50}, Codec::kRaw);
-  EXPECT_EQ(CountDifferingRows(geometry, {good.view(), {10, 40}}, {twice.view(), {10, 40}}), 1);
+  const RowDifferences differences = CountDifferingRows(geometry, {good.view(), {10, 40}}, {twice.view(), {10, 40}});
+  EXPECT_EQ(differences.rows, 1);
+  EXPECT_EQ(differences.first_row, 20);
 
   // A row of 3 ids with 3 bits each takes 9 bits, so the upper 7 bits of its second byte are padding.
   const Geometry narrow = Geometry::Uniform(1, 8, 3);
