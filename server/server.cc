@@ -219,8 +219,7 @@ class GrpcServer final : public Server {
   Metrics& metrics_;
   std::unique_ptr<AccessControl> access_;
   const std::unique_ptr<ServedTls> tls_;
-  std::string tls_trouble_;  // Error of the last check of the TLS files, and …
-  std::string tls_told_;     // … the error of the last warning; used by the upkeep thread.
+  std::string tls_trouble_;  // Error of the last check of the TLS files; used by the upkeep thread.
   const std::unique_ptr<Operations> operations_;
   const std::unique_ptr<ByteBudget> budget_;
   const std::string found_;
@@ -322,18 +321,11 @@ absl::Status GrpcServer::Listen() {
   return absl::OkStatus();
 }
 
-// Between the renames of a key and of its certificate the two do not match; only a lasting mismatch is worth a warning.
 void GrpcServer::ReloadTls() {
-  const auto changed = tls_->Reload();
-  if (changed.ok()) {
-    tls_trouble_.clear();
-    tls_told_.clear();
-    return;
-  }
-  metrics_.tls_reload_failures.Increment();
-  const std::string before = std::exchange(tls_trouble_, std::string(changed.status().message()));
-  if (tls_trouble_ == before && tls_trouble_ != tls_told_) {
-    tls_told_ = tls_trouble_;
+  const absl::Status changed = tls_->Reload().status();
+  if (!changed.ok()) metrics_.tls_reload_failures.Increment();
+  const std::string before = std::exchange(tls_trouble_, std::string(changed.message()));
+  if (!changed.ok() && tls_trouble_ != before) {
     warn_(absl::StrCat("the previous certificates stay in use: ", tls_trouble_));
   }
 }
