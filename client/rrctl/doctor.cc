@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <set>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -164,21 +163,6 @@ Document ToDocument(const std::vector<Finding>& findings) {
   return {{"verdict", VerdictName(worst)}, {"checks", std::move(checks)}};
 }
 
-Document FindingTable(const std::vector<Finding>& findings) {
-  std::set<std::string> servers;
-  for (const Finding& finding : findings) servers.insert(finding.server);
-  Document rows = Document::array();
-  for (const Finding& finding : findings) {
-    Document& row = rows.emplace_back(Document::object());
-    row["verdict"] = VerdictName(finding.verdict);
-    row["check"] = finding.check;
-    if (servers.size() > 1) row["server"] = finding.server;
-    row["what"] = finding.what;
-    if (!finding.fix.empty()) row["what"] = finding.what + ". Fix: " + finding.fix;
-  }
-  return rows;
-}
-
 absl::StatusOr<std::vector<ServerAddress>> ServersOf(absl::string_view endpoint, std::chrono::milliseconds timeout) {
   RR_ASSIGN_OR_RETURN(const auto given, EndpointOrEnvironment(endpoint));
   std::vector<std::string> endpoints = {given};
@@ -249,8 +233,8 @@ void AddDoctor(Application& application) {
         session.ExitCodeIsTheAnswer();
         RR_ASSIGN_OR_RETURN(const auto findings, Examine(session.options()));
         if (AnyFailed(findings)) session.AnswerNo();
-        return session.output().format() == Format::kJson ? session.Show(ToDocument(findings))
-                                                          : session.Show(FindingTable(findings), Layout::kColumns);
+        session.output().PrintWithTable(ToDocument(findings), "checks");
+        return session.output().Flush();
       });
 }
 

@@ -41,8 +41,6 @@ void Warn(Finding& finding, std::string fix);
 
 // {"verdict": the worst verdict of all checks, "checks": [{"server", "check", "verdict", "what", "fix"}]}
 Document ToDocument(const std::vector<Finding>& findings);
-// The findings as columns for people, without the server's name if there is only one server.
-Document FindingTable(const std::vector<Finding>& findings);
 bool AnyFailed(const std::vector<Finding>& findings);
 
 // One of the servers that an endpoint names.

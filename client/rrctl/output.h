@@ -64,8 +64,6 @@ class Output {
  public:
   Output(std::ostream& out, Format format) : out_(out), format_(format) {}
 
-  Format format() const { return format_; }
-
   void Print(const Document& document, Layout layout);
   // For people, prints a record with the size of its array `key`, and below it the array as columns. For programs,
   // prints the whole document.

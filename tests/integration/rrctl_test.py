@@ -439,7 +439,7 @@ class DoctorTest(RrctlTest):
         report = self.doctor("--endpoint", endpoint)
         self.assertEqual(sum(check["check"] == "connect" for check in report["checks"]), 2)
         text = self.run_rrctl("-w", "table", "--endpoint", endpoint, "doctor")
-        self.assertRegex(text, r"(?m)^ok +connect +127\.0\.0\.1:\d+ +127\.0\.0\.1:\d+ in ")
+        self.assertRegex(text, r"(?m)^127\.0\.0\.1:\d+ +connect +ok +127\.0\.0\.1:\d+ in ")
 
 
 class FailureTest(RrctlTest):
