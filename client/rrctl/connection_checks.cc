@@ -13,14 +13,12 @@
 
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "proto/wire/clock.h"
-#include "proto/wire/human.h"
 #include "proto/wire/security.h"
 #include "proto/wire/status_macros.h"
 #include "proto/wire/tls/tls_context.h"
@@ -79,11 +77,8 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(const ServerAddress& server) 
 
 // The result of a TLS handshake. Includes the server's certificate even if it is not trusted.
 struct TlsProbe {
-  std::string version;    // "TLSv1.3"
-  std::string names;      // Of the server's certificate ("DNS:a, IP Address:127.0.0.1").
-  std::string issuer;     // Its issuer.
-  std::string not_after;  // RFC 3339.
-  int64_t seconds_left = 0;
+  std::string version;   // "TLSv1.3"
+  std::string names;     // Of the server's certificate ("DNS:a, IP Address:127.0.0.1").
   std::string distrust;  // Why the certificate is not accepted; empty: it is accepted.
   std::string ended;     // How the server closed the connection after the handshake; empty: it stayed open.
 };
@@ -95,38 +90,20 @@ using Bio = std::unique_ptr<BIO, OpenSslFree<BIO_free>>;
 
 constexpr unsigned char kHttp2[] = {2, 'h', '2'};  // Servers of gRPC may require it in the handshake.
 
-// The text that `print` writes.
-template <typename Print>
-std::string Printed(Print print) {
-  const Bio out(BIO_new(BIO_s_mem()));
-  print(out.get());
-  char* text = nullptr;
-  const long size = BIO_get_mem_data(out.get(), &text);
-  return std::string(text, size);
-}
-
-std::string NameText(const X509_NAME* name) {
-  return Printed([name](BIO* out) { X509_NAME_print_ex(out, name, 0, XN_FLAG_RFC2253); });
-}
-
 std::string AlternativeNames(const X509* certificate) {
   const int at = X509_get_ext_by_NID(certificate, NID_subject_alt_name, -1);
   if (at < 0) return "";
-  return Printed([=](BIO* out) { X509V3_EXT_print(out, X509_get_ext(certificate, at), 0, 0); });
+  const Bio out(BIO_new(BIO_s_mem()));
+  X509V3_EXT_print(out.get(), X509_get_ext(certificate, at), 0, 0);
+  char* text = nullptr;
+  const long size = BIO_get_mem_data(out.get(), &text);
+  return std::string(text, size);
 }
 
 void Describe(SSL* connection, TlsProbe& probe) {
   const Certificate shown(SSL_get1_peer_certificate(connection));
   if (shown == nullptr) return;
   probe.names = AlternativeNames(shown.get());
-  probe.issuer = NameText(X509_get_issuer_name(shown.get()));
-  std::tm end{};
-  if (ASN1_TIME_to_tm(X509_get0_notAfter(shown.get()), &end) == 1) {
-    const auto time = std::chrono::system_clock::from_time_t(timegm(&end));
-    probe.not_after = Timestamp(time);
-    probe.seconds_left =
-        std::chrono::duration_cast<std::chrono::seconds>(time - std::chrono::system_clock::now()).count();
-  }
   const long verified = SSL_get_verify_result(connection);
   if (verified != X509_V_OK) probe.distrust = X509_verify_cert_error_string(verified);
 }
@@ -160,9 +137,6 @@ absl::StatusOr<TlsProbe> ProbeTls(const Socket& socket, const ChannelKeys& keys)
   return probe;
 }
 
-constexpr int64_t kSoon = int64_t{7} * 24 * 3600;  // Seconds.
-constexpr char kRenew[] = "the operator must renew the server's certificate (it is read again without a restart)";
-
 Finding CheckPlaintext(const ServerAddress& server, const SocketAddress& address, std::chrono::milliseconds timeout) {
   const auto socket = ConnectTo(address, timeout);
   if (socket.ok() && ProbeTls(*socket, {}).ok()) {
@@ -174,13 +148,15 @@ Finding CheckPlaintext(const ServerAddress& server, const SocketAddress& address
 }
 
 std::string FixOfDistrust(const TlsProbe& probe, const ChannelKeys& keys) {
-  if (probe.seconds_left <= 0) return kRenew;
+  if (probe.distrust.find("expired") != std::string::npos) {
+    return "the operator must renew the server's certificate (it is read again without a restart)";
+  }
   if (probe.distrust.find("mismatch") != std::string::npos) {
     return absl::StrCat("use a name that the certificate has, or --server-name with one of them; it is for ",
                         probe.names);
   }
   return keys.root_certificates.empty() ? "give the certificate of the authority that signed it: --cacert FILE"
-                                        : absl::StrCat("--cacert must hold the authority ", probe.issuer);
+                                        : "--cacert must hold the authority that signed it";
 }
 
 std::string FixOfRejection(const ChannelKeys& keys) {
@@ -190,8 +166,7 @@ std::string FixOfRejection(const ChannelKeys& keys) {
 }
 
 Finding Judge(const TlsProbe& probe, const ChannelKeys& keys) {
-  Finding finding{.check = "tls",
-                  .what = absl::StrCat(probe.version, ", certificate for ", probe.names, " until ", probe.not_after)};
+  Finding finding{.check = "tls", .what = absl::StrCat(probe.version, ", certificate for ", probe.names)};
   if (!probe.distrust.empty()) {
     finding.verdict = Verdict::kFail;
     finding.what = absl::StrCat("the server's certificate is not accepted: ", probe.distrust, " (", finding.what, ")");
@@ -200,8 +175,6 @@ Finding Judge(const TlsProbe& probe, const ChannelKeys& keys) {
     finding.verdict = Verdict::kFail;
     finding.what = absl::StrCat("the server closed the connection after the handshake: ", probe.ended);
     finding.fix = FixOfRejection(keys);
-  } else if (probe.seconds_left < kSoon) {
-    Warn(finding, kRenew);
   }
   return finding;
 }
