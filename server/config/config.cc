@@ -170,11 +170,7 @@ class Parser {
   void Parse(int argc, const char* const* argv) {
     const std::string file = ConfigFile(argc, argv);
     if (!file.empty()) ApplyFile(file);
-    try {
-      app_.parse(argc, argv);
-    } catch (const CLI::ExtrasError&) {
-      throw CLI::ValidationError(Unknown(app_.remaining().front()));
-    }
+    app_.parse(argc, argv);
   }
 
   // Only warnings: other programs may have RR_ variables (Kubernetes makes RR_PORT for a service named rr).
@@ -234,11 +230,6 @@ class Parser {
   void Add(const std::string& key, std::function<void(YAML::Emitter&)> print) {
     keys_.push_back(key);
     prints_.push_back(std::move(print));
-  }
-  // The message for an unknown word on the command line.
-  static std::string Unknown(const std::string& word) {
-    const absl::string_view kind = absl::StartsWith(word, "-") ? "flag" : "argument";
-    return absl::StrCat("there is no ", kind, " '", word.substr(0, word.find('=')), "'");
   }
   static std::string Variable(const std::string& key) {
     return absl::StrCat("RR_", absl::AsciiStrToUpper(absl::StrReplaceAll(key, {{"-", "_"}})));
