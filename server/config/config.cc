@@ -35,19 +35,7 @@ const Units kTimes = {{"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 3600 * 100
 // Parses a number with a unit. Unless `needs_unit`, a bare number is taken in the smallest unit.
 CLI::Validator Quantity(const Units& units, bool needs_unit) {
   using Number = CLI::AsNumberWithUnit;
-  const Number number(units, needs_unit ? Number::UNIT_REQUIRED : Number::UNIT_OPTIONAL);
-  const auto read = [number, units, needs_unit](std::string& text) -> std::string {
-    const std::string given = text;
-    try {
-      if (number(text).empty()) return "";
-    } catch (const CLI::ValidationError&) {  // The message below is clearer.
-    }
-    std::string names;
-    for (const auto& [name, size] : units) absl::StrAppend(&names, names.empty() ? "" : ", ", name);
-    return absl::StrCat("must be a number ", needs_unit ? "and" : "with or without", " one of ", names, ", got '",
-                        given, "'");
-  };
-  return CLI::Validator(read, "");
+  return Number(units, needs_unit ? Number::UNIT_REQUIRED : Number::UNIT_OPTIONAL).description("");
 }
 
 // Writes the value as a whole number of the largest unit that divides it: 1536 KiB, but 2 MiB.
