@@ -49,11 +49,7 @@ HttpRequest ToRequest(const http::request<http::string_body>& message) {
                       .origin = Text(message[http::field::origin]),
                       .host = Text(message[http::field::host]),
                       .body = message.body()};
-  const size_t question = request.path.find('?');
-  if (question != std::string::npos) {
-    request.query = request.path.substr(question + 1);
-    request.path.resize(question);
-  }
+  request.path.resize(std::min(request.path.find('?'), request.path.size()));
   return request;
 }
 

@@ -18,8 +18,7 @@ namespace routing_replay::server {
 
 struct HttpRequest {
   std::string method;  // "GET", …
-  std::string path;    // As sent: not decoded, and not a file name.
-  std::string query;   // The part after '?'.
+  std::string path;    // As sent, without a query: not decoded, and not a file name.
   std::string authorization;
   std::string content_type;
   std::string origin;      // Origin of the page on whose behalf a browser asks; other clients send none.
