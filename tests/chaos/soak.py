@@ -1,12 +1,13 @@
 """Overloads a server: writers queue ten times its memory budget, readers stall, and writers and readers are killed.
 
-    soak.py DURATION [--transport NAME]     60, 20m, 1h; NAME as in ROUTING_REPLAY_TRANSPORT; default: all in turn
+    soak.py DURATION [--transport NAME]     60, 20m, 1h; NAME as in ROUTING_REPLAY_TRANSPORT; default: all at once
 
-Ten writers, each with a queue as long as the memory budget of 64 MiB, append to one run, which may use three quarters
-of the budget. A trainer reads and releases samples of that run at a steady rate, which frees room. Four readers read
-all samples every few seconds, and are stopped at random moments for longer than the server waits. Every few seconds a
-writer or a reader is killed and replaced. A well-behaved client with a run of its own puts and reads one small sample
-every 20 ms; it starts up to a minute before the others.
+Twelve writers, each with a queue as long as the memory budget of 64 MiB, append to one run, which may use three
+quarters of the budget. A trainer reads and releases samples of that run at a steady rate, which frees room. Four
+readers read all samples every few seconds, and are stopped at random moments for longer than the server waits. Every
+few seconds a writer or a reader is killed and replaced. The transports have three writers and one reader each. For each
+transport a well-behaved client with a run of its own puts and reads one small sample every 80 ms; these clients start
+up to a minute before the others.
 
 The first sixth of DURATION (10 minutes of an hour) under this load gives the reference. Checks, from the server's /proc
 and the times that the well-behaved client measures:
@@ -14,8 +15,8 @@ and the times that the well-behaved client measures:
     the limit that deploy/OPERATING.md gives a container (1.3 times the budget plus 256 MiB)
   - after the reference, the numbers of descriptors and threads grow by at most 10 %
   - when the others have gone, descriptors return to their number before the load (threads do not: pools keep them)
-  - the 99th percentiles of puts and reads are at most 3 times those before the others started
-Prints a JSON line per transport. Exit status 1 if a check failed.
+  - on each transport, the 99th percentiles of puts and reads are at most 3 times those before the others started
+Prints one JSON line. Exit status 1 if a check failed.
 
 In production, the other clients run on other machines. Here they run at the lowest priority, so that the times are
 those of the server and not of the wait for a processor.
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -36,8 +38,10 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import routing_replay as rr
@@ -49,7 +53,8 @@ from support import Server, random_routes
 
 MIB = 1 << 20
 BUDGET = 64 * MIB
-WRITERS, READERS = 10, 4
+WRITERS, READERS = 12, 4
+TRANSPORT = "ROUTING_REPLAY_TRANSPORT"
 TRANSPORTS = ("grpc", "direct", "unix", "shm")
 GEOMETRY = rr.Geometry(num_layers=32, num_experts=128, top_k=8)
 ROWS = random_routes(np.random.default_rng(1), 2048, 32, 128, 8)
@@ -102,8 +107,8 @@ ROLES = {"write": write, "train": train, "read": read}
 class Crowd:
     """The trainer, and the writers and readers, some of which are killed or stopped at random moments."""
 
-    def __init__(self, endpoint: str) -> None:
-        self._endpoint = endpoint
+    def __init__(self, endpoint: str, transports: Sequence[str]) -> None:
+        self._endpoint, self._transports = endpoint, transports
         self.killed = self.stalled = 0
         self.trainer = self._start("train", 0)
         self._others = [self._start("write", i) for i in range(WRITERS)]
@@ -112,7 +117,8 @@ class Crowd:
 
     def _start(self, role: str, number: int) -> subprocess.Popen[bytes]:
         command = ["nice", "-n", "19", "setpriv", "--pdeathsig", "KILL", sys.executable, __file__, role]
-        return subprocess.Popen([*command, self._endpoint, str(number)], stderr=subprocess.DEVNULL)
+        variables = {**os.environ, TRANSPORT: self._transports[number % len(self._transports)]}
+        return subprocess.Popen([*command, self._endpoint, str(number)], stderr=subprocess.DEVNULL, env=variables)
 
     def act(self) -> None:
         now = time.monotonic()
@@ -136,11 +142,14 @@ class Crowd:
 
 
 class Calm:
-    """The well-behaved client."""
+    """A well-behaved client."""
 
-    def __init__(self, endpoint: str) -> None:
-        self._client = rr.Client(endpoint)
-        self._run = self._client.run("calm", GEOMETRY)
+    def __init__(self, endpoint: str, transport: str) -> None:
+        # Clients with equal options share their connections and their transport.
+        options = {"call_timeout": 60.0 + TRANSPORTS.index(transport)}
+        with mock.patch.dict(os.environ, {TRANSPORT: transport}):
+            self.client = rr.Client(endpoint, **options)
+            self._run = self.client.run(f"calm-{transport}", GEOMETRY)
         self.times: list[tuple[float, float]] = []  # Per call of `act`: the milliseconds of its put and of its read.
         self._made = 0
 
@@ -180,21 +189,22 @@ def settled(process: subprocess.Popen[bytes], within: float) -> tuple[int, int]:
     return min(descriptors for descriptors, _ in seen), min(threads for _, threads in seen)
 
 
-def soak(transport: str, seconds: float) -> dict[str, Any]:
-    os.environ["ROUTING_REPLAY_TRANSPORT"] = transport
-    flags = ("--memory-budget", str(BUDGET), "--run-budget", str(BUDGET * 3 // 4))
-    server = Server(*flags, *(() if transport != "grpc" else ("--direct-listen", "off")))
-    calm = Calm(server.endpoint)
+def soak(transports: Sequence[str], seconds: float) -> dict[str, Any]:
+    server = Server("--memory-budget", str(BUDGET), "--run-budget", str(BUDGET * 3 // 4))
+    calm = {transport: Calm(server.endpoint, transport) for transport in transports}
     early: list[tuple[int, int, int, int]] = []
     late: list[tuple[int, int, int, int]] = []
     pace(min(UNLOADED, seconds / 6), calm)
-    alone, unloaded = sizes(server.process), calm.taken()
-    crowd = Crowd(server.endpoint)
+    alone = sizes(server.process)
+    unloaded = {transport: one.taken() for transport, one in calm.items()}
+    crowd = Crowd(server.endpoint, transports)
     try:
         pace(seconds / 6, calm, crowd, server, early)
-        calm.taken()
+        for one in calm.values():
+            one.taken()
         pace(seconds * 5 / 6, calm, crowd, server, late)
-        loaded = calm.taken()
+        loaded = {transport: one.taken() for transport, one in calm.items()}
+        used = {transport: one.client.metrics()["transport"] for transport, one in calm.items()}
         trains = crowd.trainer.poll() is None
         stored = rr.Client(server.endpoint).server_info().stored_bytes
     finally:
@@ -202,20 +212,21 @@ def soak(transport: str, seconds: float) -> dict[str, Any]:
     left = settled(server.process, 30.0)
     server.stop()
     before, after = ([max(column) for column in zip(*found, strict=True)] for found in (early, late))
-    used = [memory for _, _, memory, _ in late]
-    minutes = [used[i : i + 60] for i in range(0, max(1, len(used) - 59), 60)]
+    memory = [used_now for _, _, used_now, _ in late]
+    minutes = [int(np.median(memory[i : i + 60])) for i in range(0, max(1, len(memory) - 59), 60)]
     result = {
-        "transport": transport,
+        "transports": used,
         "seconds": round(seconds),
         "killed": crowd.killed,
         "stalled": crowd.stalled,
         "stored": stored,
-        "memory": [int(np.median([one[2] for one in early[-60:]])), max(int(np.median(each)) for each in minutes)],
+        "memory": [int(np.median([one[2] for one in early[-60:]])), max(minutes)],
+        "memory by minute": minutes,
         "peak": after[3],
         "descriptors": [alone[0], before[0], after[0], left[0]],
         "threads": [alone[1], before[1], after[1], left[1]],
-        "put p99 ms": [unloaded[0], loaded[0]],
-        "read p99 ms": [unloaded[1], loaded[1]],
+        "put p99 ms": {transport: [unloaded[transport][0], loaded[transport][0]] for transport in transports},
+        "read p99 ms": {transport: [unloaded[transport][1], loaded[transport][1]] for transport in transports},
     }
     result["broken"] = broken(result, trains)
     return result
@@ -223,17 +234,17 @@ def soak(transport: str, seconds: float) -> dict[str, Any]:
 
 def pace(
     seconds: float,
-    calm: Calm,
+    calm: Mapping[str, Calm],
     crowd: Crowd | None = None,
     server: Server | None = None,
     found: list[tuple[int, int, int, int]] | None = None,
 ) -> None:
-    """Makes a put and a read of the well-behaved client every 20 ms, kills or stops one of the others every 3 s, and
-    adds the server's sizes to `found` every second."""
-    end = time.monotonic() + seconds
+    """Makes a put and a read of the next well-behaved client every 20 ms. Kills or stops one of the others every 3 s.
+    Adds the server's sizes to `found` every second."""
+    end, turns = time.monotonic() + seconds, itertools.cycle(calm.values())
     look = act = time.monotonic()
     while (now := time.monotonic()) < end:
-        calm.act()
+        next(turns).act()
         if crowd is not None and now >= act:
             crowd.act()
             act = now + ACT_EVERY
@@ -255,10 +266,11 @@ def broken(result: dict[str, Any], trains: bool) -> list[str]:
             found.append(f"there are more {name} than before")
         if name == "descriptors" and left > alone + 2:
             found.append("descriptors are left")
+    found += [f"{name}: {used} was used" for name, used in result["transports"].items() if used != name]
     for name in ("put", "read"):
-        unloaded, loaded = result[f"{name} p99 ms"]
-        if loaded > 3 * unloaded:
-            found.append(f"a {name} takes {loaded / unloaded:.1f} times as long")
+        for transport, (unloaded, loaded) in result[f"{name} p99 ms"].items():
+            if loaded > 3 * unloaded:
+                found.append(f"{transport}: a {name} takes {loaded / unloaded:.1f} times as long")
     return found
 
 
@@ -270,12 +282,9 @@ def main() -> int:
     parser.add_argument("duration", type=duration)
     parser.add_argument("--transport", choices=TRANSPORTS)
     options = parser.parse_args()
-    kept = True
-    for transport in [options.transport] if options.transport else TRANSPORTS:
-        result = soak(transport, options.duration)
-        print(json.dumps(result), flush=True)
-        kept = kept and not result["broken"]
-    return 0 if kept else 1
+    result = soak([options.transport] if options.transport else TRANSPORTS, options.duration)
+    print(json.dumps(result))
+    return 1 if result["broken"] else 0
 
 
 if __name__ == "__main__":
