@@ -73,6 +73,12 @@ grpc::ByteBuffer PutMessage(const std::string& run, const AppendPiece& piece) {
   return builder.Build();
 }
 
+// Returns true if a smaller request (fewer samples) could succeed.
+bool IsTooLong(const absl::Status& status) {
+  const auto detail = GetErrorDetail(status);
+  return absl::IsResourceExhausted(status) && detail && detail->reason == Reason::kLength;
+}
+
 // `response`: of Release or DropRun.
 template <typename Response>
 ReleaseOutcome Released(const Response& response) {
@@ -274,14 +280,19 @@ class RunImpl final : public Run {
   // StatMany on one server.
   absl::StatusOr<std::vector<SampleState>> StatAt(size_t place, absl::Span<const std::string> names,
                                                   Producer producer) const {
-    constexpr size_t kStatesPerCall = 500;  // Their answer is below 3 MiB if a state has at most 6 KB.
     std::vector<SampleState> all;
-    for (size_t at = 0; at < names.size(); at += kStatesPerCall) {
-      const auto request = MakeStat(name_, producer, names.subspan(at, kStatesPerCall));
-      const auto response = servers_->at(place).Call(&Stub::Stat, request);
+    size_t at_once = kMaxNamesPerCall;
+    for (size_t at = 0; at < names.size();) {
+      const auto some = names.subspan(at, at_once);
+      const auto response = servers_->at(place).Call(&Stub::Stat, MakeStat(name_, producer, some));
+      if (some.size() > 1 && IsTooLong(response.status())) {
+        at_once = some.size() / 2;
+        continue;
+      }
       if (!response.ok()) return servers_->Named(place, response.status());
       RR_ASSIGN_OR_RETURN(auto states, States(response->found()));
       std::move(states.begin(), states.end(), std::back_inserter(all));
+      at += some.size();
     }
     return all;
   }

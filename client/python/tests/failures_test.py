@@ -98,6 +98,27 @@ class FlushTest(ServerTest):
         asyncio.run(work())
 
 
+class LongAnswerTest(ServerTest):
+    def test_states_that_do_not_fit_in_one_answer(self) -> None:
+        """The read asks for samples in parts, and returns them in the requested order."""
+        rows = random_routes(np.random.default_rng(2), 20_000, 2, 16, 2)
+        holes = [(i, i + 1) for i in range(0, 40_000, 2)]
+        names = [*(f"fork{i}" for i in range(24)), "parent"]
+        with rr.Client(self.server.endpoint) as client, client.run(self.run_name, GEOMETRY) as run:
+            run.append("parent", rows, unrecorded=holes)
+            for name in names[:-1]:
+                run.append(name, prefix=rr.Prefix("parent", 40_000))
+            run.flush(PATIENCE)
+            self.assertEqual([state.sample for state in run.stat_many(names)], names)
+
+        async def work() -> None:
+            async with aio.Client(self.server.endpoint) as client:
+                states = await (await client.run(self.run_name)).stat_many(names)
+                self.assertEqual([state.sample for state in states], names)
+
+        asyncio.run(work())
+
+
 class AwayTest(unittest.TestCase):
     """The server cannot be reached until a read has logged that it waits for it."""
 
