@@ -1,6 +1,7 @@
 // Router replay on the CPU, and the checks of their arguments.
 #include "routing_replay/trainer/router.h"
 
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 

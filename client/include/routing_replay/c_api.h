@@ -116,7 +116,7 @@ RR_API size_t rr_queue_take(rr_queue* queue, rr_ended* ended, size_t capacity);
  * This is cheaper than polling the descriptor, which does not become readable for a completion that this call takes. */
 RR_API int32_t rr_queue_wait(rr_queue* queue, int64_t timeout_ms, rr_ended* ended);
 /* Cancels the call with this tag: it ends with CANCELLED soon, unless it has ended already. Does nothing if no call has
- * this tag. */
+ * this tag. Of more than 1,024 calls at once, the others wait for a thread, and end when they have one. */
 RR_API void rr_queue_cancel(rr_queue* queue, uint64_t tag);
 
 /* Call these around fork(), in the thread that forks. rr_fork_before holds back new calls, pauses those in progress
@@ -491,6 +491,7 @@ typedef struct rr_form {
 
 /* The shape that the tensor or its .npy header states. */
 RR_API rr_error* rr_payload_shape(const rr_tensor* tensor, const rr_form** form);
+
 typedef struct rr_step { /* One step of a path into a JSON value: an object key or an array index. */
   rr_text key;
   int64_t index; /* -1: the step is `key`. */

@@ -28,7 +28,6 @@ class TlsStream final : public ByteStream {
   uint32_t write_events() const override { return write_events_; }
   bool HasBytes() const override { return !drained_ && SSL_has_pending(ssl_.get()) == 1; }
   std::string peer_names() const override;
-  // After an error: whether its cause is that the peer's certificate is not trusted or has another name.
 
  private:
   TlsStream(const TlsContext& context, int fd);

@@ -141,7 +141,7 @@ class OfflineTest(EngineTest):
             self.check_reply(f"asynchronous, {name}", run, name, prompts[name], reply)
         agent, prompt = run.trajectory("resumed"), prompts["resumed"]
         first = self.engine.loop.run_until_complete(play("resumed"))
-        agent.abort(adapter.rows(first, run.geometry, prompt_token_ids=prompt))
+        agent.add(adapter.rows(first, run.geometry, prompt_token_ids=prompt), outcome="aborted")
         context = prompt + first["output_ids"]
         reply = self.ask(context)
         rows = adapter.rows(reply, run.geometry, prompt_token_ids=context)

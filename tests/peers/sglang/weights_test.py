@@ -116,7 +116,7 @@ class WeightsTest(EngineTest):
         [first] = self.across_an_update("abort", prompt)
         self.assertEqual(first["meta_info"]["finish_reason"]["type"], "abort")
         agent = self.run_.trajectory("resumed")
-        agent.abort(adapter.rows(first, self.run_.geometry, prompt_token_ids=prompt))
+        agent.add(adapter.rows(first, self.run_.geometry, prompt_token_ids=prompt), outcome="aborted")
         context = prompt + first["output_ids"]
         reply = self.ask(context)
         told = agent.add(adapter.rows(reply, self.run_.geometry, prompt_token_ids=context), seal=True)

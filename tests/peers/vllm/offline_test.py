@@ -125,7 +125,7 @@ class OfflineTest(PeerTest):
         self.assertFalse(seen[-1].finished)
         agent = self.run_.trajectory("aborted")
         context = prompt + list(seen[-1].outputs[0].token_ids)
-        agent.abort(tokens=context)
+        agent.add(tokens=context, outcome="aborted")
         [output] = self.llm.generate(prompts(context), SamplingParams(max_tokens=9, temperature=0), use_tqdm=False)
         agent.add(adapter.rows(output), seal=True)
         self.run_.flush()
@@ -236,7 +236,7 @@ class OfflineTest(PeerTest):
         prompt, params = self.ids(50), SamplingParams(max_tokens=20, temperature=1.0, seed=1)
         [output] = self.llm.generate(prompts(prompt), params, use_tqdm=False)
         agent = self.run_.trajectory("resumed")
-        agent.abort(adapter.rows(output))
+        agent.add(adapter.rows(output), outcome="aborted")
         first = output.outputs[0]
         self.with_later_weights()
         self.assertTrue(self.llm.reset_prefix_cache())

@@ -12,6 +12,7 @@ published config.json files.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
@@ -217,7 +218,11 @@ class Reader:
 
     def _list(self, keys: Sequence[str]) -> list[Any] | None:
         value = self.find(*keys)
-        if value is not None and (not isinstance(value, (list, tuple)) or len(value) > MAX_LAYERS):
+        if hasattr(value, "tolist"):
+            value = value.tolist()
+        # Any sequence: OmegaConf, which frameworks use for their settings, has lists of its own.
+        listed = isinstance(value, Sequence) and not isinstance(value, str)
+        if value is not None and not (listed and len(value) <= MAX_LAYERS):
             raise invalid(self.path_of(*keys), f"must be a list of at most {MAX_LAYERS}")
         return None if value is None else list(value)
 
@@ -228,9 +233,10 @@ class Reader:
         return value
 
     def _integer(self, keys: Sequence[str], value: Any) -> int:
-        if type(value) is not int or not INT32[0] <= value <= INT32[1]:
+        whole = hasattr(value, "__index__") and not isinstance(value, bool)  # Also numpy's integers.
+        if not whole or not INT32[0] <= operator.index(value) <= INT32[1]:
             raise invalid(self.path_of(*keys), "must be a 32-bit integer")
-        return value
+        return operator.index(value)
 
 
 # Which layers are MoE layers.

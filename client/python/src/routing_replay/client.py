@@ -164,6 +164,7 @@ class Client(ClientCalls, Closing):
         run: name of the run, which is created if it does not exist; by default the name under which it was exported.
             For settings other than the server's defaults, call `run` first
         groups: samples of groups[0] <= group < groups[1]; all if absent
+
         Rows that the run already has are compared, and only the missing rows are appended. So calling it again does
         nothing, or continues a call that was interrupted. Raises AlreadyExistsError (CONFLICTING_ROWS) naming a sample
         whose rows in the run differ; FailedPreconditionError (NOT_COMMITTED) if the directory has no finished export;

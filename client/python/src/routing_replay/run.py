@@ -463,6 +463,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         previous: directory of an earlier checkpoint of the run. Unchanged samples become hard links to its files, and
             so do samples of these groups that the run has released since. Each of the two directories may be removed
             without harm to the other
+
         AlreadyExistsError if the directory is not empty; FailedPreconditionError if `previous` holds another run;
         DataLossError naming a sample that the store or `previous` lost (all others are in the directory then); errors
         of `read`.

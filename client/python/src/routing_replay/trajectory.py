@@ -227,10 +227,10 @@ class Trajectory(TrajectoryCalls):
 
         After an error nothing has changed, except that rows may have been removed (those that `Turn.truncated_rows`
         would count). InvalidArgumentError (ROW_COUNT) if the rows do not fit the tokens, and for what the ingest checks
-        reject; FailedPreconditionError for a gap (its row is the first missing one), a seal before all rows, or tokens after
-        the seal; AlreadyExistsError for a sample with other tokens and, in a strict run, for conflicting rows. With
-        asyncio, do not change `rows` before this returns. A turn that was cancelled may have been queued in part; the
-        next turn then asks the server first.
+        reject; FailedPreconditionError for a gap (its row is the first missing one), a seal before all rows, or tokens
+        after the seal; AlreadyExistsError for a sample with other tokens and, in a strict run, for conflicting rows.
+        With asyncio, do not change `rows` before this returns. A turn that was cancelled may have been queued in part;
+        the next turn then asks the server first.
         """
         return self._adding(turn)
 

@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -16,7 +17,7 @@ from typing import Any, Literal, Protocol
 from routing_replay import _convert, _values
 from routing_replay.client import Client
 from routing_replay.engines import _forms
-from routing_replay.errors import FailedPreconditionError, InternalError, RoutingReplayError
+from routing_replay.errors import DeadlineExceededError, FailedPreconditionError, InternalError, RoutingReplayError
 from routing_replay.geometry import Geometry
 from routing_replay.run import Run
 from routing_replay.types import Append, RecordedRows
@@ -148,7 +149,8 @@ class Attachment:
         self._passed_by: set[str] = set()
         self._appender = run.appender(max_queued_bytes=max_queued_bytes, on_full="block")
         self._thread = ThreadPoolExecutor(1, "routing-replay-attachment")  # Makes the appends of event loops.
-        self._rejected: dict[str, RoutingReplayError] = {}  # By sample, since the last flush.
+        self._lock = threading.Lock()
+        self._rejected: dict[str, RoutingReplayError] = {}  # By sample, since the last flush. Guarded by _lock.
 
     def wrap(self, engine: Any, around: Mapping[str, Around]) -> None:
         """Wraps these methods of the engine."""
@@ -166,28 +168,29 @@ class Attachment:
             appending = asyncio.get_running_loop().run_in_executor(self._thread, self._append_all, found, end)
             await asyncio.shield(appending)  # Rows of a request that is cancelled arrive, too.
 
-    def _ended(self, outputs: Iterable[tuple[Collector, Any]]) -> list[tuple[str, Finished]]:
-        """The completions that end with these outputs, and their samples. An output of an unknown shape loses its rows,
-        and never fails the request. After `detach` there are none."""
+    def _ended(self, outputs: Iterable[tuple[Collector, Any]]) -> list[tuple[str, Finished, dict[str, Any]]]:
+        """The completions that end with these outputs, with their samples and the options of the appends, as they are
+        now: the weights may change before a thread appends. An output of an unknown shape loses its rows, and never
+        fails the request. After `detach` there are none."""
         ended = []
         for collector, output in outputs if self.attached else ():
             found, unreadable = read(collector, output)
             self._counts["unreadable"] += unreadable
             for finished in found:
                 self._counts["without_rows"] += not finished.has_rows
+                options: dict[str, Any] = {"group": self.group, "weight_version": self.weight_version}
+                if self._seal:
+                    options |= {"num_tokens": finished.num_tokens, "seal": True}
                 try:
                     if finished.num_tokens > 0:
-                        ended.append((self._sample(finished.output, finished.index), finished))
+                        ended.append((self._sample(finished.output, finished.index), finished, options))
                 except Exception:
                     self._counts["unreadable"] += 1
                     _log.exception(_UNREADABLE)
         return ended
 
-    def _append_all(self, ended: list[tuple[str, Finished]], end: float) -> None:
-        for sample, finished in ended:
-            options: dict[str, Any] = {"group": self.group, "weight_version": self.weight_version}
-            if self._seal:
-                options |= {"num_tokens": finished.num_tokens, "seal": True}
+    def _append_all(self, ended: list[tuple[str, Finished, dict[str, Any]]], end: float) -> None:
+        for sample, finished, options in ended:
             # Appends of one call wait for room together, not one after the other.
             on_full: Literal["drop"] | None = None if time.monotonic() < end else "drop"
             try:
@@ -204,8 +207,9 @@ class Attachment:
         self._counts["rejected"] += 1
         if not isinstance(error, RoutingReplayError):  # For example because an object of the engine has another shape.
             error = InternalError(f"sample {sample}: {error!r}", sample=sample)
-        if len(self._rejected) < _KEPT:
-            self._rejected.setdefault(sample, error)
+        with self._lock:
+            if len(self._rejected) < _KEPT:
+                self._rejected.setdefault(sample, error)
 
     def _mark(self, sample: str, finished: Finished, options: dict[str, Any]) -> None:
         """Marks rejected rows as unrecorded, so that a trainer that waits for the sample stops waiting."""
@@ -229,15 +233,16 @@ class Attachment:
         """Waits until the rows of all outputs finished so far are acknowledged; raises the first error since the last
         flush, whose `failed_samples` names every sample that failed. After `timeout` seconds raises
         DeadlineExceededError; then the next flush reports the failures."""
-        rejected, self._rejected = self._rejected, {}
+        left = self._wait_for_thread(timeout)
         failed: RoutingReplayError | None = None
         try:
-            self._appender.flush(timeout)
+            self._appender.flush(left)
         except RoutingReplayError as error:
             if not error.failed_samples:  # The flush timed out, or the appender is closed.
-                self._rejected = rejected | self._rejected
                 raise
             failed = error
+        with self._lock:
+            rejected, self._rejected = self._rejected, {}
         if rejected:
             failures = list(itertools.islice(rejected.items(), _REASONED))
             first = failures[0][1].with_failures(list(rejected), failures)
@@ -258,7 +263,20 @@ class Attachment:
         pass everything on.
         """
         self.attached = False
-        self._appender.close(timeout)
+        left = self._wait_for_thread(timeout)
+        self._thread.shutdown(wait=False)
+        self._appender.close(left)
+
+    def _wait_for_thread(self, timeout: float) -> float:
+        """Waits until the thread has made the appends that it was given. Returns the seconds that are left."""
+        end = time.monotonic() + timeout
+        try:
+            self._thread.submit(int).result(timeout)
+        except futures.TimeoutError as error:
+            raise DeadlineExceededError("outputs of an event loop still wait for room in the queue") from error
+        except RuntimeError:
+            pass  # The thread was shut down by `detach`, or the interpreter exits.
+        return max(0.0, end - time.monotonic())
 
     def __enter__(self) -> Attachment:
         return self
