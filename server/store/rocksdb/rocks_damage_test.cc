@@ -169,6 +169,25 @@ TEST_F(RocksDamageTest, AfterACleanEndNoLogIsNeeded) {
   }
 }
 
+// A start finds the damaged log, and is killed before the store has started. The next start must still know of the
+// damage.
+TEST_F(RocksDamageTest, AStartThatWasKilledBeforeItTookTheDamageInIsMadeUpFor) {
+  Open();
+  Fill("run");
+  Kill();
+  Flip(Logs().back(), 0.9);
+  {
+    const rocksdb::Options options(RocksDatabaseOptions(rocksdb::NewLRUCache(1 << 20), nullptr),
+                                   RocksRunOptions(rocksdb::NewLRUCache(1 << 20)));
+    ASSERT_OK_AND_ASSIGN(const OpenedDatabase opened, OpenDatabase(path_, options, "boot"));
+    EXPECT_EQ(opened.last_end, LastEnd::kDamaged);
+    Kill();
+  }
+  Open();
+  EXPECT_TRUE(report_.log_damaged);
+  EXPECT_GT(Left("run", ::testing::Gt(0)), 0);
+}
+
 // Applies `damage` to the first file whose name contains `name`. `what` names the case.
 struct FileDamage {
   std::string what;

@@ -96,7 +96,7 @@ constexpr uint32_t kChangesAtOnce = 1000;
 
 absl::string_view View(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
-constexpr absl::string_view kClosed = "closed";
+constexpr absl::string_view kClosed = "closed", kDamaged = "damaged";
 
 std::string OpenBy(const std::string& boot_id) { return absl::StrCat("open ", boot_id); }
 
@@ -115,8 +115,11 @@ absl::Status ReadMark(bool log_damaged, const std::string& boot_id, OpenedDataba
   const rocksdb::Status got = family.db->Get(rocksdb::ReadOptions(), family.handle, rocks::kEndKey, &mark);
   if (!got.ok() && !got.IsNotFound()) return FromRocks(got, kUnreadable);
   if (mark == kClosed) return absl::OkStatus();
-  const bool same_boot = !boot_id.empty() && mark == OpenBy(boot_id);
-  opened.last_end = log_damaged ? LastEnd::kDamaged : same_boot ? LastEnd::kSameBoot : LastEnd::kUnknown;
+  if (log_damaged || mark == kDamaged) {
+    opened.last_end = LastEnd::kDamaged;
+    return Mark(family, kDamaged);
+  }
+  opened.last_end = !boot_id.empty() && mark == OpenBy(boot_id) ? LastEnd::kSameBoot : LastEnd::kUnknown;
   return absl::OkStatus();
 }
 
@@ -250,7 +253,7 @@ class RocksKeeper final : public RunKeeper {
   absl::Status Open();
   absl::StatusOr<std::vector<KeptRun>> Recover(RecoveryReport& report);
   // Call after Recover, and before anything is acknowledged.
-  absl::Status Start();
+  absl::Status Start(const RecoveryReport& report);
 
   std::string name() const override { return "rocksdb"; }
   DurabilityLevels durability() const override { return {durability_, Durability::kSynced}; }
@@ -469,7 +472,7 @@ absl::StatusOr<std::unique_ptr<Store>> OpenRocksStore(RocksStoreOptions options,
   auto keeper = std::make_shared<RocksKeeper>(options);
   RR_RETURN_IF_ERROR(keeper->Open());
   RR_ASSIGN_OR_RETURN(std::vector<KeptRun> runs, keeper->Recover(report));
-  RR_RETURN_IF_ERROR(keeper->Start());
+  RR_RETURN_IF_ERROR(keeper->Start(report));
   return NewKeptStore(std::move(options.memory), std::move(keeper), std::move(runs));
 }
 

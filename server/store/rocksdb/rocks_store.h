@@ -76,9 +76,10 @@ struct OpenedDatabase {
 };
 
 // Makes the database if it does not exist. A log that ends early because a process was killed is not damage. After
-// other damage to the log, the data before the damage is kept and the log is removed. UNAVAILABLE if the database
-// cannot be opened; DATA_LOSS if more than the log is damaged or missing, or the remaining data is inconsistent:
-// nothing is changed then.
+// other damage to the log, the data before the damage is kept and the log is removed. A mark on the disk records this
+// until the store has started, so that the next start knows of the damage even if this one is killed. UNAVAILABLE if
+// the database cannot be opened; DATA_LOSS if more than the log is damaged or missing, or the remaining data is
+// inconsistent: nothing is changed then.
 absl::StatusOr<OpenedDatabase> OpenDatabase(const std::string& path, const rocksdb::Options& options,
                                             const std::string& boot_id);
 
