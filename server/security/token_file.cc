@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 
 namespace routing_replay::server {
@@ -94,6 +95,19 @@ TokenGrant ReadGrant(const YAML::Node& entry) {
   return grant;
 }
 
+// True if a line "---" follows the first line of content (one that is not empty, a comment or "---"). YAML::LoadAll
+// could tell that, but does not terminate for some invalid YAML.
+bool HasSecondDocument(const std::string& text) {
+  bool begun = false;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    const bool separates = absl::StartsWith(line, "---");
+    if (begun && separates) return true;
+    line = absl::StripAsciiWhitespace(line);
+    begun = begun || !(separates || line.empty() || line[0] == '#');
+  }
+  return false;
+}
+
 }  // namespace
 
 bool TokenGrant::covers(absl::string_view run) const {
@@ -109,6 +123,7 @@ absl::StatusOr<std::vector<TokenGrant>> ParseTokenFile(const std::string& text) 
   }
   std::string at = "the file";
   try {
+    if (HasSecondDocument(text)) throw Fault{"must be one YAML document"};
     const YAML::Node file = YAML::Load(text);
     if (!file.IsSequence()) throw Fault{"must be a list of tokens"};
     std::vector<TokenGrant> grants;

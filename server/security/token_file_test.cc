@@ -55,10 +55,11 @@ TEST(TokenFileTest, TextThatIsNoYamlEnds) {
   EXPECT_EQ(ParseTokenFile(text).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(TokenFileTest, ADocumentMayBeginWithItsMark) {
+TEST(TokenFileTest, ADocumentMayBeginWithItsMarkAndHasNoSecondOne) {
   const std::string one =
       absl::StrCat("# Tokens.\n---\n- {name: n, sha256: ", kHash, ", runs: [\"\"], scopes: [read]}\n");
   ASSERT_OK(ParseTokenFile(one));
+  EXPECT_THAT(ParseTokenFile(one + "---\n[]\n").status().message(), ::testing::HasSubstr("must be one YAML document"));
 }
 
 TEST(TokenFileTest, FaultsNameEntryAndKey) {
@@ -82,6 +83,7 @@ TEST(TokenFileTest, FaultsNameEntryAndKey) {
            {with("name: n, runs: [a], sha256: " + kHash), "scopes"},
            {with("name: n, runs: [a], scopes: [write], sha256: " + kHash), "write"},
            {with("name: n, runs: [a], scopes: [put], expires: soon, sha256: " + kHash), "expires"},
+           {good + "---\n" + good, "must be one YAML document"},
            {good + "- name: n\n  sha256: " + kHash + "\n  runs: [a]\n  scopes: [put]\n  scopes: [admin]\n",
             "entry 2: key 'scopes' is given twice"},
            {R"([{"name": "n", "name": "m"}])", "entry 1: key 'name' is given twice"},

@@ -197,7 +197,8 @@ absl::Status RemoveSamples(const std::shared_ptr<RedisContext>& context, RedisRu
       if (!answers[i].reply.ok()) {
         status = answers[i].reply.status();
       } else if (answers[i].reply->integer == 0) {
-        names.push_back(name);
+        // With `unused`, it was used meanwhile: the next sweep looks again.
+        if (!unused) names.push_back(name);
       } else {
         ++result.samples;
         result.bytes += one.whole() ? one.stored_bytes() : 0;
@@ -429,7 +430,9 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
     return std::nullopt;
   }
   for (const auto& block : change.added) static_cast<RedisBlock&>(*block).Written();
-  if (absl::Status there = CheckRun(*run_, answers.back()); !there.ok()) {
+  // If the run's master does not answer, the commit is done all the same, unless its run was only guessed.
+  if (absl::Status there = CheckRun(*run_, answers.back());
+      !there.ok() && (before.guessed || absl::IsNotFound(there))) {
     // The run was dropped before this commit. Its samples may have been removed already, so this commit's data is
     // removed here.
     RedisRun dropped{.info = run_->info, .incarnation = run_->incarnation, .prefix = run_->prefix, .clears = true};

@@ -253,7 +253,7 @@ class RocksKeeper final : public RunKeeper {
   absl::Status Open();
   absl::StatusOr<std::vector<KeptRun>> Recover(RecoveryReport& report);
   // Call after Recover, and before anything is acknowledged.
-  absl::Status Start(const RecoveryReport& report);
+  absl::Status Start();
 
   std::string name() const override { return "rocksdb"; }
   DurabilityLevels durability() const override { return {durability_, Durability::kSynced}; }
@@ -472,7 +472,7 @@ absl::StatusOr<std::unique_ptr<Store>> OpenRocksStore(RocksStoreOptions options,
   auto keeper = std::make_shared<RocksKeeper>(options);
   RR_RETURN_IF_ERROR(keeper->Open());
   RR_ASSIGN_OR_RETURN(std::vector<KeptRun> runs, keeper->Recover(report));
-  RR_RETURN_IF_ERROR(keeper->Start(report));
+  RR_RETURN_IF_ERROR(keeper->Start());
   return NewKeptStore(std::move(options.memory), std::move(keeper), std::move(runs));
 }
 
