@@ -341,48 +341,6 @@ class RowMapBuilder {
   bool sliced_ = false;
 };
 
-// The recorded runs of each sequence, ascending by row; runs of the same row are in the order of the records.
-std::vector<std::vector<RecordRun>> RunsBySequence(size_t sequences, absl::Span<const RowMap> maps) {
-  std::vector<std::vector<RecordRun>> runs(sequences);
-  for (size_t i = 0; i < maps.size(); ++i) {
-    for (const RowRun& run : maps[i].runs) {
-      if (run.state == RowState::kReplayed) runs[run.sequence].push_back({static_cast<int32_t>(i), run});
-    }
-  }
-  for (std::vector<RecordRun>& of : runs) {
-    std::stable_sort(of.begin(), of.end(),
-                     [](const RecordRun& a, const RecordRun& b) { return a.run.row < b.run.row; });
-  }
-  return runs;
-}
-
-absl::Status Missing(absl::string_view sample, size_t sequence, const std::vector<RowRange>& rows) {
-  ErrorDetail detail{.reason = Reason::kNotCommitted, .field = "records", .sample = std::string(sample)};
-  detail.row = rows.front().begin;
-  const std::string name = sample.empty() ? "" : absl::StrCat(" (", sample, ")");
-  return MakeError(absl::StatusCode::kFailedPrecondition,
-                   absl::StrCat("records: ", TotalRows(rows), " rows of sequence ", sequence, name, " from row ",
-                                rows.front().begin, " on are on no rank"),
-                   detail);
-}
-
-// Splits the runs into those that continue the rows so far, and copies of rows that were there already. Adds rows that
-// are in no run to `missing`.
-SequenceMerge MergeRuns(int64_t rows, const std::vector<RecordRun>& runs, std::vector<RowRange>& missing) {
-  SequenceMerge merge;
-  int64_t end = 0;
-  for (const auto& [record, run] : runs) {
-    const int64_t known = std::clamp<int64_t>(end - run.row, 0, run.count);
-    if (known > 0) merge.copies.push_back({record, run.Part(0, known)});
-    if (known == run.count) continue;
-    AppendMerged(missing, {end, run.row + known});
-    merge.runs.push_back({record, run.Part(known, run.count)});
-    end = run.row + run.count;
-  }
-  AppendMerged(missing, {end, rows});
-  return merge;
-}
-
 }  // namespace
 
 absl::Status CheckSize(absl::string_view field, int32_t size) {
@@ -419,18 +377,6 @@ std::vector<std::vector<RowRange>> ReplayedRows(const RowMap& map, int32_t seque
   }
   for (std::vector<RowRange>& ranges : found) Normalize(ranges);
   return found;
-}
-
-absl::StatusOr<std::vector<SequenceMerge>> MergeRows(const MicroBatchLayout& layout, absl::Span<const RowMap> maps,
-                                                     absl::Span<const std::string> samples) {
-  const auto runs = RunsBySequence(layout.sequences.size(), maps);
-  std::vector<SequenceMerge> merges;
-  for (size_t i = 0; i < runs.size(); ++i) {
-    std::vector<RowRange> missing;
-    merges.push_back(MergeRuns(layout.sequences[i].recorded_rows, runs[i], missing));
-    if (!missing.empty()) return Missing(samples.empty() ? "" : samples[i], i, missing);
-  }
-  return merges;
 }
 
 }  // namespace routing_replay::trainer

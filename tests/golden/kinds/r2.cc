@@ -21,22 +21,40 @@ using trainer::MicroBatchLayout;
 constexpr char kRecordNumber[] = "((cp_rank * tp_size + tp_rank) * local_rows + local_row)";
 
 // Returns merged[sample][token]: the number of the local record (kRecordNumber) from which the token gets its row.
+// Every rank records the number of each of its local rows as two expert ids, one per layer. Of tensor ranks that see
+// the same rows, only the first one records them.
 absl::StatusOr<Json> MergedNumbers(const MicroBatchLayout& layout) {
+  constexpr int32_t kBase = 50000;
+  const Geometry geometry = Geometry::Uniform(2, kMaxExperts, 1);
+  std::vector<trainer::BufferLayout> buffers;
   std::vector<trainer::RowMap> maps;
+  std::vector<std::vector<uint8_t>> indices;
   for (int32_t c = 0; c < layout.cp_size; ++c) {
-    for (int32_t t = 0; t < layout.tp_size; ++t) {
+    for (int32_t t = 0; t < (layout.sequence_parallel ? layout.tp_size : 1); ++t) {
       auto map = trainer::BuildRowMap(layout, {.cp_rank = c, .tp_rank = t});
       if (!map.ok()) return map.status();
+      auto buffer = trainer::BufferLayout::Create(geometry, {.ordinals = {0, 1}, .rows = map->rows});
+      if (!buffer.ok()) return buffer.status();
+      std::vector<uint8_t>& recorded = indices.emplace_back(buffer->bytes());
+      for (int64_t row = 0; row < map->rows; ++row) {
+        const int64_t number = (int64_t{c} * layout.tp_size + t) * map->rows + row;
+        trainer::StoreId(buffer->slab(absl::MakeSpan(recorded), 0).data(), 2, row, number % kBase);
+        trainer::StoreId(buffer->slab(absl::MakeSpan(recorded), 1).data(), 2, row, number / kBase);
+      }
+      buffers.push_back(*std::move(buffer));
       maps.push_back(*std::move(map));
     }
   }
-  const auto merges = trainer::MergeRows(layout, maps);
+  std::vector<trainer::RankRecord> records;
+  for (size_t i = 0; i < maps.size(); ++i) records.push_back({buffers[i], maps[i], indices[i]});
+  const auto merges = trainer::MergeRecords(geometry, layout, records);
   if (!merges.ok()) return merges.status();
   Json merged = Json::array();
-  for (const trainer::SequenceMerge& merge : *merges) {
+  for (const trainer::MergedSequence& merge : *merges) {
     Json& sample = merged.emplace_back(Json::array());
-    for (const auto& [record, run] : merge.runs) {
-      for (int64_t i = 0; i < run.count; ++i) sample.push_back(record * maps[0].rows + run.local_row + i * run.stride);
+    for (int64_t row = 0; row < merge.rows; ++row) {
+      sample.push_back(int64_t{trainer::LoadId(merge.planes.data(), 2, row)} +
+                       kBase * int64_t{trainer::LoadId(merge.planes.data(), 2, merge.rows + row)});
     }
   }
   return merged;

@@ -9,13 +9,11 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "routing_replay/trainer/row_map.h"
 #include "routing_replay/wire/row_range.h"
 
@@ -151,35 +149,6 @@ std::vector<LocalRow> ExpandRowMap(const RowMap& map);
 
 // For each of `sequences` sequences, the rows that the map replays, as a normal list.
 std::vector<std::vector<RowRange>> ReplayedRows(const RowMap& map, int32_t sequences);
-
-// The inverse of the row map: finds where the rows of each sequence are in what the ranks recorded of a micro-batch.
-//
-// The inverse is made from the row maps of the ranks, so every layout that can be replayed can also be recorded. verl's
-// merge_router_topk_indices (gather over TP, gather over CP, inverse map per sample) is the special case for zigzag and
-// contiguous partitions.
-
-// Says that rows run.row, run.row + 1, … of run.sequence are at local rows run.local_row, run.local_row + run.stride, …
-// of the record with the index `record`.
-struct RecordRun {
-  int32_t record = 0;
-  RowRun run;
-  friend bool operator==(const RecordRun&, const RecordRun&) = default;
-};
-
-struct SequenceMerge {
-  // Runs that together cover rows 0 … recorded_rows - 1 exactly once, in ascending order.
-  std::vector<RecordRun> runs;
-  // Further copies of these rows, ascending. There are copies on tensor-parallel ranks without sequence parallelism,
-  // which all see the whole CP slice.
-  std::vector<RecordRun> copies;
-};
-
-// Returns one entry per sequence. `maps` are the results of BuildRowMap for `layout` on each rank that has the same
-// layers, in any order. If several ranks show a row, `runs` has that of the first one. All rows below the recorded_rows
-// of a sequence are merged (T - 1 as the service keeps them, or T). `samples` names the sequences in errors, or is
-// empty. FAILED_PRECONDITION (kNotCommitted, with sample and row) if some rows of a sequence are in no map.
-absl::StatusOr<std::vector<SequenceMerge>> MergeRows(const MicroBatchLayout& layout, absl::Span<const RowMap> maps,
-                                                     absl::Span<const std::string> samples = {});
 
 }  // namespace routing_replay::trainer
 
