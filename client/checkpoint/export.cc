@@ -49,21 +49,15 @@ class Exporter {
     RR_ASSIGN_OR_RETURN(auto samples,
                         run_.List(options_.previous.empty() ? options_.groups : std::nullopt, options_.producer));
     RR_RETURN_IF_ERROR(TakeOver(std::move(samples)));
-    Tell();
     const auto read = [this](absl::Span<const SampleState> portion) { return ReadSome(portion); };
     RR_RETURN_IF_ERROR(ForEachPortion(run_, options_.producer, to_read_, read));
     RR_RETURN_IF_ERROR(files_->Finish());
     if (!left_out_.ok()) return left_out_;
     outcome_.samples = static_cast<int64_t>(files_->contents().samples.size());
-    outcome_.bytes = progress_.bytes;
     return outcome_;
   }
 
  private:
-  void Tell() const {
-    if (options_.on_progress) options_.on_progress(progress_);
-  }
-
   // Takes samples from the previous export: unchanged ones, and those that the run has released since.
   absl::Status TakeOver(std::vector<SampleState> samples) {
     std::unordered_set<std::string> in_run;
@@ -74,7 +68,6 @@ class Exporter {
         ++outcome_.unsealed;
         continue;
       }
-      ++progress_.total;
       const auto there = by_name_.find(state.sample);
       const bool same = there != by_name_.end() && there->second->content_id == state.content_id &&
                         there->second->revision == state.revision && there->second->num_tokens == state.num_tokens;
@@ -83,7 +76,6 @@ class Exporter {
     }
     for (const ExportedSample& sample : previous_.samples) {
       if (in_run.count(sample.sample) > 0 || !InGroups(options_.groups, sample.group)) continue;
-      ++progress_.total;
       const absl::Status status = Take(sample, sample.group);
       if (absl::IsDataLoss(status)) {
         left_out_.Update(status);
@@ -96,9 +88,7 @@ class Exporter {
 
   absl::Status Take(ExportedSample sample, int64_t group) {
     sample.group = group;
-    absl::Status status = files_->Take(options_.previous, std::move(sample));
-    if (status.ok()) ++progress_.samples;
-    return status;
+    return files_->Take(options_.previous, std::move(sample));
   }
 
   absl::Status ReadSome(absl::Span<const SampleState> states) {
@@ -113,7 +103,6 @@ class Exporter {
       RR_RETURN_IF_ERROR(OnSample(states[i], read));
       read.ids = Buffer();
     }
-    Tell();
     return absl::OkStatus();
   }
 
@@ -129,7 +118,6 @@ class Exporter {
     const bool there = record.status == SampleStatus::kOk || record.status == SampleStatus::kNotRecorded;
     const bool same = record.content_id == state.content_id && record.revision == state.revision;
     if (there && same) return Write(state, read);
-    --progress_.total;
     outcome_.unsealed +=
         // kNotFound: the sample was released meanwhile. Any other status: it was truncated and appended to again, and
         // counts as left out.
@@ -148,9 +136,8 @@ class Exporter {
     if (state.token_check) sample.token_checks = {*state.token_check};
     const std::vector<uint8_t> ids = RowMajor(read);
     RR_RETURN_IF_ERROR(files_->Add(std::move(sample), ids));
-    ++progress_.samples;
     ++outcome_.written;
-    progress_.bytes += static_cast<int64_t>(ids.size());
+    outcome_.bytes += static_cast<int64_t>(ids.size());
     return absl::OkStatus();
   }
 
@@ -177,7 +164,6 @@ class Exporter {
   std::unordered_map<std::string, const ExportedSample*> by_name_;  // Points into previous_.
   std::vector<SampleState> to_read_;
   absl::Status left_out_;  // The first sample that was lost; all other samples are exported.
-  CheckpointProgress progress_;
   ExportOutcome outcome_;
 };
 

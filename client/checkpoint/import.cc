@@ -131,13 +131,11 @@ class FirstFailure {
 
 class Importer {
  public:
-  Importer(const std::filesystem::path& directory, const ExportedRun& exported, std::shared_ptr<Run> run,
-           const ImportOptions& options)
-      : directory_(directory), exported_(exported), run_(std::move(run)), options_(options) {
+  Importer(const std::filesystem::path& directory, const ExportedRun& exported, std::shared_ptr<Run> run)
+      : directory_(directory), exported_(exported), run_(std::move(run)) {
     // An append that waits too long for room would make the import fail.
     appender_ = run_->NewAppender(
         {.queue_timeout = kFlushTimeout, .on_outcome = [this](const AppendOutcome& outcome) { failure_.On(outcome); }});
-    progress_.total = static_cast<int64_t>(exported_.samples.size());
   }
 
   absl::StatusOr<ImportOutcome> Import() {
@@ -149,8 +147,7 @@ class Importer {
     RR_RETURN_IF_ERROR(failure_.status());
     if (!flushed.ok()) return flushed;
     outcome_.run = run_->name();
-    outcome_.samples = progress_.samples;
-    outcome_.bytes = progress_.bytes;
+    outcome_.samples = static_cast<int64_t>(samples.size());
     return outcome_;
   }
 
@@ -174,11 +171,7 @@ class Importer {
     RR_RETURN_IF_ERROR(CheckCall());
     const bool same = there && there->content_id == sample.content_id && there->revision == sample.revision &&
                       there->group == sample.group && sample.content_id != 0 && there->num_tokens == sample.num_tokens;
-    absl::Status status = same ? absl::OkStatus() : AppendAll(sample, there.value_or(SampleState()));
-    if (!status.ok()) return status;
-    ++progress_.samples;
-    if (options_.on_progress) options_.on_progress(progress_);
-    return absl::OkStatus();
+    return same ? absl::OkStatus() : AppendAll(sample, there.value_or(SampleState()));
   }
 
   absl::Status AppendAll(const ExportedSample& sample, const SampleState& there) {
@@ -195,7 +188,7 @@ class Importer {
       for (const ImportAppend& one : appends) {
         const absl::Status status = appender_->Append(one.Options(), one.tensor, one.ids);
         if (!status.ok()) return WithSample(status, sample.sample);
-        if (seal_num_tokens) progress_.bytes += static_cast<int64_t>(one.ids.size());
+        if (seal_num_tokens) outcome_.bytes += static_cast<int64_t>(one.ids.size());
       }
       return absl::OkStatus();
     };
@@ -213,9 +206,7 @@ class Importer {
   const std::filesystem::path& directory_;
   const ExportedRun& exported_;
   const std::shared_ptr<Run> run_;
-  const ImportOptions& options_;
   FirstFailure failure_;
-  CheckpointProgress progress_;
   ImportOutcome outcome_;
   // Declared last, so that it is destroyed before the object to which it reports outcomes.
   std::unique_ptr<Appender> appender_;
@@ -229,7 +220,7 @@ absl::StatusOr<ImportOutcome> ImportRun(Client& client, const std::filesystem::p
   std::erase_if(exported.samples,
                 [&](const ExportedSample& sample) { return !InGroups(options.groups, sample.group); });
   RR_ASSIGN_OR_RETURN(auto run, client.OpenRun(options.run.empty() ? exported.run : options.run, exported.geometry));
-  return Importer(directory, exported, std::move(run), options).Import();
+  return Importer(directory, exported, std::move(run)).Import();
 }
 
 }  // namespace routing_replay

@@ -39,14 +39,7 @@ class Verifier {
 
   absl::StatusOr<VerifyOutcome> Verify() {
     RR_ASSIGN_OR_RETURN(const auto samples, run_.List(options_.groups, options_.producer));
-    progress_.total = static_cast<int64_t>(samples.size());
-    const auto verify = [this](absl::Span<const SampleState> portion) {
-      RR_RETURN_IF_ERROR(VerifySome(portion));
-      progress_.samples += static_cast<int64_t>(portion.size());
-      progress_.bytes = outcome_.bytes;
-      if (options_.on_progress) options_.on_progress(progress_);
-      return absl::OkStatus();
-    };
+    const auto verify = [this](absl::Span<const SampleState> portion) { return VerifySome(portion); };
     RR_RETURN_IF_ERROR(ForEachPortion(run_, options_.producer, samples, verify));
     return std::move(outcome_);
   }
@@ -92,7 +85,6 @@ class Verifier {
 
   Run& run_;
   const VerifyOptions& options_;
-  CheckpointProgress progress_;
   VerifyOutcome outcome_;
 };
 
@@ -118,10 +110,6 @@ absl::StatusOr<VerifyOutcome> VerifyExportedRun(const std::filesystem::path& dir
       outcome.rows += sample->recorded_rows();
     } else {
       outcome.damaged.push_back({.sample = sample->sample, .what = std::string(status.message())});
-    }
-    if (options.on_progress) {
-      options.on_progress(
-          {.samples = outcome.samples, .total = static_cast<int64_t>(samples.size()), .bytes = outcome.bytes});
     }
   }
   return outcome;

@@ -330,22 +330,6 @@ TEST_F(CheckpointTest, BesideRunningAppends) {
   ExpectSame(*run, **client_->JoinRun("copy"));
 }
 
-TEST_F(CheckpointTest, ProgressCountsSamplesAndBytes) {
-  const RunHandle run = OpenRun("r", Geometry::Uniform(2, 64, 4));
-  FillRun(*run);
-  CheckpointProgress last;
-  const auto remember = [&](const CheckpointProgress& progress) { last = progress; };
-  ASSERT_OK_AND_ASSIGN(const ExportOutcome exported, ExportRun(*run, directory_, {.on_progress = remember}));
-  EXPECT_EQ(last.samples, kSealed);
-  EXPECT_EQ(last.total, kSealed);
-  EXPECT_EQ(last.bytes, exported.bytes);
-  last = {};
-  ASSERT_OK(ImportRun(*client_, directory_, {.run = "copy", .on_progress = remember}));
-  EXPECT_EQ(last.samples, kSealed);
-  EXPECT_EQ(last.total, kSealed);
-  EXPECT_EQ(last.bytes, exported.bytes);
-}
-
 TEST_F(CheckpointTest, TheTrainerReplaysFromTheDirectory) {
   const RunHandle run = OpenRun("r", Geometry::Uniform(2, 64, 4));
   FillRun(*run);

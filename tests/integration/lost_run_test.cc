@@ -2,6 +2,7 @@
 // answer as complete, and a new checkpoint must keep samples that only the previous checkpoint still has.
 #include <gmock/gmock.h>
 
+#include <functional>
 #include <utility>
 
 #include "client/shard/members.h"
@@ -20,6 +21,49 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int kSamples = 20;
+
+// Calls `then` when the run has been listed for the first time.
+class ListedRun final : public routing_replay::Run {
+ public:
+  ListedRun(RunHandle run, std::function<void()> then) : run_(std::move(run)), then_(std::move(then)) {}
+
+  const std::string& name() const override { return run_->name(); }
+  const Geometry& geometry() const override { return run_->geometry(); }
+  const RunSettings& settings() const override { return run_->settings(); }
+  const ReleaseOutcome& dropped() const override { return run_->dropped(); }
+  absl::StatusOr<std::vector<SampleState>> List(std::optional<std::pair<int64_t, int64_t>> groups,
+                                                Producer producer) override {
+    auto states = run_->List(groups, producer);
+    if (then_) std::exchange(then_, nullptr)();
+    return states;
+  }
+  absl::Status Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) override {
+    return run_->Read(std::move(request), sink, timeout);
+  }
+  std::unique_ptr<Appender> NewAppender(AppenderOptions) override { return nullptr; }
+  absl::StatusOr<AppendOutcome> Put(const AppendOptions&, const TensorDescription&,
+                                    absl::Span<const uint8_t>) override {
+    return Unused();
+  }
+  absl::StatusOr<AppendOutcome> PutUnrecorded(const AppendOptions&, int64_t) override { return Unused(); }
+  absl::StatusOr<SampleState> Truncate(absl::string_view, Producer, int64_t, std::optional<int64_t>) override {
+    return Unused();
+  }
+  absl::StatusOr<std::vector<SampleState>> StatMany(absl::Span<const std::string>, Producer) override {
+    return Unused();
+  }
+  absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string>, const ReleaseOptions&) override {
+    return Unused();
+  }
+  absl::StatusOr<ReleaseOutcome> ReleaseGroups(int64_t, int64_t, const ReleaseOptions&) override { return Unused(); }
+  absl::StatusOr<ReleaseOutcome> Drop() override { return Unused(); }
+
+ private:
+  static absl::Status Unused() { return absl::UnimplementedError("not in this test"); }
+
+  const RunHandle run_;
+  std::function<void()> then_;
+};
 
 class LostRunTest : public ::testing::TestWithParam<size_t> {
  protected:
@@ -94,11 +138,8 @@ TEST_P(LostRunTest, IsNeverTakenForTheWhole) {
 }
 
 TEST_P(LostRunTest, WhatIsLostMeanwhileWasNotReleased) {
-  bool lost = false;
-  const auto lose = [&](const CheckpointProgress&) {
-    if (!std::exchange(lost, true)) Lose(0);
-  };
-  const absl::Status exported = ExportRun(*run_, Path(), {.on_progress = lose}).status();
+  ListedRun exporting(run_, [this] { Lose(0); });
+  const absl::Status exported = ExportRun(exporting, Path()).status();
   EXPECT_EQ(GetErrorDetail(exported).value_or(ErrorDetail()).reason, Reason::kNoRun) << exported;
   EXPECT_FALSE(VerifyExportedRun(Path()).ok());  // The failed export left no directory.
 
@@ -106,8 +147,8 @@ TEST_P(LostRunTest, WhatIsLostMeanwhileWasNotReleased) {
   const RandomRoutes routes = MakeRandomRoutes(ChaosGeometry(), 30, 1);
   for (int i = 0; i < kSamples; ++i) ASSERT_OK(PutRows(*run_, routes, {0, 30}, {.sample = absl::StrCat("t/", i)}));
   left_ += kSamples;
-  lost = false;
-  const absl::Status verified = VerifyRun(*run_, {.on_progress = lose}).status();
+  ListedRun verifying(run_, [this] { Lose(0); });
+  const absl::Status verified = VerifyRun(verifying).status();
   EXPECT_EQ(GetErrorDetail(verified).value_or(ErrorDetail()).reason, Reason::kNoRun) << verified;
 }
 

@@ -13,7 +13,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -24,21 +23,12 @@
 
 namespace routing_replay {
 
-struct CheckpointProgress {
-  int64_t samples = 0;  // Samples finished so far, out of `total`.
-  int64_t total = 0;
-  int64_t bytes = 0;  // Size of the rows moved so far, in the dtype of storage.
-};
-// Called on the thread that called the export, import or verification.
-using OnCheckpointProgress = std::function<void(const CheckpointProgress&)>;
-
 struct ExportOptions {
   std::optional<std::pair<int64_t, int64_t>> groups;  // Half-open; absent: all.
   Producer producer = Producer::kRollout;
   // The directory of an earlier export of the same run. Samples that have not changed since are hard-linked from there,
   // and so are samples of these groups that the run has released since. Empty: everything is read from the run.
   std::filesystem::path previous;
-  OnCheckpointProgress on_progress;
 };
 
 struct ExportOutcome {
@@ -64,7 +54,6 @@ absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& d
 struct ImportOptions {
   std::optional<std::pair<int64_t, int64_t>> groups;  // Which samples to import; half-open, absent: all.
   std::string run;                                    // Empty: the name under which the run was exported.
-  OnCheckpointProgress on_progress;
 };
 
 struct ImportOutcome {
@@ -92,7 +81,6 @@ absl::StatusOr<ImportOutcome> ImportRun(Client& client, const std::filesystem::p
 struct VerifyOptions {
   std::optional<std::pair<int64_t, int64_t>> groups;  // Half-open; absent: all.
   Producer producer = Producer::kRollout;
-  OnCheckpointProgress on_progress;  // Its bytes are those received so far.
 };
 
 struct DamagedSample {
@@ -115,8 +103,8 @@ struct VerifyOutcome {
 // the errors of Run::List and Run::Read; damaged samples are part of the outcome, not an error.
 absl::StatusOr<VerifyOutcome> VerifyRun(Run& run, const VerifyOptions& options = {});
 
-// Reads every file of an exported run and compares its CRC32C with the index; needs no server. Uses only `groups` and
-// `on_progress` of the options. Fails with the errors of ReadExportedRun (proto/exported/exported_run.h): the directory
+// Reads every file of an exported run and compares its CRC32C with the index; needs no server. Uses only `groups` of
+// the options. Fails with the errors of ReadExportedRun (proto/exported/exported_run.h): the directory
 // is not an exported run, or its index is damaged.
 absl::StatusOr<VerifyOutcome> VerifyExportedRun(const std::filesystem::path& directory,
                                                 const VerifyOptions& options = {});
