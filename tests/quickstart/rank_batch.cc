@@ -87,10 +87,7 @@ absl::Status RankBatch::Realign() {
   const auto shown = trainer::ShownRows::Create(trainer::ExpandRowMap(plan_.row_map));
   if (!shown.ok()) return shown.status();
   const absl::StatusOr<trainer::RealignPlan> plan =
-      trainer::PlanRealign(buffer_, {.staging_bytes = static_cast<int64_t>(staged_.staging.size()),
-                                     .pieces = staged_.pieces,
-                                     .rows = *shown,
-                                     .unrecorded = staged_.unrecorded});
+      trainer::PlanRealign(buffer_, {.pieces = staged_.pieces, .rows = *shown, .unrecorded = staged_.unrecorded});
   if (!plan.ok()) return plan.status();
   indices_.resize(buffer_.bytes());
   states_.resize(buffer_.rows());

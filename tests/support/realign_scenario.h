@@ -30,9 +30,7 @@ struct Scenario {
   std::vector<StagedPiece> pieces;
   std::vector<uint8_t> staging;
 
-  RealignInput input(const ShownRows& rows) const {
-    return {static_cast<int64_t>(staging.size()), pieces, rows, unrecorded, last_rows};
-  }
+  RealignInput input(const ShownRows& rows) const { return {pieces, rows, unrecorded, last_rows}; }
   absl::StatusOr<RealignPlan> Plan() const {
     const auto rows = ShownRows::Create(row_map);
     if (!rows.ok()) return rows.status();

@@ -59,11 +59,9 @@ absl::StatusOr<RealignPlan> PlanRealignOf(const rrt_fetch& fetch) {
   if (!fetch.ended) return NotEnded();
   const StagedRows& staged = fetch.staged;
   const rrt_plan& plan = fetch.plan;
-  return PlanRealign(plan.layout, {.staging_bytes = static_cast<int64_t>(staged.staging.size()),
-                                   .pieces = staged.pieces,
-                                   .rows = plan.shown,
-                                   .unrecorded = staged.unrecorded,
-                                   .last_rows = plan.last_rows});
+  return PlanRealign(
+      plan.layout,
+      {.pieces = staged.pieces, .rows = plan.shown, .unrecorded = staged.unrecorded, .last_rows = plan.last_rows});
 }
 
 }  // namespace

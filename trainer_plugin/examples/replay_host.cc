@@ -118,10 +118,8 @@ absl::StatusOr<Batch> Fetch(const Rows& rows, const ReplayPlan& plan) {
   if (!layout.ok()) return layout.status();
   const auto shown = ShownRows::Create(ExpandRowMap(plan.row_map));
   if (!shown.ok()) return shown.status();
-  const auto realign = PlanRealign(*layout, {.staging_bytes = static_cast<int64_t>(staged->staging.size()),
-                                             .pieces = staged->pieces,
-                                             .rows = *shown,
-                                             .unrecorded = staged->unrecorded});
+  const auto realign =
+      PlanRealign(*layout, {.pieces = staged->pieces, .rows = *shown, .unrecorded = staged->unrecorded});
   if (!realign.ok()) return realign.status();
   Batch batch{*layout, std::vector<uint8_t>(layout->bytes()), std::vector<RowState>(layout->rows())};
   const absl::Status realigned =

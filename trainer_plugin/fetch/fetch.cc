@@ -56,11 +56,10 @@ absl::StatusOr<RealignedRows> FetchInto(Run& run, const ReplayPlan& plan, absl::
   StagedRows moved;
   StagingSink sink(plan, slices, sequences, options, moved, &out);
   RR_RETURN_IF_ERROR(ReadSlices(run, plan, slices, sequences, options, sink));
-  RR_ASSIGN_OR_RETURN(const auto rows, PlanRows(out.layout, {.staging_bytes = sink.moved(),
-                                                             .pieces = moved.pieces,
-                                                             .rows = out.rows,
-                                                             .unrecorded = moved.unrecorded,
-                                                             .last_rows = out.last_rows}));
+  RR_ASSIGN_OR_RETURN(
+      const auto rows,
+      PlanRows(out.layout,
+               {.pieces = moved.pieces, .rows = out.rows, .unrecorded = moved.unrecorded, .last_rows = out.last_rows}));
   FinishRealign(out.layout, rows, out.indices, out.states);
   return RealignedRows{std::move(moved), rows};
 }

@@ -109,10 +109,7 @@ class FetchTest : public ::testing::Test {
   }
 
   absl::StatusOr<RealignPlan> Plan(const StagedRows& staged) const {
-    return PlanRealign(layout_, {.staging_bytes = static_cast<int64_t>(staged.staging.size()),
-                                 .pieces = staged.pieces,
-                                 .rows = rows_,
-                                 .unrecorded = staged.unrecorded});
+    return PlanRealign(layout_, {.pieces = staged.pieces, .rows = rows_, .unrecorded = staged.unrecorded});
   }
 
   std::vector<RowState> StatesOf(const StagedRows& staged) const {

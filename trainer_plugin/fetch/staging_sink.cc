@@ -158,10 +158,9 @@ absl::Status StagingSink::OnPiece(const ReadPiece& piece) {
                          .rows = piece.rows,
                          .codec = piece.codec,
                          .bit_offset = piece.bit_offset,
-                         .offset = into_ == nullptr ? piece.bytes.data() - out_.staging.data() : moved_});
+                         .offset = into_ == nullptr ? piece.bytes.data() - out_.staging.data() : 0});
   if (into_ == nullptr) return absl::OkStatus();
   MovePiece(into_->layout, into_->rows, out_.pieces.back(), piece.bytes, into_->indices);
-  moved_ += static_cast<int64_t>(piece.bytes.size());
   return absl::OkStatus();
 }
 

@@ -36,8 +36,8 @@ ReadRequest MakeReadRequest(const ReplayPlan& plan, absl::Span<const int32_t> sl
                             absl::Span<const FetchSequence> sequences, const FetchOptions& options);
 
 // Collects the answer to MakeReadRequest. Pieces are staged one after the other as they arrive; with `into`, they are
-// moved to the index buffer at once instead, and get the offsets that they would have in a staging buffer. Live
-// sequences fall back. All arguments must outlive the sink. It fails with FAILED_PRECONDITION
+// moved to the index buffer at once instead. Live sequences fall back. All arguments must outlive the sink.
+// FAILED_PRECONDITION
 //   under kStrict, naming the first sample that cannot be replayed
 //   under every policy, with field content_id, naming a sample whose content is not the one on which the ranks agreed
 class StagingSink final : public ReadSink {
@@ -47,8 +47,6 @@ class StagingSink final : public ReadSink {
   absl::Status OnRecord(const SampleRecord& record) override;
   absl::Status OnPiece(const ReadPiece& piece) override;
   std::vector<uint8_t>* staging() override { return into_ == nullptr ? &out_.staging : nullptr; }
-  // With `into`: returns the size of all pieces so far.
-  int64_t moved() const { return moved_; }
 
   // Ends the fetch early: samples that are not complete become kNotReady, with `why` as their message.
   absl::Status GiveUp(absl::string_view why);
@@ -62,7 +60,6 @@ class StagingSink final : public ReadSink {
   const FetchOptions& options_;
   StagedRows& out_;
   const IndexBuffer* const into_;
-  int64_t moved_ = 0;
   int32_t told_ = 0;          // Position in slices_ of the last record.
   size_t pieces_before_ = 0;  // Number of pieces before the last record.
 };

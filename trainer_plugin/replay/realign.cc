@@ -84,54 +84,11 @@ int64_t CutBytes(const BufferLayout& layout, const StagedPiece& piece, int32_t s
   return layout.geometry().cut_bytes_at(layout.ordinal(slot), piece.bit_offset, piece.rows.size(), piece.codec);
 }
 
-// Size in bytes of the whole piece.
-int64_t PieceBytes(const BufferLayout& layout, const StagedPiece& piece) {
-  int64_t bytes = 0;
-  for (int32_t i = 0; i < piece.layer_count; ++i) bytes += CutBytes(layout, piece, piece.layer_begin + i);
-  return bytes;
-}
-
 absl::Status Reject(Reason reason, absl::string_view field, absl::string_view what) {
   return Invalid(reason, absl::StrCat("realign.", field), what);
 }
 
-absl::Status CheckPiece(const BufferLayout& layout, const RealignInput& input, int32_t index) {
-  const StagedPiece& piece = input.pieces[index];
-  const auto reject = [index](Reason reason, absl::string_view what) {
-    return Reject(reason, "pieces", absl::StrCat("piece ", index, ": ", what));
-  };
-  if (piece.sequence < 0 || static_cast<size_t>(piece.sequence) >= input.unrecorded.size()) {
-    return reject(Reason::kField, absl::StrCat("sequence ", piece.sequence, " does not exist"));
-  }
-  if (piece.layer_begin < 0 || piece.layer_count < 1 || piece.layer_begin >= layout.num_layers() ||
-      piece.layer_count > layout.num_layers() - piece.layer_begin) {
-    return reject(Reason::kField, absl::StrCat(piece.layer_count, " layers from slot ", piece.layer_begin,
-                                               " are not among the ", layout.num_layers(), " local ones"));
-  }
-  if (piece.rows.empty() || !RowRange{0, kMaxRows}.contains(piece.rows)) {
-    return reject(Reason::kField, absl::StrCat("rows ", ToString(piece.rows), " are invalid"));
-  }
-  const bool known_codec = piece.codec == Codec::kRaw || piece.codec == Codec::kPacked;
-  const int32_t max_bit_offset = piece.codec == Codec::kPacked ? 7 : 0;
-  if (!known_codec || piece.bit_offset < 0 || piece.bit_offset > max_bit_offset) {
-    return reject(Reason::kField, absl::StrCat("codec ", static_cast<int>(piece.codec), " with bit offset ",
-                                               piece.bit_offset, " is invalid"));
-  }
-  const int64_t bytes = PieceBytes(layout, piece);
-  if (piece.offset < 0 || piece.offset > input.staging_bytes || bytes > input.staging_bytes - piece.offset) {
-    return reject(Reason::kLength, absl::StrCat(bytes, " bytes at ", piece.offset, " are not inside the ",
-                                                input.staging_bytes, " staged"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckInput(const BufferLayout& layout, const RealignInput& input) {
-  for (const std::vector<RowRange>& ranges : input.unrecorded) {
-    if (auto s = CheckNormal(ranges, {0, kMaxRows}); !s.ok()) return Reject(Reason::kField, "unrecorded", s.message());
-  }
-  for (size_t i = 0; i < input.pieces.size(); ++i) {
-    RR_RETURN_IF_ERROR(CheckPiece(layout, input, static_cast<int32_t>(i)));
-  }
   if (input.rows.size() != layout.rows()) {
     return Reject(Reason::kLength, "rows", absl::StrCat("must be ", layout.rows(), ", got ", input.rows.size()));
   }
@@ -171,31 +128,21 @@ std::vector<SequenceWork> TakeOutUnrecorded(const RealignInput& input, RowPlan& 
 }
 
 // Returns the rows that the pieces of one sequence deliver for one slot, as a normal list.
-absl::StatusOr<std::vector<RowRange>> FindDelivered(const RealignInput& input, const SequenceWork& sequence,
-                                                    int32_t slot) {
-  std::vector<RowRange> ranges;
+std::vector<RowRange> FindDelivered(const RealignInput& input, const SequenceWork& sequence, int32_t slot) {
+  std::vector<RowRange> delivered;
   for (int32_t index : sequence.pieces) {
     const StagedPiece& piece = input.pieces[index];
-    if (slot >= piece.layer_begin && slot - piece.layer_begin < piece.layer_count) ranges.push_back(piece.rows);
+    if (slot >= piece.layer_begin && slot - piece.layer_begin < piece.layer_count) delivered.push_back(piece.rows);
   }
-  std::sort(ranges.begin(), ranges.end(), [](RowRange a, RowRange b) { return a.begin < b.begin; });
-  std::vector<RowRange> delivered;
-  for (RowRange range : ranges) {
-    if (!delivered.empty() && range.begin < delivered.back().end) {
-      return Reject(Reason::kField, "pieces", absl::StrCat("rows ", ToString(range), " of a layer overlap others"));
-    }
-    AppendMerged(delivered, range);
-  }
+  Normalize(delivered);
   return delivered;
 }
 
 // Returns the rows that at least one of the runs shows, as a normal list.
 std::vector<RowRange> FindNeeded(const SequenceWork& sequence) {
   std::vector<RowRange> needed;
-  for (const ShownRows::Run& run : sequence.runs) {
-    const int64_t covered = needed.empty() ? run.rows.begin : std::max(run.rows.begin, needed.back().end);
-    AppendMerged(needed, {covered, std::max(covered, run.rows.end)});
-  }
+  for (const ShownRows::Run& run : sequence.runs) needed.push_back(run.rows);
+  Normalize(needed);
   return needed;
 }
 
@@ -203,7 +150,7 @@ absl::Status CheckDelivered(const BufferLayout& layout, const RealignInput& inpu
                             int32_t sequence_index) {
   const std::vector<RowRange> needed = FindNeeded(sequence);
   for (int32_t slot = 0; slot < layout.num_layers(); ++slot) {
-    RR_ASSIGN_OR_RETURN(const auto delivered, FindDelivered(input, sequence, slot));
+    const std::vector<RowRange> delivered = FindDelivered(input, sequence, slot);
     for (RowRange range : needed) {
       const std::vector<RowRange> missing = Subtract(range, delivered);
       if (missing.empty()) continue;
@@ -314,7 +261,6 @@ absl::StatusOr<RowPlan> PlanRows(const BufferLayout& layout, const RealignInput&
 absl::StatusOr<RealignPlan> PlanRealign(const BufferLayout& layout, const RealignInput& input) {
   RR_ASSIGN_OR_RETURN(auto rows, PlanRows(layout, input));
   RealignPlan plan{std::move(rows)};
-  plan.staging_bytes = input.staging_bytes;
   plan.pieces.assign(input.pieces.begin(), input.pieces.end());
   for (size_t i = 0; i < input.pieces.size(); ++i) AddCopies(input, static_cast<int32_t>(i), plan);
   return plan;
@@ -375,7 +321,6 @@ void WriteFiller(const BufferLayout& layout, const RowPlan& plan, absl::Span<uin
 
 absl::Status Realign(const BufferLayout& layout, const RealignPlan& plan, absl::Span<const uint8_t> staging,
                      absl::Span<uint8_t> indices, absl::Span<RowState> states) {
-  RR_RETURN_IF_ERROR(CheckSize("staging", static_cast<int64_t>(staging.size()), plan.staging_bytes));
   RR_RETURN_IF_ERROR(CheckTargets(layout, indices, states));
   RR_RETURN_IF_ERROR(CheckSize("plan.states", static_cast<int64_t>(plan.states.size()), layout.rows()));
   for (const RealignCopy& copy : plan.copies) {

@@ -68,10 +68,7 @@ absl::StatusOr<RealignTask> PlanAll(const WireSample& sample, const EncodedSampl
   const std::vector<std::vector<RowRange>> unrecorded(1);
   const auto shown = trainer::ShownRows::Create(row_map);
   if (!shown.ok()) return shown.status();
-  auto plan = trainer::PlanRealign(*layout, {.staging_bytes = static_cast<int64_t>(encoded.bytes.size()),
-                                             .pieces = pieces,
-                                             .rows = *shown,
-                                             .unrecorded = unrecorded});
+  auto plan = trainer::PlanRealign(*layout, {.pieces = pieces, .rows = *shown, .unrecorded = unrecorded});
   if (!plan.ok()) return plan.status();
   RealignTask task{*std::move(layout), *std::move(plan), {}, std::vector<trainer::RowState>(sample.rows())};
   task.indices = Buffer(task.layout.bytes());

@@ -46,10 +46,8 @@ int main() {
   EXPECT(layout.ok());
   const auto shown = ShownRows::Create(ExpandRowMap(plan->row_map));
   EXPECT(shown.ok());
-  const auto realign = PlanRealign(*layout, {.staging_bytes = static_cast<int64_t>(staged->staging.size()),
-                                             .pieces = staged->pieces,
-                                             .rows = *shown,
-                                             .unrecorded = staged->unrecorded});
+  const auto realign =
+      PlanRealign(*layout, {.pieces = staged->pieces, .rows = *shown, .unrecorded = staged->unrecorded});
   EXPECT(realign.ok() && realign->replayed_rows == kRows);
   std::vector<uint8_t> indices(layout->bytes());
   std::vector<RowState> states(layout->rows());

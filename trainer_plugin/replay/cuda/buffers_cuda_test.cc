@@ -117,8 +117,7 @@ struct LayerBuffers {
     const std::vector<std::vector<RowRange>> unrecorded(1);
     const auto shown = ShownRows::Create(row_map);
     ASSERT_OK(shown);
-    const auto plan = PlanRealign(
-        *layout, {.staging_bytes = replayed * 8, .pieces = pieces, .rows = *shown, .unrecorded = unrecorded});
+    const auto plan = PlanRealign(*layout, {.pieces = pieces, .rows = *shown, .unrecorded = unrecorded});
     ASSERT_OK(plan);
     packed.Upload(Packed(*layout, *plan));
     const auto in = RandomInputs<float>(config, rows, false, false, random);

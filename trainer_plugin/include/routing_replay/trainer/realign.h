@@ -70,9 +70,8 @@ class BufferLayout {
 
 // Realign turns staged pieces of many sequences into the index buffer of one rank and the state of each local row.
 //
-// There are two steps. Making a realign plan checks everything on the host: that the pieces match the staging buffer,
-// and that every route that the row map needs was delivered for every local layer. Executing the plan only moves ids
-// and cannot fail.
+// There are two steps. Making a realign plan checks on the host that every route that the row map needs was delivered
+// for every local layer; the read has checked the pieces themselves. Executing the plan only moves ids and cannot fail.
 
 // One piece of a read in the staging buffer (read.proto's Piece): the ids of `rows` in `layer_count` local layers, one
 // layer (a cut) after the other.
@@ -119,8 +118,7 @@ class ShownRows {
 };
 
 struct RealignInput {
-  int64_t staging_bytes = 0;
-  absl::Span<const StagedPiece> pieces;  // In any order; no row of a layer twice.
+  absl::Span<const StagedPiece> pieces;  // Those of one fetch, in any order.
   const ShownRows& rows;                 // layout.rows() of them.
   // For each sequence, its rows without a route (a normal list). They become kUnrecorded even if they are staged. For a
   // sequence that falls back to live routing, list all its rows.
@@ -162,20 +160,18 @@ struct RowPlan : RowCounts {
 };
 
 struct RealignPlan : RowPlan {
-  int64_t staging_bytes = 0;
   std::vector<StagedPiece> pieces;
   std::vector<RealignCopy> copies;
 };
 
-// INVALID_ARGUMENT (kField, kLength) for pieces that contradict the layout, the staging buffer or each other, and if
-// input.rows does not match the layout or the sequences. FAILED_PRECONDITION (kNotCommitted, with the first row
-// and layer concerned) if a row that the map replays is neither staged in every local layer nor listed as unrecorded,
-// because a row must never be replayed in only some of the layers.
+// INVALID_ARGUMENT (kField, kLength) if input.rows does not match the layout or the sequences. FAILED_PRECONDITION
+// (kNotCommitted, with the first row and layer concerned) if a row that the map replays is neither staged in every
+// local layer nor listed as unrecorded, because a row must never be replayed in only some of the layers.
 absl::StatusOr<RealignPlan> PlanRealign(const BufferLayout& layout, const RealignInput& input);
 
-// Executes the plan on the CPU. `plan` must come from PlanRealign with this layout, and `staging` must have the
-// input.staging_bytes of that call. `indices` must have layout.bytes() bytes and `states` layout.rows() entries; both
-// are fully overwritten. INVALID_ARGUMENT (kLength) for other sizes; nothing is written then. Ids are not checked.
+// Executes the plan on the CPU. `plan` must come from PlanRealign with this layout, and its pieces must be staged in
+// `staging`. `indices` must have layout.bytes() bytes and `states` layout.rows() entries; both are fully overwritten.
+// INVALID_ARGUMENT (kLength) for other sizes; nothing is written then. Ids are not checked.
 absl::Status Realign(const BufferLayout& layout, const RealignPlan& plan, absl::Span<const uint8_t> staging,
                      absl::Span<uint8_t> indices, absl::Span<RowState> states);
 
