@@ -84,10 +84,9 @@ absl::Status RankBatch::Fetch(Run& run) {
 }
 
 absl::Status RankBatch::Realign() {
-  const auto shown = trainer::ShownRows::Create(trainer::ExpandRowMap(plan_.row_map));
-  if (!shown.ok()) return shown.status();
+  const trainer::ShownRows shown(trainer::ExpandRowMap(plan_.row_map));
   const absl::StatusOr<trainer::RealignPlan> plan =
-      trainer::PlanRealign(buffer_, {.pieces = staged_.pieces, .rows = *shown, .unrecorded = staged_.unrecorded});
+      trainer::PlanRealign(buffer_, {.pieces = staged_.pieces, .rows = shown, .unrecorded = staged_.unrecorded});
   if (!plan.ok()) return plan.status();
   indices_.resize(buffer_.bytes());
   states_.resize(buffer_.rows());

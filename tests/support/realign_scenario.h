@@ -31,11 +31,7 @@ struct Scenario {
   std::vector<uint8_t> staging;
 
   RealignInput input(const ShownRows& rows) const { return {pieces, rows, unrecorded, last_rows}; }
-  absl::StatusOr<RealignPlan> Plan() const {
-    const auto rows = ShownRows::Create(row_map);
-    if (!rows.ok()) return rows.status();
-    return PlanRealign(layout, input(*rows));
-  }
+  absl::StatusOr<RealignPlan> Plan() const { return PlanRealign(layout, input(ShownRows(row_map))); }
 
   bool Declared(int32_t sequence, int64_t row) const {
     for (RowRange range : unrecorded[sequence]) {

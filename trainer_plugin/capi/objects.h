@@ -23,7 +23,7 @@ struct rrt_plan final : routing_replay::c_api::Object {
       : described(std::move(plan)),
         layout(std::move(buffer)),
         row_map(ExpandRowMap(described.plan.row_map)),
-        shown(*routing_replay::trainer::ShownRows::Create(row_map)),
+        shown(row_map),
         last_rows(described.last_rows()) {}
 
   const routing_replay::trainer::DescribedPlan described;

@@ -116,10 +116,9 @@ absl::StatusOr<Batch> Fetch(const Rows& rows, const ReplayPlan& plan) {
   for (const OwnedLayer& layer : plan.layers) options.ordinals.push_back(layer.ordinal);
   const auto layout = BufferLayout::Create(rows.geometry, options);
   if (!layout.ok()) return layout.status();
-  const auto shown = ShownRows::Create(ExpandRowMap(plan.row_map));
-  if (!shown.ok()) return shown.status();
+  const ShownRows shown(ExpandRowMap(plan.row_map));
   const auto realign =
-      PlanRealign(*layout, {.pieces = staged->pieces, .rows = *shown, .unrecorded = staged->unrecorded});
+      PlanRealign(*layout, {.pieces = staged->pieces, .rows = shown, .unrecorded = staged->unrecorded});
   if (!realign.ok()) return realign.status();
   Batch batch{*layout, std::vector<uint8_t>(layout->bytes()), std::vector<RowState>(layout->rows())};
   const absl::Status realigned =

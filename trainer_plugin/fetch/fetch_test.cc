@@ -123,7 +123,7 @@ class FetchTest : public ::testing::Test {
       *MakeReplayPlan(geometry_, *LayerTable::Create({.num_layers = 2}),
                       {.sequences = {{4, 3}, {4, 3}}, .cu_seqlens_padded = {0, 4, 8}, .total_rows = 8}, {});
   const BufferLayout layout_ = *BufferLayout::Create(geometry_, {.ordinals = {0, 1}, .rows = plan_.row_map.rows});
-  const ShownRows rows_ = *ShownRows::Create(ExpandRowMap(plan_.row_map));
+  const ShownRows rows_{ExpandRowMap(plan_.row_map)};
   std::vector<FetchSequence> sequences_ = {{.sample = "a", .num_tokens = 4}, {.sample = "b"}};
   ScriptedRun run_{geometry_};
 };

@@ -45,8 +45,8 @@ class LocalSourceTest : public ::testing::TestWithParam<std::pair<int, int>> {
     const auto staged = source.Fetch(plan, {{.sample = "s"}}, {});
     if (!staged.ok()) return staged.status();
     const std::vector<LocalRow> map = ExpandRowMap(plan.row_map);
-    const auto realign = PlanRealign(
-        layout, {.pieces = staged->pieces, .rows = *ShownRows::Create(map), .unrecorded = staged->unrecorded});
+    const auto realign =
+        PlanRealign(layout, {.pieces = staged->pieces, .rows = ShownRows(map), .unrecorded = staged->unrecorded});
     if (!realign.ok()) return realign.status();
     std::vector<uint8_t> indices(layout.bytes());
     std::vector<RowState> states(layout.rows());
@@ -88,9 +88,9 @@ TEST_P(LocalSourceTest, EveryRankGetsItsRowsAndLayers) {
       ASSERT_OK_AND_ASSIGN(const BufferLayout layout,
                            BufferLayout::Create(geometry_, {.ordinals = {2 * pp, 2 * pp + 1}, .rows = kTokens / 2}));
       const std::vector<LocalRow> map = ExpandRowMap(plan.row_map);
-      ASSERT_OK_AND_ASSIGN(const RealignPlan realign, PlanRealign(layout, {.pieces = staged.pieces,
-                                                                           .rows = *ShownRows::Create(map),
-                                                                           .unrecorded = staged.unrecorded}));
+      ASSERT_OK_AND_ASSIGN(
+          const RealignPlan realign,
+          PlanRealign(layout, {.pieces = staged.pieces, .rows = ShownRows(map), .unrecorded = staged.unrecorded}));
       std::vector<uint8_t> indices(layout.bytes());
       std::vector<RowState> states(layout.rows());
       ASSERT_OK(Realign(layout, realign, staged.staging, absl::MakeSpan(indices), absl::MakeSpan(states)));

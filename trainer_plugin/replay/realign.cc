@@ -208,35 +208,28 @@ void AddFills(const std::vector<int64_t>& others, RowPlan& plan) {
 
 }  // namespace
 
-absl::StatusOr<ShownRows> ShownRows::Create(absl::Span<const LocalRow> row_map) {
-  ShownRows shown;
-  shown.states_.reserve(row_map.size());
+ShownRows::ShownRows(absl::Span<const LocalRow> row_map) {
+  states_.reserve(row_map.size());
   const LocalRow* last = nullptr;  // Where to add the row if it is replayed.
   for (size_t i = 0; i < row_map.size(); ++i) {
     const LocalRow& row = row_map[i];
     const auto local_row = static_cast<int64_t>(i);
-    if (row.state > RowState::kLive) return Reject(Reason::kField, "row_map", absl::StrCat("state of local row ", i));
-    shown.states_.push_back(row.state);
+    states_.push_back(row.state);
     const LocalRow* const before = std::exchange(last, row.state == RowState::kReplayed ? &row : nullptr);
     if (last == nullptr) {
-      shown.others_.emplace_back(local_row, row);
+      others_.emplace_back(local_row, row);
       continue;
     }
-    if (row.sequence < 0 || row.row < 0 || row.row >= kMaxRows) {
-      return Reject(Reason::kField, "row_map",
-                    absl::StrCat("local row ", i, " shows row ", row.row, " of sequence ", row.sequence));
-    }
-    if (static_cast<size_t>(row.sequence) >= shown.sequences_.size()) shown.sequences_.resize(row.sequence + 1);
-    std::vector<Run>& runs = shown.sequences_[row.sequence].runs;
+    if (static_cast<size_t>(row.sequence) >= sequences_.size()) sequences_.resize(row.sequence + 1);
+    std::vector<Run>& runs = sequences_[row.sequence].runs;
     const bool follows = before != nullptr && before->sequence == row.sequence && before->row + 1 == row.row;
     if (!follows) runs.push_back({RowRange::OfSize(row.row, 0), local_row});
     ++runs.back().rows.end;
   }
-  for (auto& [runs, longest_run] : shown.sequences_) {
+  for (auto& [runs, longest_run] : sequences_) {
     std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.rows.begin < b.rows.begin; });
     for (const Run& run : runs) longest_run = std::max(longest_run, run.rows.size());
   }
-  return shown;
 }
 
 absl::StatusOr<RowPlan> PlanRows(const BufferLayout& layout, const RealignInput& input) {

@@ -150,9 +150,8 @@ struct RealignBuffers {
       }
     }
     const std::vector<std::vector<RowRange>> unrecorded(4);
-    const auto shown = trainer::ShownRows::Create(row_map);
-    Require(shown.status());
-    const auto plan = PlanRealign(layout, {.pieces = pieces, .rows = *shown, .unrecorded = unrecorded});
+    const trainer::ShownRows shown(row_map);
+    const auto plan = PlanRealign(layout, {.pieces = pieces, .rows = shown, .unrecorded = unrecorded});
     Require(plan.status());
     size = SizeOfPackedPlan(layout, *plan);
     std::vector<uint8_t> bytes(size.bytes);

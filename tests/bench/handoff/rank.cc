@@ -40,9 +40,8 @@ absl::StatusOr<Batch> PlanBatch(const HandoffScenario& scenario, RowRange sample
   for (const trainer::OwnedLayer& layer : plan->layers) options.ordinals.push_back(layer.ordinal);
   auto layout = trainer::BufferLayout::Create(scenario.geometry(), options);
   if (!layout.ok()) return layout.status();
-  auto shown = trainer::ShownRows::Create(trainer::ExpandRowMap(plan->row_map));
-  if (!shown.ok()) return shown.status();
-  Batch batch{samples, *std::move(plan), *std::move(layout), *std::move(shown)};
+  trainer::ShownRows shown(trainer::ExpandRowMap(plan->row_map));
+  Batch batch{samples, *std::move(plan), *std::move(layout), std::move(shown)};
   batch.indices.resize(batch.layout.bytes(), kPoison);
   batch.states.resize(batch.layout.rows());
   return batch;

@@ -66,9 +66,8 @@ absl::StatusOr<RealignTask> PlanAll(const WireSample& sample, const EncodedSampl
                       .offset = block.bytes.data() - encoded.bytes.data()});
   }
   const std::vector<std::vector<RowRange>> unrecorded(1);
-  const auto shown = trainer::ShownRows::Create(row_map);
-  if (!shown.ok()) return shown.status();
-  auto plan = trainer::PlanRealign(*layout, {.pieces = pieces, .rows = *shown, .unrecorded = unrecorded});
+  const trainer::ShownRows shown(row_map);
+  auto plan = trainer::PlanRealign(*layout, {.pieces = pieces, .rows = shown, .unrecorded = unrecorded});
   if (!plan.ok()) return plan.status();
   RealignTask task{*std::move(layout), *std::move(plan), {}, std::vector<trainer::RowState>(sample.rows())};
   task.indices = Buffer(task.layout.bytes());

@@ -44,10 +44,9 @@ int main() {
 
   const auto layout = BufferLayout::Create(geometry, {.ordinals = {2, 3}, .rows = plan->row_map.rows});
   EXPECT(layout.ok());
-  const auto shown = ShownRows::Create(ExpandRowMap(plan->row_map));
-  EXPECT(shown.ok());
+  const ShownRows shown(ExpandRowMap(plan->row_map));
   const auto realign =
-      PlanRealign(*layout, {.pieces = staged->pieces, .rows = *shown, .unrecorded = staged->unrecorded});
+      PlanRealign(*layout, {.pieces = staged->pieces, .rows = shown, .unrecorded = staged->unrecorded});
   EXPECT(realign.ok() && realign->replayed_rows == kRows);
   std::vector<uint8_t> indices(layout->bytes());
   std::vector<RowState> states(layout->rows());

@@ -115,9 +115,8 @@ struct LayerBuffers {
     }
     const std::vector<StagedPiece> pieces = {{.layer_count = 1, .rows = {0, replayed}}};
     const std::vector<std::vector<RowRange>> unrecorded(1);
-    const auto shown = ShownRows::Create(row_map);
-    ASSERT_OK(shown);
-    const auto plan = PlanRealign(*layout, {.pieces = pieces, .rows = *shown, .unrecorded = unrecorded});
+    const ShownRows shown(row_map);
+    const auto plan = PlanRealign(*layout, {.pieces = pieces, .rows = shown, .unrecorded = unrecorded});
     ASSERT_OK(plan);
     packed.Upload(Packed(*layout, *plan));
     const auto in = RandomInputs<float>(config, rows, false, false, random);

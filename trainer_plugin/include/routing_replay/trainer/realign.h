@@ -97,9 +97,8 @@ class ShownRows {
     std::vector<Run> runs;  // The sequence's replayed rows, sorted by first row. Runs overlap if a row is shown twice.
     int64_t longest_run = 0;
   };
-  // `row_map` comes from ExpandRowMap. Several local rows may show the same row. INVALID_ARGUMENT (kField) names a
-  // local row with an impossible sequence, row or state.
-  static absl::StatusOr<ShownRows> Create(absl::Span<const LocalRow> row_map);
+  // `row_map` comes from ExpandRowMap. Several local rows may show the same row.
+  explicit ShownRows(absl::Span<const LocalRow> row_map);
 
   int64_t size() const { return static_cast<int64_t>(states_.size()); }
   const std::vector<RowState>& states() const { return states_; }
