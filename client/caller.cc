@@ -1,8 +1,5 @@
 #include "client/caller.h"
 
-#include <grpcpp/completion_queue.h>
-#include <grpcpp/generic/generic_stub.h>
-
 #include <algorithm>
 
 #include "client/call/cancellation.h"
@@ -64,29 +61,6 @@ absl::Status Caller::AttemptBy(Clock::Time deadline, Repeat repeat, const OneCal
   // A call whose token was rejected had no effect, so it may be sent again.
   const bool with_another_token = absl::IsUnauthenticated(end.said) && absl::IsUnavailable(end.judged);
   return with_another_token ? once(true, attempt).said : end.said;
-}
-
-absl::StatusOr<grpc::ByteBuffer> Caller::CallRaw(const std::string& method,
-                                                 const std::function<grpc::ByteBuffer()>& make_request) const {
-  grpc::ByteBuffer response;
-  const absl::Status status = Attempt(Repeat::kAlways, [&](const Channel& channel, grpc::ClientContext& context) {
-    grpc::GenericStub stub(channel);
-    grpc::CompletionQueue queue;
-    grpc::Status result;
-    const grpc::ByteBuffer request = make_request();
-    const auto call = stub.PrepareUnaryCall(&context, method, request, &queue);
-    call->StartCall();
-    call->Finish(&response, &result, nullptr);
-    void* tag = nullptr;
-    bool ok = false;
-    queue.Next(&tag, &ok);
-    queue.Shutdown();
-    while (queue.Next(&tag, &ok)) {
-    }
-    return FromGrpcStatus(result);
-  });
-  if (!status.ok()) return status;
-  return response;
 }
 
 }  // namespace routing_replay::client

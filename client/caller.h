@@ -4,13 +4,11 @@
 #define CLIENT_CALLER_H_
 
 #include <grpcpp/client_context.h>
-#include <grpcpp/support/byte_buffer.h>
 
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -61,10 +59,6 @@ class Caller {
     if (!status.ok()) return status;
     return response;
   }
-
-  // A call with encoded request and answer, for "/package.Service/Method". `make_request` is called for each attempt.
-  absl::StatusOr<grpc::ByteBuffer> CallRaw(const std::string& method,
-                                           const std::function<grpc::ByteBuffer()>& make_request) const;
 
  private:
   using Channel = std::shared_ptr<grpc::Channel>;

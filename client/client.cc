@@ -22,7 +22,7 @@
 #include "client/shard/servers.h"
 #include "client/shard/sharded.h"
 #include "proto/wire/message/append_message.h"
-#include "proto/wire/message/grpc_bytes.h"
+#include "proto/wire/message/byte_chain.h"
 #include "proto/wire/message/message_fields.h"
 #include "proto/wire/mutex.h"
 #include "proto/wire/status_macros.h"
@@ -37,16 +37,15 @@ namespace {
 using Stub = v1::RoutingReplay::Stub;
 
 // Adds the ack of one of an append's Puts to the outcome.
-absl::Status AddPutAnswer(const ByteChain& answer, AppendOutcome& outcome) {
-  const auto ack = ParseAppendAck(answer);
+absl::Status AddPutAnswer(const v1::AppendAck& answer, AppendOutcome& outcome) {
+  const std::string bytes = answer.SerializeAsString();
+  const auto ack = ParseAppendAck(ByteChain({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}));
   if (!ack.ok()) return absl::InternalError(absl::StrCat("unreadable ack: ", ack.status().message()));
   if (!ack->error.ok()) return ack->error;
   outcome.sample = ack->sample;
   AddAck(*ack, outcome);
   return absl::OkStatus();
 }
-
-constexpr char kPutMethod[] = "/routing_replay.v1.RoutingReplay/Put";
 
 absl::StatusOr<std::vector<SampleState>> States(const google::protobuf::RepeatedPtrField<v1::SampleState>& messages) {
   std::vector<SampleState> states;
@@ -66,11 +65,12 @@ v1::StatRequest MakeStat(const std::string& run, Producer producer, absl::Span<c
   return request;
 }
 
-grpc::ByteBuffer PutMessage(const std::string& run, const AppendPiece& piece) {
-  ByteBufferBuilder builder;
-  builder.Add(EncodeAppendRequest({.run = run, .append = piece.header}, piece.payload_bytes));
-  for (const absl::Span<const uint8_t> part : piece.payload) builder.Add(part, piece.owner);
-  return builder.Build();
+v1::AppendRequest MakePut(const std::string& run, const AppendPiece& piece) {
+  std::string bytes = EncodeAppendRequest({.run = run, .append = piece.header}, piece.payload_bytes);
+  for (const absl::Span<const uint8_t> part : piece.payload) bytes.append(part.begin(), part.end());
+  v1::AppendRequest request;
+  request.ParseFromString(bytes);
+  return request;
 }
 
 // Returns true if a smaller request (fewer samples) could succeed.
@@ -266,12 +266,8 @@ class RunImpl final : public Run {
     const size_t place = servers_->PlaceOf(options.sample);
     AppendOutcome outcome;
     for (const AppendPiece& piece : plan->pieces) {
-      auto response = servers_->at(place).CallRaw(kPutMethod, [&] { return PutMessage(name_, piece); });
-      absl::Status status = response.status();
-      if (response.ok()) {
-        const auto bytes = ReceivedBytes::From(*response);
-        status = bytes.ok() ? AddPutAnswer(bytes->chain(), outcome) : bytes.status();
-      }
+      const auto answer = servers_->at(place).Call(&Stub::Put, MakePut(name_, piece));
+      const absl::Status status = answer.ok() ? AddPutAnswer(*answer, outcome) : answer.status();
       if (!status.ok()) return servers_->Named(place, status);
     }
     return outcome;
