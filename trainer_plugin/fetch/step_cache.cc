@@ -45,26 +45,6 @@ std::shared_ptr<const StagedRows> OneSlice(const StagedRows& read, int32_t slice
   return one;
 }
 
-// Passes the slice to a sink, as a read of the sample with this index would.
-absl::Status Tell(const StagedRows& one, int32_t index, StagingSink& sink) {
-  SampleRecord record = one.records[0];
-  record.index = index;
-  RR_RETURN_IF_ERROR(sink.OnRecord(record));
-  std::vector<uint8_t>& staging = *sink.staging();
-  const size_t begin = staging.size();
-  staging.insert(staging.end(), one.staging.begin(), one.staging.end());
-  for (const StagedPiece& piece : one.pieces) {
-    RR_RETURN_IF_ERROR(sink.OnPiece({.sample_index = index,
-                                     .layer_begin = piece.layer_begin,
-                                     .layer_count = piece.layer_count,
-                                     .rows = piece.rows,
-                                     .codec = piece.codec,
-                                     .bit_offset = piece.bit_offset,
-                                     .bytes = absl::MakeConstSpan(staging).subspan(begin + piece.offset)}));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 std::string SliceKey(const ReplayPlan& plan, const PlanSlice& slice, const FetchSequence& sequence) {
@@ -307,10 +287,19 @@ absl::StatusOr<StagedRows> CachedFetch::Take(absl::string_view why_not) const {
   for (const Slice& slice : slices_) indices.push_back(slice.index);
   StagingSink sink(plan_, indices, sequences_, options_, out);
   for (int32_t i = 0; i < static_cast<int32_t>(slices_.size()); ++i) {
-    RR_RETURN_IF_ERROR(
-        slices_[i].rows == nullptr
-            ? sink.OnRecord({.index = i, .status = SampleStatus::kNotReady, .message = std::string(why_not)})
-            : Tell(*slices_[i].rows, i, sink));
+    const StagedRows* rows = slices_[i].rows.get();
+    SampleRecord record{.status = SampleStatus::kNotReady, .message = std::string(why_not)};
+    if (rows != nullptr) record = rows->records[0];
+    record.index = i;
+    RR_RETURN_IF_ERROR(sink.OnRecord(record));
+    if (rows == nullptr) continue;
+    const auto begin = static_cast<int64_t>(out.staging.size());
+    out.staging.insert(out.staging.end(), rows->staging.begin(), rows->staging.end());
+    for (StagedPiece piece : rows->pieces) {
+      piece.sequence = slices_[i].sequence;
+      piece.offset += begin;
+      out.pieces.push_back(piece);
+    }
   }
   return out;
 }
