@@ -99,12 +99,13 @@ std::vector<FetchSequence> SequencesFrom(const rrt_fetch_options& given) {
   return sequences;
 }
 
-rrt_records* NewRecords(absl::Span<const SampleRecord> records, absl::Span<const FetchSequence> sequences) {
+rrt_records* NewRecords(absl::Span<const SampleRecord> records, absl::Span<const FetchSequence> sequences,
+                        const ReplayPlan* plan) {
   Result<rrt_records> result;
   const auto list = result.Array<rrt_record>(records.size());
   for (size_t i = 0; i < list.size(); ++i) {
-    list[i].sequence = static_cast<int32_t>(i);
-    list[i].sample = result.Text(sequences[i].sample);
+    list[i].sequence = plan == nullptr ? records[i].index : plan->slices[records[i].index].sequence;
+    list[i].sample = result.Text(sequences[list[i].sequence].sample);
     Fill(records[i], result, list[i].said);
   }
   result->data = list.data();
@@ -121,24 +122,14 @@ std::vector<FetchSequence> SequencesOf(const rrt_plan& plan, const rrt_fetch_opt
   return sequences;
 }
 
-rrt_records* NewRecords(const rrt_plan& plan, absl::Span<const FetchSequence> sequences,
-                        const FetchedSamples& samples) {
-  Result<rrt_records> result;
-  const auto list = result.Array<rrt_record>(samples.records.size());
-  for (size_t i = 0; i < list.size(); ++i) {
-    const SampleRecord& record = samples.records[i];
-    list[i].sequence = plan.described.plan.slices[record.index].sequence;
-    list[i].sample = result.Text(sequences[list[i].sequence].sample);
-    Fill(record, result, list[i].said);
-  }
-  *result = {list.data(), list.size(), samples.fallback_sequences};
-  return result.Release();
-}
-
-void SetCounts(const RowCounts& counts, rrt_records& records) {
-  records.replayed_rows = counts.replayed_rows;
-  records.unrecorded_rows = counts.unrecorded_rows;
-  records.pad_rows = counts.pad_rows;
+rrt_records* NewRecords(const rrt_plan& plan, absl::Span<const FetchSequence> sequences, const FetchedSamples& samples,
+                        const RowCounts& counts) {
+  rrt_records* const records = NewRecords(samples.records, sequences, &plan.described.plan);
+  records->fallback_sequences = samples.fallback_sequences;
+  records->replayed_rows = counts.replayed_rows;
+  records->unrecorded_rows = counts.unrecorded_rows;
+  records->pad_rows = counts.pad_rows;
+  return records;
 }
 
 absl::StatusOr<std::unique_ptr<rrt_fetch>> NewFetch(const rrt_plan& plan, const rrt_fetch_options& given) {
@@ -191,9 +182,7 @@ rr_error* rrt_fetch_result(const rrt_fetch* fetch, const rrt_target* target, con
                                  {reinterpret_cast<RowState*>(target->states), target->states_size}));
       counts = realign;
     }
-    rrt_records* const made = NewRecords(fetch->plan, fetch->sequences, staged);
-    SetCounts(counts, *made);
-    *records = made;
+    *records = NewRecords(fetch->plan, fetch->sequences, staged, counts);
     return absl::OkStatus();
   });
 }

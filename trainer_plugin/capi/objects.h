@@ -83,11 +83,11 @@ std::vector<trainer::FetchSequence> SequencesFrom(const rrt_fetch_options& optio
 // Like SequencesFrom, but returns the sequences of the plan if `options` names none.
 std::vector<trainer::FetchSequence> SequencesOf(const rrt_plan& plan, const rrt_fetch_options& options);
 absl::StatusOr<std::unique_ptr<rrt_fetch>> NewFetch(const rrt_plan& plan, const rrt_fetch_options& options);
-// Converts the records of a fetch's samples, without counts of rows.
+// Converts the records of an inspection, one per sequence, or of the slices of `plan`.
+rrt_records* NewRecords(absl::Span<const SampleRecord> records, absl::Span<const trainer::FetchSequence> sequences,
+                        const trainer::ReplayPlan* plan = nullptr);
 rrt_records* NewRecords(const rrt_plan& plan, absl::Span<const trainer::FetchSequence> sequences,
-                        const trainer::FetchedSamples& samples);
-void SetCounts(const trainer::RowCounts& counts, rrt_records& records);
-rrt_records* NewRecords(absl::Span<const SampleRecord> records, absl::Span<const trainer::FetchSequence> sequences);
+                        const trainer::FetchedSamples& samples, const trainer::RowCounts& counts);
 
 }  // namespace routing_replay::capi
 

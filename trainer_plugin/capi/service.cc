@@ -40,8 +40,7 @@ struct RowFetch {
                           .indices = {static_cast<uint8_t*>(target.indices), target.indices_size},
                           .states = {reinterpret_cast<RowState*>(target.states), target.states_size}};
     RR_ASSIGN_OR_RETURN(const auto rows, FetchInto(run, plan.described.plan, sequences, options, out));
-    records.reset(capi::NewRecords(plan, sequences, rows));
-    capi::SetCounts(rows, *records);
+    records.reset(capi::NewRecords(plan, sequences, rows, rows));
     return absl::OkStatus();
   }
 
