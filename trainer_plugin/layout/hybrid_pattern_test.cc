@@ -56,7 +56,7 @@ TEST(HybridPattern, GivenStages) {
   EXPECT_OK(create(1, 6, std::nullopt));
   const auto hole = create(2, 1, 2);
   EXPECT_THAT(hole, Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
-  EXPECT_THAT(std::string(hole.status().message()), HasSubstr("in no stage or in two"));
+  EXPECT_THAT(std::string(hole.status().message()), HasSubstr("do not split evenly"));
   for (const auto& table :
        {create(2, 4, 4), create(3, 4, 4), create(3, -1, 1), create(1, 2, std::nullopt), create(1, 3, 3)}) {
     EXPECT_THAT(table, Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
@@ -71,7 +71,7 @@ TEST(HybridPattern, RejectionsStateTheRule) {
     EXPECT_THAT(table, Fails(absl::StatusCode::kInvalidArgument, Reason::kField)) << text;
     EXPECT_THAT(std::string(table.status().message()), HasSubstr(words)) << text;
   };
-  rejected("MEMEMEM", {.pipeline_size = 2}, "without \"|\" are not a multiple of 2");
+  rejected("MEMEMEM", {.pipeline_size = 2}, "do not split evenly over 2 pipeline ranks");
   rejected("MEME", {.pipeline_size = 2, .virtual_stages = 2}, "cannot have virtual stages");
   rejected("ME|ME|ME", {.pipeline_size = 2}, "not a multiple of 2 pipeline ranks");
   rejected("ME|ME|ME|ME", {.pipeline_size = 2, .virtual_stages = 1}, "make 2");

@@ -28,16 +28,21 @@ MtpPlacement MtpBehindLastStage(const LayerSplit& split, int32_t virtual_stages)
   return {.layers = split.mtp_num_layers, .pp_rank = split.pipeline_size - 1, .chunk = virtual_stages - 1};
 }
 
-// Returns the number of layers of each pipeline rank: the first and the last rank as given in the split, the other
-// layers spread evenly over the other ranks. Nothing if they cannot be spread evenly, if the split gives more layers
-// than there are, or if it gives both a first and a last rank to a pipeline of one.
-std::optional<std::vector<int32_t>> SpreadLayers(const LayerSplit& split, int32_t layers) {
+// Returns the number of layers of each pipeline rank, over all of its chunks: the first and the last rank as given in
+// the split, the other layers spread evenly over the other ranks. `layers`: num_layers, and one each for the embedding
+// and the loss if they count. INVALID_ARGUMENT naming `field` if the layers cannot be spread evenly, or if the split
+// gives more layers than there are.
+absl::StatusOr<std::vector<int32_t>> SpreadLayers(const LayerSplit& split, int32_t layers, absl::string_view field) {
   const int64_t first = split.first_stage_layers.value_or(0), last = split.last_stage_layers.value_or(0);
   const int64_t others =
       int64_t{split.pipeline_size} - split.first_stage_layers.has_value() - split.last_stage_layers.has_value();
   const int64_t rest = layers - first - last;
-  if (first < 0 || last < 0 || rest < 0 || others < 0) return std::nullopt;
-  if (others == 0 ? rest != 0 : rest % others != 0) return std::nullopt;
+  const bool spreads = others > 0 ? rest % others == 0 : others == 0 && rest == 0;
+  if (first < 0 || last < 0 || rest < 0 || !spreads) {
+    return Invalid(
+        field, absl::StrCat(split.num_layers, " layers + ", layers - split.num_layers, " for embedding and loss minus ",
+                            first + last, " of the given stages do not split evenly over ", others, " pipeline ranks"));
+  }
   std::vector<int32_t> ranks(split.pipeline_size, others == 0 ? 0 : static_cast<int32_t>(rest / others));
   if (split.first_stage_layers) ranks.front() = *split.first_stage_layers;
   if (split.last_stage_layers) ranks.back() = *split.last_stage_layers;
@@ -69,28 +74,10 @@ absl::Status CheckOneRank(const LayerSplit& split, size_t stages, absl::string_v
 // Splits that do not list every stage: the layers are spread evenly, with or without the embedding and the loss counted
 // as layers, or evenly except for a given first or last stage. Follows Megatron's get_num_layers_to_build.
 
-// The number of layers of each pipeline rank, over all of its chunks.
-using RankLayers = std::vector<int32_t>;
-
-// The embedding and the loss count as one layer each if the split says so.
-absl::StatusOr<RankLayers> EvenLayers(const LayerSplit& split) {
-  const int32_t extra = split.account_for_embedding + split.account_for_loss;
-  const int32_t slots = split.num_layers + extra;
-  auto layers = SpreadLayers(split, slots);
-  if (layers) return *std::move(layers);
-  return Invalid("split.num_layers",
-                 absl::StrCat(split.num_layers, " layers + ", extra, " for embedding and loss = ", slots,
-                              " are not a multiple of ", split.pipeline_size, " pipeline ranks"));
-}
-
 absl::Status CheckUneven(const LayerSplit& split) {
   if (split.account_for_embedding || split.account_for_loss) {
     return Invalid("split.first_stage_layers",
                    "a given first or last stage excludes account_for_embedding and account_for_loss");
-  }
-  for (const auto& [name, layers] : {std::pair("split.first_stage_layers", split.first_stage_layers),
-                                     std::pair("split.last_stage_layers", split.last_stage_layers)}) {
-    if (layers.value_or(1) < 1) return Invalid(name, "a given stage must have at least one layer");
   }
   if (!split.first_stage_layers || !split.last_stage_layers) return absl::OkStatus();
   if (split.pipeline_size == 1) {
@@ -103,23 +90,18 @@ absl::Status CheckUneven(const LayerSplit& split) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<RankLayers> UnevenLayers(const LayerSplit& split) {
-  RR_RETURN_IF_ERROR(CheckUneven(split));
-  auto layers = SpreadLayers(split, split.num_layers);
-  if (layers && *std::min_element(layers->begin(), layers->end()) > 0) return *std::move(layers);
-  const int64_t given = int64_t{split.first_stage_layers.value_or(0)} + split.last_stage_layers.value_or(0);
-  const int32_t others =
-      split.pipeline_size - split.first_stage_layers.has_value() - split.last_stage_layers.has_value();
-  return Invalid("split.num_layers", absl::StrCat(split.num_layers, " layers minus ", given,
-                                                  " of the given stages do not split evenly over ", others,
-                                                  " other stages with at least one each"));
-}
-
 absl::StatusOr<StageCounts> CountsOfSizes(const LayerSplit& split) {
   const int32_t chunks = split.virtual_stages.value_or(1);
   RR_RETURN_IF_ERROR(CheckOneRank(split, static_cast<size_t>(split.pipeline_size) * chunks, "split.virtual_stages"));
   const bool uneven = split.first_stage_layers || split.last_stage_layers;
-  RR_ASSIGN_OR_RETURN(const RankLayers ranks, uneven ? UnevenLayers(split) : EvenLayers(split));
+  if (uneven) {
+    RR_RETURN_IF_ERROR(CheckUneven(split));
+  }
+  const int32_t layers = split.num_layers + split.account_for_embedding + split.account_for_loss;
+  RR_ASSIGN_OR_RETURN(const auto ranks, SpreadLayers(split, layers, "split.num_layers"));
+  if (uneven && *std::min_element(ranks.begin(), ranks.end()) < 1) {
+    return Invalid("split.num_layers", "beside a given first or last stage, every stage must have at least one layer");
+  }
   StageCounts counts{.mtp = MtpBehindLastStage(split, chunks)};
   for (int32_t p = 0; p < split.pipeline_size; ++p) {
     if (ranks[p] % chunks == 0) continue;
@@ -127,7 +109,7 @@ absl::StatusOr<StageCounts> CountsOfSizes(const LayerSplit& split) {
                                                         " are not a multiple of ", chunks, " virtual stages"));
   }
   for (int32_t v = 0; v < chunks; ++v) {
-    for (const int32_t layers : ranks) counts.layers.push_back(layers / chunks);
+    for (const int32_t of_rank : ranks) counts.layers.push_back(of_rank / chunks);
   }
   counts.layers.front() -= split.account_for_embedding;
   counts.layers.back() -= split.account_for_loss;
@@ -312,33 +294,19 @@ absl::Status ReadMtp(const std::vector<std::string>& depths, HybridPattern& patt
   return CheckSymbols(pattern.mtp).status();
 }
 
-// Splits a pattern that has no "|", as Megatron's select_pipeline_segment does.
-absl::StatusOr<std::vector<int32_t>> SpreadStages(const LayerSplit& split) {
-  auto stages = SpreadLayers(split, split.num_layers);
-  if (stages) return *std::move(stages);
-  if (!split.first_stage_layers && !split.last_stage_layers) {
-    return InvalidPattern(absl::StrCat(split.num_layers, " layers without \"|\" are not a multiple of ",
-                                       split.pipeline_size, " pipeline ranks"));
-  }
-  return InvalidPattern(absl::StrCat(split.num_layers, " layers minus ", split.first_stage_layers.value_or(0), " and ",
-                                     split.last_stage_layers.value_or(0),
-                                     " of the given stages do not split evenly over the other stages: layers would be "
-                                     "in no stage or in two"));
-}
-
 absl::StatusOr<std::vector<int32_t>> StagesOf(const LayerSplit& split) {
   const std::vector<std::string>& written = split.hybrid->stages;
   if (written.size() == 1 && split.pipeline_size > 1) {
     if (split.virtual_stages.value_or(1) > 1) {
       return InvalidPattern("a pattern without \"|\" cannot have virtual stages: separate all stages with \"|\"");
     }
-    return SpreadStages(split);
+    return SpreadLayers(split, split.num_layers, kPattern);  // As Megatron's select_pipeline_segment.
   }
   absl::Status status = CheckStages(split, written.size(), kPattern);
   // With V given, Megatron's single rank builds all its chunks; without V it would build only the first.
   if (!split.virtual_stages) status.Update(CheckOneRank(split, written.size(), kPattern));
   if (!status.ok()) return status;
-  if (split.first_stage_layers || split.last_stage_layers) return SpreadStages(split);
+  if (split.first_stage_layers || split.last_stage_layers) return SpreadLayers(split, split.num_layers, kPattern);
   std::vector<int32_t> stages;
   stages.reserve(written.size());
   for (const std::string& stage : written) stages.push_back(static_cast<int32_t>(stage.size()));
