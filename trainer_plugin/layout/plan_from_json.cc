@@ -305,15 +305,6 @@ absl::StatusOr<Geometry> GeometryFromJson(const Json& json, absl::string_view pa
   return Geometry::Create(options);
 }
 
-// Returns the split of a description; one stage if it has none.
-absl::StatusOr<LayerSplit> SplitFromJson(const Json* json, const Geometry& geometry) {
-  LayerSplit split{.num_layers = geometry.num_layers()};
-  if (json != nullptr) {
-    RR_RETURN_IF_ERROR(ReadFields(*json, "split", split));
-  }
-  return split;
-}
-
 absl::StatusOr<std::vector<LiveChunk>> ChunksFromJson(const Json& json) {
   if (!json.is_array()) return Invalid("rank.model", "must be a list of chunks");
   std::vector<LiveChunk> chunks;
@@ -322,19 +313,6 @@ absl::StatusOr<std::vector<LiveChunk>> ChunksFromJson(const Json& json) {
     RR_RETURN_IF_ERROR(ReadFields(one, path, chunks.emplace_back(), "layer_numbers"));
   }
   return chunks;
-}
-
-// Returns the layers in the table, after checking them against the model.
-absl::StatusOr<DescribedLayers> LayersOfSplit(const Geometry& geometry, const LayerSplit& split, const PlanRank& rank,
-                                              const std::optional<std::vector<LiveChunk>>& chunks) {
-  RR_ASSIGN_OR_RETURN(const auto table, LayerTable::Create(split));
-  RR_ASSIGN_OR_RETURN(auto layers, OwnedMoeLayers(geometry, table, rank.pp_rank, rank.chunk));
-  if (chunks) {
-    RR_ASSIGN_OR_RETURN(const auto difference,
-                        LiveDifference(geometry, table, rank.pp_rank, *chunks, rank.native_layers));
-    if (difference) return Invalid("rank.model", *difference);
-  }
-  return DescribedLayers{geometry, split, std::move(layers)};
 }
 
 // An engine that does not capture hash layers records a run without them. The other layers then have other ordinals in
@@ -366,14 +344,20 @@ absl::Status PlaceInRun(Geometry run, const std::set<int32_t>& may_lack, Describ
 // Decides the layers of this rank. Uses all fields of `rank` except `rows`.
 absl::StatusOr<DescribedLayers> LayersFrom(const LayerFields& fields, const PlanRank& rank) {
   RR_ASSIGN_OR_RETURN(const auto geometry, GeometryFromJson(*fields.geometry, "geometry"));
-  RR_ASSIGN_OR_RETURN(const auto split, SplitFromJson(fields.split, geometry));
-  std::optional<std::vector<LiveChunk>> chunks;
-  if (fields.model != nullptr) {
-    RR_ASSIGN_OR_RETURN(auto read, ChunksFromJson(*fields.model));
-    chunks = std::move(read);
+  LayerSplit split{.num_layers = geometry.num_layers()};
+  if (fields.split != nullptr) {
+    RR_RETURN_IF_ERROR(ReadFields(*fields.split, "split", split));
   }
-  RR_ASSIGN_OR_RETURN(auto described, LayersOfSplit(geometry, split, rank, chunks));
-  RR_ASSIGN_OR_RETURN(described.layers, WithoutNativeLayers(geometry, std::move(described.layers), rank.native_layers));
+  RR_ASSIGN_OR_RETURN(const auto table, LayerTable::Create(split));
+  RR_ASSIGN_OR_RETURN(auto layers, OwnedMoeLayers(geometry, table, rank.pp_rank, rank.chunk));
+  if (fields.model != nullptr) {
+    RR_ASSIGN_OR_RETURN(const auto chunks, ChunksFromJson(*fields.model));
+    RR_ASSIGN_OR_RETURN(const auto difference,
+                        LiveDifference(geometry, table, rank.pp_rank, chunks, rank.native_layers));
+    if (difference) return Invalid("rank.model", *difference);
+  }
+  RR_ASSIGN_OR_RETURN(layers, WithoutNativeLayers(geometry, std::move(layers), rank.native_layers));
+  DescribedLayers described{geometry, std::move(split), std::move(layers)};
   if (fields.run_geometry == nullptr) return described;
   RR_ASSIGN_OR_RETURN(auto run, GeometryFromJson(*fields.run_geometry, "run_geometry"));
   std::set<int32_t> may_lack(fields.hash_layers.begin(), fields.hash_layers.end());
