@@ -367,13 +367,7 @@ std::vector<LocalRow> ExpandRowMap(const RowMap& map) {
 std::vector<std::vector<RowRange>> ReplayedRows(const RowMap& map, int32_t sequences) {
   std::vector<std::vector<RowRange>> found(sequences);
   for (const RowRun& run : map.runs) {
-    if (run.state != RowState::kReplayed) continue;
-    std::vector<RowRange>& ranges = found[run.sequence];
-    if (!ranges.empty() && ranges.back().end == run.row) {
-      ranges.back().end += run.count;
-    } else {
-      ranges.push_back(RowRange::OfSize(run.row, run.count));
-    }
+    if (run.state == RowState::kReplayed) found[run.sequence].push_back(RowRange::OfSize(run.row, run.count));
   }
   for (std::vector<RowRange>& ranges : found) Normalize(ranges);
   return found;
