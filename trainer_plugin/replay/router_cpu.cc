@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/status_macros.h"
@@ -35,13 +34,6 @@ absl::Status CheckSize(absl::string_view field, uint64_t size, uint64_t rows, ui
 
 absl::Status CheckOptionalSize(absl::string_view field, uint64_t size, uint64_t rows, uint64_t width) {
   return size == 0 ? absl::OkStatus() : CheckSize(field, size, rows, width);
-}
-
-absl::Status FirstError(std::initializer_list<absl::Status> statuses) {
-  for (const absl::Status& status : statuses) {
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
 }
 
 // Bytes of a row of compact ids.
@@ -87,26 +79,22 @@ absl::Status CheckForward(const RouterConfig& config, const RouterForwardInput<D
                           const RouterForwardOutput<D>& output) {
   RR_RETURN_IF_ERROR(CheckRouterConfig(config));
   const uint64_t rows = input.states.size(), experts = config.num_experts;
-  return FirstError({
-      CheckSize("logits", input.logits.size(), rows, experts),
-      CheckSize("indices", input.indices.size(), rows, RowBytes(config)),
-      CheckOptionalSize("expert_bias", input.expert_bias.size(), 1, experts),
-      CheckSize("probs", output.probs.size(), rows, experts),
-      CheckSize("routing_map", output.routing_map.size(), rows, experts),
-      CheckOptionalSize("chosen", output.chosen.size(), rows, RowBytes(config)),
-  });
+  RR_RETURN_IF_ERROR(CheckSize("logits", input.logits.size(), rows, experts));
+  RR_RETURN_IF_ERROR(CheckSize("indices", input.indices.size(), rows, RowBytes(config)));
+  RR_RETURN_IF_ERROR(CheckOptionalSize("expert_bias", input.expert_bias.size(), 1, experts));
+  RR_RETURN_IF_ERROR(CheckSize("probs", output.probs.size(), rows, experts));
+  RR_RETURN_IF_ERROR(CheckSize("routing_map", output.routing_map.size(), rows, experts));
+  return CheckOptionalSize("chosen", output.chosen.size(), rows, RowBytes(config));
 }
 
 template <typename D>
 absl::Status CheckBackward(const RouterConfig& config, const RouterBackwardInput<D>& input, uint64_t grad_logits) {
   RR_RETURN_IF_ERROR(CheckRouterConfig(config));
   const uint64_t experts = config.num_experts, rows = input.logits.size() / experts;
-  return FirstError({
-      CheckSize("logits", input.logits.size(), rows, experts),
-      CheckSize("chosen", input.chosen.size(), rows, RowBytes(config)),
-      CheckSize("grad_probs", input.grad_probs.size(), rows, experts),
-      CheckSize("grad_logits", grad_logits, rows, experts),
-  });
+  RR_RETURN_IF_ERROR(CheckSize("logits", input.logits.size(), rows, experts));
+  RR_RETURN_IF_ERROR(CheckSize("chosen", input.chosen.size(), rows, RowBytes(config)));
+  RR_RETURN_IF_ERROR(CheckSize("grad_probs", input.grad_probs.size(), rows, experts));
+  return CheckSize("grad_logits", grad_logits, rows, experts);
 }
 
 template <typename T>
