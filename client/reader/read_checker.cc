@@ -24,10 +24,8 @@ absl::StatusOr<std::vector<int32_t>> LayerOrdinals(const Geometry& geometry, abs
   for (const int32_t layer : layers) {
     const std::optional<int32_t> ordinal = geometry.FindOrdinal(layer);
     if (!ordinal) {
-      ErrorDetail detail{.reason = Reason::kField, .field = "layers"};
-      detail.layer = layer;
-      return MakeError(absl::StatusCode::kInvalidArgument,
-                       absl::StrCat("layers: decoder layer ", layer, " has no routes"), detail);
+      return Invalid({.reason = Reason::kField, .field = "layers", .layer = layer},
+                     absl::StrCat("decoder layer ", layer, " has no routes"));
     }
     ordinals.push_back(*ordinal);
   }
@@ -144,13 +142,15 @@ absl::Status ReadChecker::CheckBytes(const Piece& piece, absl::Span<const uint8_
                    absl::StrCat("a piece of rows ", ToString(piece.rows), " is shorter than its cuts"));
     }
     if (Crc32c(bytes.first(size)) != piece.cut_crc32c[i]) {
-      ErrorDetail detail{.reason = Reason::kChecksum, .field = "payload", .sample = SampleName()};
-      detail.layer = geometry_.layer(ordinal).layer_id;
-      detail.row = piece.rows.begin;
+      const int32_t layer = geometry_.layer(ordinal).layer_id;
       return MakeError(absl::StatusCode::kDataLoss,
-                       absl::StrCat("sample ", SampleName(), ": layer ", *detail.layer, ", rows ", ToString(piece.rows),
+                       absl::StrCat("sample ", SampleName(), ": layer ", layer, ", rows ", ToString(piece.rows),
                                     ": the bytes do not match their CRC32C"),
-                       detail);
+                       {.reason = Reason::kChecksum,
+                        .field = "payload",
+                        .sample = SampleName(),
+                        .row = piece.rows.begin,
+                        .layer = layer});
     }
     bytes.remove_prefix(size);
   }

@@ -69,13 +69,10 @@ absl::Status CheckFetch(const Geometry& geometry, const ReplayPlan& plan, absl::
     const LayerRouting& planned = plan.routing[i];
     const int32_t ordinal = plan.layers[i].ordinal;
     if (geometry.FindOrdinal(planned.layer_id) == ordinal && geometry.layer(ordinal) == planned) continue;
-    ErrorDetail detail{.reason = Reason::kGeometryMismatch, .field = "plan.layers"};
-    detail.layer = planned.layer_id;
-    return MakeError(
-        absl::StatusCode::kInvalidArgument,
-        absl::StrCat("plan.layers: layer ", planned.layer_id, ", MoE layer number ", ordinal, " with E ",
-                     planned.num_experts, " and K ", planned.top_k, ", differs in ", geometry.DebugString()),
-        detail);
+    return Invalid(
+        {.reason = Reason::kGeometryMismatch, .field = "plan.layers", .layer = planned.layer_id},
+        absl::StrCat("layer ", planned.layer_id, ", MoE layer number ", ordinal, " with E ", planned.num_experts,
+                     " and K ", planned.top_k, ", differs in ", geometry.DebugString()));
   }
   return absl::OkStatus();
 }

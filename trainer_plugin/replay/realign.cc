@@ -19,9 +19,7 @@ namespace routing_replay::trainer {
 namespace {
 
 absl::Status InvalidLayout(absl::string_view field, absl::string_view what, std::optional<int32_t> layer = {}) {
-  ErrorDetail detail{.reason = Reason::kField, .field = absl::StrCat("layout.", field)};
-  detail.layer = layer;
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("layout.", field, ": ", what), detail);
+  return Invalid({.reason = Reason::kField, .field = absl::StrCat("layout.", field), .layer = layer}, what);
 }
 
 absl::Status CheckOrdinals(const Geometry& geometry, absl::Span<const int32_t> ordinals, int32_t ep_size) {
