@@ -22,25 +22,6 @@ absl::Status InvalidLayout(absl::string_view field, absl::string_view what, std:
   return Invalid({.reason = Reason::kField, .field = absl::StrCat("layout.", field), .layer = layer}, what);
 }
 
-absl::Status CheckOrdinals(const Geometry& geometry, absl::Span<const int32_t> ordinals, int32_t ep_size) {
-  std::vector<bool> seen(geometry.num_moe_layers(), false);
-  for (int32_t ordinal : ordinals) {
-    if (ordinal < 0 || ordinal >= geometry.num_moe_layers()) {
-      return InvalidLayout("ordinals", absl::StrCat(ordinal, " is not in [0, ", geometry.num_moe_layers(), ")"));
-    }
-    const LayerRouting& layer = geometry.layer(ordinal);
-    if (seen[ordinal]) return InvalidLayout("ordinals", absl::StrCat(ordinal, " occurs twice"), layer.layer_id);
-    seen[ordinal] = true;
-    if (layer.num_experts % ep_size != 0) {
-      return InvalidLayout(
-          "ep_size",
-          absl::StrCat(ep_size, " does not divide the ", layer.num_experts, " experts of layer ", layer.layer_id),
-          layer.layer_id);
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<BufferLayout> BufferLayout::Create(const Geometry& geometry, const Options& options) {
@@ -48,12 +29,18 @@ absl::StatusOr<BufferLayout> BufferLayout::Create(const Geometry& geometry, cons
     return InvalidLayout("rows", absl::StrCat(options.rows, " is not in 0 … ", kMaxLocalRows));
   }
   if (options.ep_size < 1) return InvalidLayout("ep_size", absl::StrCat("must be at least 1, got ", options.ep_size));
-  RR_RETURN_IF_ERROR(CheckOrdinals(geometry, options.ordinals, options.ep_size));
   BufferLayout layout(geometry);
   layout.ordinals_ = options.ordinals;
   layout.rows_ = options.rows;
   layout.ep_size_ = options.ep_size;
   for (const int32_t ordinal : options.ordinals) {
+    const LayerRouting& layer = geometry.layer(ordinal);
+    if (layer.num_experts % options.ep_size != 0) {
+      return InvalidLayout("ep_size",
+                           absl::StrCat(options.ep_size, " does not divide the ", layer.num_experts,
+                                        " experts of layer ", layer.layer_id),
+                           layer.layer_id);
+    }
     layout.row_bytes_.push_back(geometry.plane_bytes(ordinal, 1, Codec::kRaw));
   }
   layout.offsets_.resize(layout.ordinals_.size());

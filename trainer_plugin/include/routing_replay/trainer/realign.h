@@ -31,13 +31,14 @@ inline constexpr int64_t kMaxLocalRows = int64_t{1} << 24;
 class BufferLayout {
  public:
   struct Options {
-    // Indexes of the local layers among all MoE layers, in slot order, each at most once. May be empty.
+    // Indexes of the local layers among all MoE layers, in slot order, each at most once (OwnedLayer::ordinal). May be
+    // empty.
     std::vector<int32_t> ordinals;
     int64_t rows = 0;     // Local rows, pads included.
     int32_t ep_size = 1;  // Size of the expert-parallel group; filler ids are spread evenly over it.
   };
-  // INVALID_ARGUMENT (kField) for an ordinal that the geometry lacks or that occurs twice, for rows outside [0,
-  // kMaxLocalRows], and if ep_size does not divide E (filler could not be balanced, and Megatron rejects this).
+  // INVALID_ARGUMENT (kField) for rows outside [0, kMaxLocalRows], and if ep_size does not divide E (filler could not
+  // be balanced, and Megatron rejects this).
   static absl::StatusOr<BufferLayout> Create(const Geometry& geometry, const Options& options);
 
   const Geometry& geometry() const { return geometry_; }
