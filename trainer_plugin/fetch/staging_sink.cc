@@ -177,21 +177,13 @@ void StagingSink::FallBack(int32_t sequence) {
 
 namespace {
 
-constexpr int64_t kNoRows = 0;
-
-// Returns the number of rows that the sample must have, from what the caller expects.
-int64_t ExpectedRows(const FetchSequence& sequence) {
-  if (sequence.num_tokens) return *sequence.num_tokens > 1 ? *sequence.num_tokens - 1 : kNoRows;
-  int64_t rows = kNoRows;
-  for (const TokenCheck& check : sequence.token_checks) rows = std::max(rows, check.rows);
-  return rows;
-}
-
-// Returns the row that an inspection requests; nothing if the sample has no rows.
+// Returns the row that an inspection requests: the last one that the caller expects. Nothing if the sample has no rows.
 std::vector<RowRange> RowToAsk(const FetchSequence& sequence) {
-  const int64_t rows = ExpectedRows(sequence);
-  if (sequence.num_tokens && rows == kNoRows) return {};
-  return {RowRange::OfSize(std::max<int64_t>(rows - 1, 0), 1)};
+  int64_t rows = 1;
+  for (const TokenCheck& check : sequence.token_checks) rows = std::max(rows, check.rows);
+  if (sequence.num_tokens) rows = *sequence.num_tokens - 1;
+  if (rows < 1) return {};
+  return {RowRange::OfSize(rows - 1, 1)};
 }
 
 }  // namespace
