@@ -47,14 +47,6 @@ absl::Status CheckStates(absl::Span<const uint8_t> states) {
   return absl::OkStatus();
 }
 
-RouterCounters CountersFrom(const rrt_router_counters& counters) {
-  return {counters.replayed_rows, counters.live_rows, counters.pad_rows, counters.clamped_ids};
-}
-
-void Store(const RouterCounters& from, rrt_router_counters* to) {
-  *to = {from.replayed_rows, from.live_rows, from.pad_rows, from.clamped_ids};
-}
-
 }  // namespace
 
 rr_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void* logits, const void* indices,
@@ -65,8 +57,7 @@ rr_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void*
     RR_ASSIGN_OR_RETURN(const auto dtype, RouterDtypeFrom(*router));
     RR_RETURN_IF_ERROR(CheckStates(In<uint8_t>(states, rows)));
     const int64_t experts = config.num_experts, slots = config.top_k, id_bytes = IdBytes(config);
-    RouterCounters counted = CountersFrom(*counters);
-    absl::Status status = WithDtype(dtype, [&](auto value) {
+    return WithDtype(dtype, [&](auto value) {
       using D = decltype(value);
       return RouterReplayForward<D>(config,
                                     {.logits = In<D>(logits, rows * experts),
@@ -76,10 +67,8 @@ rr_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void*
                                     {.probs = Out<D>(probs, rows * experts),
                                      .routing_map = Out<uint8_t>(routing_map, rows * experts),
                                      .chosen = Out<uint8_t>(chosen, rows * slots * id_bytes)},
-                                    counted);
+                                    *Counters(counters));
     });
-    if (status.ok()) Store(counted, counters);
-    return status;
   });
 }
 
@@ -89,16 +78,13 @@ rr_error* rrt_router_backward(const rrt_router* router, int64_t rows, const void
     RR_ASSIGN_OR_RETURN(const auto config, RouterConfigFrom(*router, rows));
     RR_ASSIGN_OR_RETURN(const auto dtype, RouterDtypeFrom(*router));
     const int64_t experts = config.num_experts, ids = rows * config.top_k * IdBytes(config);
-    RouterCounters counted = CountersFrom(*counters);
-    absl::Status status = WithDtype(dtype, [&](auto value) {
+    return WithDtype(dtype, [&](auto value) {
       using D = decltype(value);
       return RouterReplayBackward<D>(config,
                                      {.logits = In<D>(logits, rows * experts),
                                       .chosen = In<uint8_t>(chosen, ids),
                                       .grad_probs = In<D>(grad_probs, rows * experts)},
-                                     Out<D>(grad_logits, rows * experts), counted);
+                                     Out<D>(grad_logits, rows * experts), *Counters(counters));
     });
-    if (status.ok()) Store(counted, counters);
-    return status;
   });
 }

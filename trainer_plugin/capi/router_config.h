@@ -1,7 +1,8 @@
-// Converts rrt_router for all C functions of the router.
+// Converts rrt_router and rrt_router_counters for all C functions of the router.
 #ifndef TRAINER_PLUGIN_CAPI_ROUTER_CONFIG_H_
 #define TRAINER_PLUGIN_CAPI_ROUTER_CONFIG_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/statusor.h"
@@ -17,6 +18,15 @@ static_assert(RRT_FLOAT32 == static_cast<int>(trainer::Dtype::kFloat32) &&
               RRT_FLOAT64 == static_cast<int>(trainer::Dtype::kFloat64) &&
               RRT_BFLOAT16 == static_cast<int>(trainer::Dtype::kBfloat16) &&
               RRT_FLOAT16 == static_cast<int>(trainer::Dtype::kFloat16));
+
+// The router adds to the C++ struct, and callers read the C struct at the same address, so both have the same layout.
+static_assert(sizeof(rrt_router_counters) == sizeof(trainer::RouterCounters) &&
+              offsetof(rrt_router_counters, clamped_ids) == offsetof(trainer::RouterCounters, clamped_ids) &&
+              offsetof(rrt_router_counters, pad_rows) == offsetof(trainer::RouterCounters, pad_rows) &&
+              offsetof(rrt_router_counters, live_rows) == offsetof(trainer::RouterCounters, live_rows));
+inline trainer::RouterCounters* Counters(rrt_router_counters* counters) {
+  return reinterpret_cast<trainer::RouterCounters*>(counters);
+}
 
 // Converts and checks the configuration and the number of rows. INVALID_ARGUMENT naming the field.
 inline absl::StatusOr<trainer::RouterConfig> RouterConfigFrom(const rrt_router& router, int64_t rows) {

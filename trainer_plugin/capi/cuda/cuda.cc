@@ -1,5 +1,4 @@
 // C functions for the kernels.
-#include <cstddef>
 #include <utility>
 
 #include "client/c_api/result.h"
@@ -12,12 +11,6 @@
 using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.
 using namespace routing_replay::capi;     // NOLINT(build/namespaces)
 using namespace routing_replay::trainer;  // NOLINT(build/namespaces)
-
-// Kernels add to the C++ struct, and callers read the C struct at the same address, so both must have the same layout.
-static_assert(sizeof(rrt_router_counters) == sizeof(RouterCounters) &&
-              offsetof(rrt_router_counters, clamped_ids) == offsetof(RouterCounters, clamped_ids) &&
-              offsetof(rrt_router_counters, pad_rows) == offsetof(RouterCounters, pad_rows) &&
-              offsetof(rrt_router_counters, live_rows) == offsetof(RouterCounters, live_rows));
 
 namespace {
 
@@ -40,7 +33,6 @@ CudaStream Stream(void* stream) { return static_cast<CudaStream>(stream); }
 const uint8_t* Ids(const void* ids) { return static_cast<const uint8_t*>(ids); }
 uint8_t* Ids(void* ids) { return static_cast<uint8_t*>(ids); }
 const RowState* States(const uint8_t* states) { return reinterpret_cast<const RowState*>(states); }
-RouterCounters* Counters(rrt_router_counters* counters) { return reinterpret_cast<RouterCounters*>(counters); }
 
 }  // namespace
 
