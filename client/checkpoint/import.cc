@@ -45,12 +45,6 @@ std::vector<uint32_t> TokensWithCheck(int64_t rows, uint32_t check) {
   return tokens;
 }
 
-AppendOptions ImportAppend::Options() const {
-  AppendOptions with_tokens = options;
-  with_tokens.token_ids = tokens;
-  return with_tokens;
-}
-
 std::vector<ImportAppend> ImportAppends(const Geometry& geometry, Producer producer, const ExportedSample& sample,
                                         absl::Span<const uint8_t> ids, RowRange rows, int64_t revision) {
   const int64_t layers = geometry.num_moe_layers(), top_k = geometry.max_top_k();
@@ -85,6 +79,7 @@ std::vector<ImportAppend> ImportAppends(const Geometry& geometry, Producer produ
   if (plain_end < rows.end) {
     add({plain_end, rows.end});
     appends.back().tokens = TokensWithCheck(all, *check);
+    appends.back().options.token_ids = appends.back().tokens;
   }
   if (appends.empty()) add(rows);
   return appends;
@@ -186,7 +181,7 @@ class Importer {
           ImportAppends(exported_.geometry, exported_.producer, sample, ids, part, there.revision);
       appends.back().options.seal_num_tokens = seal_num_tokens;
       for (const ImportAppend& one : appends) {
-        const absl::Status status = appender_->Append(one.Options(), one.tensor, one.ids);
+        const absl::Status status = appender_->Append(one.options, one.tensor, one.ids);
         if (!status.ok()) return WithSample(status, sample.sample);
         if (seal_num_tokens) outcome_.bytes += static_cast<int64_t>(one.ids.size());
       }

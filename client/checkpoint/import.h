@@ -12,15 +12,12 @@
 
 namespace routing_replay::client {
 
-// One append of an import. Points to the sample's ids.
+// One append of an import. Points to the sample's ids. May be moved, but not copied.
 struct ImportAppend {
-  AppendOptions options;  // Without the token ids, which are in `tokens`.
-  std::vector<uint32_t> tokens;
+  AppendOptions options;
+  std::vector<uint32_t> tokens;  // The token ids, to which the options refer.
   TensorDescription tensor;
   absl::Span<const uint8_t> ids;
-
-  // Returns `options` with the token ids.
-  AppendOptions Options() const;
 };
 
 // Makes the appends for these rows of the sample, in order, each of some MB at most. If there are no rows, makes one
