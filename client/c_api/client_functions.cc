@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <map>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -22,13 +21,6 @@ namespace {
 // Pause between attempts to join a run that does not exist yet.
 constexpr std::chrono::milliseconds kFirstLook(50), kLongestLook(1000);
 
-// All options in which two clients can differ.
-auto KeyOf(const ClientOptions& options) {
-  const SecuritySettings& security = options.security;
-  return std::tuple(options.endpoint, options.call_timeout, security.tls, security.cacert, security.cert, security.key,
-                    security.server_name, security.token_file);
-}
-
 // The clients of the process; clients with equal options share a connection.
 class Clients {
  public:
@@ -40,7 +32,7 @@ class Clients {
   absl::StatusOr<std::shared_ptr<Client>> Get(const ClientOptions& options) {
     MutexLock lock(mutex_);
     std::erase_if(clients_, [](const auto& entry) { return entry.second.expired(); });
-    std::weak_ptr<Client>& place = clients_[KeyOf(options)];
+    std::weak_ptr<Client>& place = clients_[options];
     std::shared_ptr<Client> client = place.lock();
     if (client != nullptr) return client;
     RR_ASSIGN_OR_RETURN(client, Client::Connect(options));
@@ -50,7 +42,7 @@ class Clients {
 
  private:
   Mutex mutex_;
-  std::map<decltype(KeyOf({})), std::weak_ptr<Client>> clients_ ABSL_GUARDED_BY(mutex_);
+  std::map<ClientOptions, std::weak_ptr<Client>> clients_ ABSL_GUARDED_BY(mutex_);
 };
 
 absl::StatusOr<ClientOptions> OptionsFrom(const rr_client_options& given) {

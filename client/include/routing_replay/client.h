@@ -11,6 +11,7 @@
 #define ROUTING_REPLAY_CLIENT_H_
 
 #include <chrono>
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -57,6 +58,7 @@ struct ClientOptions {
   // The deadline of calls that have no timeout parameter. Until then, transient failures (UNAVAILABLE) are retried, on
   // the next server if there are several.
   std::chrono::milliseconds call_timeout = std::chrono::seconds(30);
+  friend auto operator<=>(const ClientOptions&, const ClientOptions&) = default;
 };
 
 struct RunSettings {

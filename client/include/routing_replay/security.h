@@ -2,6 +2,7 @@
 #ifndef ROUTING_REPLAY_SECURITY_H_
 #define ROUTING_REPLAY_SECURITY_H_
 
+#include <compare>
 #include <string>
 
 namespace routing_replay {
@@ -17,6 +18,7 @@ struct SecuritySettings {
   // A file whose first line is a bearer token, which is sent with every call. Without TLS the token is sent only to
   // addresses of this machine; calls to other addresses fail with INVALID_ARGUMENT (field token_file).
   std::string token_file;
+  friend auto operator<=>(const SecuritySettings&, const SecuritySettings&) = default;
 };
 
 }  // namespace routing_replay
