@@ -188,11 +188,7 @@ int64_t TrajectoryWriter::NextRow(absl::Span<const uint32_t> tokens) {
 TrajectoryWriter::State TrajectoryWriter::state() {
   MutexLock lock(mutex_);
   Drain();
-  return {.num_tokens = trajectory_.num_tokens(),
-          .rows = trajectory_.rows(),
-          .acknowledged_rows = trajectory_.acknowledged_rows(),
-          .revision = trajectory_.revision(),
-          .sealed = trajectory_.sealed()};
+  return {.num_tokens = trajectory_.num_tokens(), .rows = trajectory_.rows(), .sealed = trajectory_.sealed()};
 }
 
 }  // namespace routing_replay::client

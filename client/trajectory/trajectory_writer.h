@@ -40,7 +40,7 @@ class TrajectoryWriter {
     std::string engine;
   };
   struct State {
-    int64_t num_tokens = 0, rows = 0, acknowledged_rows = 0, revision = 0;
+    int64_t num_tokens = 0, rows = 0;
     bool sealed = false;
   };
 

@@ -53,7 +53,7 @@ TEST_F(TrajectoryWriterTest, TurnsBecomeOneSample) {
   ExpectStored("s", {ids_.begin(), ids_.begin() + 49});
   EXPECT_EQ(service_.Sample("s").num_tokens, 50);
   const TrajectoryWriter::State state = writer->state();
-  EXPECT_EQ(state.acknowledged_rows, 49);
+  EXPECT_EQ(state.rows, 49);
   EXPECT_TRUE(state.sealed);
   EXPECT_EQ(Add(*writer, {0, 3}, 9).status().code(), absl::StatusCode::kFailedPrecondition);
 }
@@ -71,7 +71,7 @@ TEST_F(TrajectoryWriterTest, RowsOfTokensThatChangedAreTakenBack) {
   EXPECT_EQ(service_.Sample("s").revision, 1);
   ASSERT_OK(writer->Add({.tokens = absl::Span<const uint32_t>(), .tokens_start = 11, .cut = true}, nullptr).status());
   EXPECT_EQ(writer->state().rows, 10);
-  EXPECT_EQ(writer->state().revision, 2);
+  EXPECT_EQ(service_.Sample("s").revision, 2);
 }
 
 TEST_F(TrajectoryWriterTest, ATruncationIsTriedAgainWhileItIsUncertain) {
@@ -97,7 +97,7 @@ TEST_F(TrajectoryWriterTest, AfterAnAppendThatFailedTheServerIsAsked) {
   EXPECT_EQ(turn.appended, (std::vector<RowRange>{{5, 29}}));
   ASSERT_OK(appender_->Flush(kLong));
   ExpectStored("s", {ids_.begin(), ids_.begin() + 29});
-  EXPECT_EQ(writer->state().revision, 1);
+  EXPECT_EQ(service_.Sample("s").revision, 1);
 }
 
 TEST_F(TrajectoryWriterTest, ASampleOfAnEarlierWriterIsGoneOnWith) {
