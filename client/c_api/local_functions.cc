@@ -67,8 +67,6 @@ uint32_t rr_token_crc(uint32_t check, const uint32_t* tokens, size_t count) {
 
 namespace {
 
-constexpr char kTensorPath[] = "append.tensor";
-
 rr_form* NewForm(const TensorShape& shape) {
   Result<rr_form> form;
   *form = {.shape = form.Copy(absl::MakeConstSpan(shape.axes)), .shape_count = shape.axes.size()};
@@ -92,7 +90,7 @@ void FillRoute(const RouteText& text, ResultMemory& memory, rr_route& out) {
 
 rr_error* rr_payload_shape(const rr_tensor* tensor, const rr_form** form) {
   return Guard([&]() -> CallEnd {
-    RR_ASSIGN_OR_RETURN(const auto description, TensorFrom(*tensor, kTensorPath));
+    RR_ASSIGN_OR_RETURN(const auto description, TensorFrom(*tensor));
     return Into(form, PayloadShape(description, PayloadOf(*tensor)), NewForm);
   });
 }
