@@ -61,13 +61,9 @@ int32_t IdBytes(const RouterConfig& config) { return LayerRouting{.num_experts =
 absl::Status CheckRouterConfig(const RouterConfig& config) {
   RR_RETURN_IF_ERROR(CheckInRange("num_experts", config.num_experts, 1, kMaxExperts));
   RR_RETURN_IF_ERROR(CheckInRange("top_k", config.top_k, 1, std::min(kMaxTopK, config.num_experts)));
-  if (config.score_function > ScoreFunction::kSqrtSoftplus) {
-    return Reject(Reason::kField, "score_function", "must be softmax, sigmoid or sqrtsoftplus");
-  }
   if (config.pre_softmax && config.score_function != ScoreFunction::kSoftmax) {
     return Reject(Reason::kField, "pre_softmax", "needs the softmax score function");
   }
-  if (config.rounding > Rounding::kEachStep) return Reject(Reason::kField, "rounding", "must be once or each step");
   if (!std::isfinite(config.scaling_factor)) return Reject(Reason::kField, "scaling_factor", "must be finite");
   return CheckGroups(config);
 }

@@ -337,7 +337,6 @@ TEST(RouterConfig, RejectsWhatCannotBe) {
   EXPECT_THAT(check([](RouterConfig& c) { c.top_k = 0; }), field);
   EXPECT_THAT(check([](RouterConfig& c) { c.top_k = 17; }), field);
   EXPECT_THAT(check([](RouterConfig& c) { c.num_experts = 100, c.top_k = 65; }), field);
-  EXPECT_THAT(check([](RouterConfig& c) { c.score_function = static_cast<ScoreFunction>(3); }), field);
   EXPECT_THAT(check([](RouterConfig& c) { c.score_function = ScoreFunction::kSigmoid, c.pre_softmax = true; }), field);
   EXPECT_THAT(check([](RouterConfig& c) { c.scaling_factor = std::numeric_limits<float>::infinity(); }), field);
   EXPECT_THAT(check([](RouterConfig& c) { c.num_groups = 0; }), field);
