@@ -65,11 +65,11 @@ v1::StatRequest MakeStat(const std::string& run, Producer producer, absl::Span<c
   return request;
 }
 
-v1::AppendRequest MakePut(const std::string& run, const AppendPiece& piece) {
+absl::StatusOr<v1::AppendRequest> MakePut(const std::string& run, const AppendPiece& piece) {
   std::string bytes = EncodeAppendRequest({.run = run, .append = piece.header}, piece.payload_bytes);
   for (const absl::Span<const uint8_t> part : piece.payload) bytes.append(part.begin(), part.end());
   v1::AppendRequest request;
-  request.ParseFromString(bytes);
+  if (!request.ParseFromString(bytes)) return absl::InvalidArgumentError("a text of the append is not UTF-8");
   return request;
 }
 
@@ -266,7 +266,8 @@ class RunImpl final : public Run {
     const size_t place = servers_->PlaceOf(options.sample);
     AppendOutcome outcome;
     for (const AppendPiece& piece : plan->pieces) {
-      const auto answer = servers_->at(place).Call(&Stub::Put, MakePut(name_, piece));
+      RR_ASSIGN_OR_RETURN(const auto request, MakePut(name_, piece));
+      const auto answer = servers_->at(place).Call(&Stub::Put, request);
       const absl::Status status = answer.ok() ? AddPutAnswer(*answer, outcome) : answer.status();
       if (!status.ok()) return servers_->Named(place, status);
     }
