@@ -246,8 +246,6 @@ class RocksKeeper final : public RunKeeper {
   ~RocksKeeper() override {
     // If the mark cannot be written, the next start assumes a crash, which is right.
     if (started_) Close().IgnoreError();
-    families_.clear();
-    default_.reset();
   }
 
   absl::Status Open();
@@ -284,31 +282,22 @@ class RocksKeeper final : public RunKeeper {
   ByteBudget& budget_;
   const std::shared_ptr<std::atomic<bool>> forgets_ = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<RocksSpace> space_;  // Set from Open on.
-  std::shared_ptr<rocksdb::DB> db_;
-  std::shared_ptr<RocksFamily> default_;
-  // Families of runs, by name; also of dropped runs whose family still exists.
-  std::map<std::string, std::shared_ptr<RocksFamily>> families_;
-  LastEnd last_end_ = LastEnd::kUnknown;        // Set from Open on.
+  OpenedDatabase database_;            // Also set from Open on. Has families of dropped runs as long as they exist.
   std::set<std::string, std::less<>> damaged_;  // Runs that are kept but not served.
   bool started_ = false;
 };
 
 absl::Status RocksKeeper::Open() {
   const rocksdb::Options options(RocksDatabaseOptions(cache_, env_), RocksRunOptions(cache_));
-  const std::shared_ptr<const rocksdb::WriteBufferManager> buffers = options.write_buffer_manager;
-  RR_ASSIGN_OR_RETURN(OpenedDatabase opened, OpenDatabase(path_, options, boot_id_));
-  space_ = std::make_shared<RocksSpace>(path_, buffers);
-  db_ = std::move(opened.db);
-  default_ = std::move(opened.by_default);
-  families_ = std::move(opened.families);
-  last_end_ = opened.last_end;
+  RR_ASSIGN_OR_RETURN(database_, OpenDatabase(path_, options, boot_id_));
+  space_ = std::make_shared<RocksSpace>(path_, options.write_buffer_manager);
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<KeptRun>> RocksKeeper::Recover(RecoveryReport& report) {
-  report.log_damaged = last_end_ == LastEnd::kDamaged;
+  report.log_damaged = database_.last_end == LastEnd::kDamaged;
   std::vector<KeptRun> runs;
-  std::map<std::string, std::shared_ptr<RocksFamily>> unknown = families_;
+  std::map<std::string, std::shared_ptr<RocksFamily>> unknown = database_.families;
   const auto take = [&](absl::string_view key, absl::string_view record) {
     const std::string name(rocks::RunOf(key));
     if (unknown.erase(rocks::RunFamily(name)) == 0) return absl::OkStatus();  // The run was being dropped.
@@ -326,7 +315,7 @@ absl::StatusOr<std::vector<KeptRun>> RocksKeeper::Recover(RecoveryReport& report
     }
     return absl::OkStatus();
   };
-  RR_RETURN_IF_ERROR(ForEach(*default_, rocks::kRunPrefix, take));
+  RR_RETURN_IF_ERROR(ForEach(*database_.by_default, rocks::kRunPrefix, take));
   // These runs were being made or dropped when the process ended.
   for (const auto& [name, family] : unknown) {
     RR_RETURN_IF_ERROR(DropFamily(name));
@@ -338,9 +327,9 @@ absl::StatusOr<KeptRun> RocksKeeper::RecoverRun(absl::string_view name, absl::st
                                                 RecoveryReport& report) {
   RR_ASSIGN_OR_RETURN(RunInfo info, DecodeRun(record));
   if (info.run != name) return DamagedRecord("the record of a run has another run's name");
-  const std::shared_ptr<RocksFamily>& family = families_.at(rocks::RunFamily(name));
+  const std::shared_ptr<RocksFamily>& family = database_.families.at(rocks::RunFamily(name));
   const std::shared_ptr<RocksRun> run = MakeRun(family, info);
-  const bool doubtful = MayLack(last_end_, *info.options.durability);
+  const bool doubtful = MayLack(database_.last_end, *info.options.durability);
   report.doubtful_runs += doubtful ? 1 : 0;
   RR_ASSIGN_OR_RETURN(auto samples, Recovery(*family, info.options.block_rows, doubtful, time_, *run, report).Run());
   return KeptRun{std::move(info), run, std::move(samples)};
@@ -351,22 +340,22 @@ absl::Status RocksKeeper::Health() const {
   rocksdb::WriteOptions options;
   options.no_slowdown = true;
   rocksdb::WriteBatch nothing;
-  const rocksdb::Status status = db_->Write(options, &nothing);
+  const rocksdb::Status status = database_.db->Write(options, &nothing);
   return status.IsIncomplete() ? absl::OkStatus() : FromRocks(status, "the database rejects writes");
 }
 
 absl::Status RocksKeeper::Start() {
-  RR_RETURN_IF_ERROR(Mark(*default_, OpenBy(boot_id_)));
+  RR_RETURN_IF_ERROR(Mark(*database_.by_default, OpenBy(boot_id_)));
   started_ = true;
   return absl::OkStatus();
 }
 
 absl::Status RocksKeeper::Close() {
-  for (const auto& [name, family] : families_) {
-    const rocksdb::Status flushed = db_->Flush(RocksFlushAtOnce(), family->handle);
+  for (const auto& [name, family] : database_.families) {
+    const rocksdb::Status flushed = database_.db->Flush(RocksFlushAtOnce(), family->handle);
     RR_RETURN_IF_ERROR(FromRocks(flushed, "the run cannot be written"));
   }
-  return Mark(*default_, kClosed);
+  return Mark(*database_.by_default, kClosed);
 }
 
 absl::StatusOr<std::shared_ptr<BlockHome>> RocksKeeper::Create(const RunInfo& info) {
@@ -381,47 +370,48 @@ absl::StatusOr<std::shared_ptr<BlockHome>> RocksKeeper::Create(const RunInfo& in
   constexpr absl::string_view what = "the run cannot be written";
   RR_RETURN_IF_ERROR(space_->Promise(0).status());
   RR_RETURN_IF_ERROR(DropFamily(name));
-  RR_RETURN_IF_ERROR(FromRocks(db_->CreateColumnFamily(RocksRunOptions(cache_), name, &handle), what));
-  auto family = std::make_shared<RocksFamily>(db_, handle);
+  RR_RETURN_IF_ERROR(FromRocks(database_.db->CreateColumnFamily(RocksRunOptions(cache_), name, &handle), what));
+  auto family = std::make_shared<RocksFamily>(database_.db, handle);
   rocksdb::WriteBatch batch;
-  batch.Put(default_->handle, rocks::RunKey(info.run), EncodeRun(info));
-  const absl::Status status = FromRocks(db_->Write(RocksWriteOptions(Durability::kSynced), &batch), what);
-  families_[name] = family;
+  batch.Put(database_.by_default->handle, rocks::RunKey(info.run), EncodeRun(info));
+  const absl::Status status = FromRocks(database_.db->Write(RocksWriteOptions(Durability::kSynced), &batch), what);
+  database_.families[name] = family;
   if (!status.ok()) {
     DropFamily(name).IgnoreError();
     return status;
   }
-  FlushSoon(*default_);  // Otherwise its record would keep the log with all later rows.
+  FlushSoon(*database_.by_default);  // Otherwise its record would keep the log with all later rows.
   return MakeRun(std::move(family), info);
 }
 
 absl::Status RocksKeeper::Drop(absl::string_view run) {
   rocksdb::WriteBatch batch;
-  batch.Delete(default_->handle, rocks::RunKey(run));
+  batch.Delete(database_.by_default->handle, rocks::RunKey(run));
   RR_RETURN_IF_ERROR(
-      FromRocks(db_->Write(RocksWriteOptions(Durability::kSynced), &batch), "the run cannot be dropped"));
+      FromRocks(database_.db->Write(RocksWriteOptions(Durability::kSynced), &batch), "the run cannot be dropped"));
   damaged_.erase(std::string(run));
   // Without its record the run is gone, whatever happens to its family: one that cannot be dropped now is dropped when
   // the run is made again, or at the next start.
   DropFamily(rocks::RunFamily(run)).IgnoreError();
   // The logs with the dropped run's rows are deleted once the other runs' data in them is flushed.
-  FlushSoon(*default_);
-  for (const auto& [name, family] : families_) FlushSoon(*family);
+  FlushSoon(*database_.by_default);
+  for (const auto& [name, family] : database_.families) FlushSoon(*family);
   return absl::OkStatus();
 }
 
 void RocksKeeper::FlushSoon(const RocksFamily& family) {
   rocksdb::FlushOptions options = RocksFlushAtOnce();
   options.wait = false;
-  db_->Flush(options, family.handle).PermitUncheckedError();  // If it fails, a log stays longer.
+  database_.db->Flush(options, family.handle).PermitUncheckedError();  // If it fails, a log stays longer.
 }
 
 absl::Status RocksKeeper::DropFamily(const std::string& name) {
-  const auto family = families_.find(name);
-  if (family == families_.end()) return absl::OkStatus();
+  const auto family = database_.families.find(name);
+  if (family == database_.families.end()) return absl::OkStatus();
   family->second->CloseForWrites();
-  RR_RETURN_IF_ERROR(FromRocks(db_->DropColumnFamily(family->second->handle), "the run's rows cannot be dropped"));
-  families_.erase(family);
+  RR_RETURN_IF_ERROR(
+      FromRocks(database_.db->DropColumnFamily(family->second->handle), "the run's rows cannot be dropped"));
+  database_.families.erase(family);
   return absl::OkStatus();
 }
 
