@@ -11,7 +11,6 @@ using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 using Bytes = std::vector<uint8_t>;
-constexpr int64_t kHeader = LoadedBytes::kHeaderBytes;
 
 class SegmentTest : public ::testing::Test {
  protected:
@@ -21,9 +20,9 @@ class SegmentTest : public ::testing::Test {
     return bytes;
   }
   static void ExpectFrame(const SpillFrame& place, const Bytes& bytes) {
-    const auto frame = place.segment->Read(place.offset, static_cast<int64_t>(bytes.size()));
+    const auto frame = place.segment->Read(place.offset, static_cast<int64_t>(bytes.size()), place.crc32c);
     ASSERT_OK(frame);
-    EXPECT_EQ(frame->bytes(), absl::MakeConstSpan(bytes));
+    EXPECT_EQ(frame->span(), absl::MakeConstSpan(bytes));
   }
 
   std::mt19937 random_{7};
@@ -61,26 +60,24 @@ TEST_F(SegmentTest, EveryDamagedByteIsFound) {
   const Bytes first = RandomBytes(40), second = RandomBytes(60);
   ASSERT_OK_AND_ASSIGN(const SpillFrame a, writer_.Put({first}));
   ASSERT_OK_AND_ASSIGN(const SpillFrame b, writer_.Put({second}));
-  for (int64_t i = 0; i < kHeader + 60; ++i) {
+  for (int64_t i = 0; i < 60; ++i) {
     disk_->Damage(b.offset + i);
-    EXPECT_TRUE(absl::IsDataLoss(b.segment->Read(b.offset, 60).status())) << i;
+    EXPECT_TRUE(absl::IsDataLoss(b.segment->Read(b.offset, 60, b.crc32c).status())) << i;
     ExpectFrame(a, first);
     disk_->Damage(b.offset + i);
   }
   ExpectFrame(b, second);
   disk_->Truncate();
-  EXPECT_TRUE(absl::IsDataLoss(b.segment->Read(b.offset, 60).status()));
+  EXPECT_TRUE(absl::IsDataLoss(b.segment->Read(b.offset, 60, b.crc32c).status()));
 }
 
 TEST_F(SegmentTest, AFrameOfAnotherPlaceIsNoAnswer) {
-  const Bytes same(50, 1);
-  ASSERT_OK_AND_ASSIGN(const SpillFrame a, writer_.Put({same}));
-  ASSERT_OK_AND_ASSIGN(const SpillFrame b, writer_.Put({same}));
-  Bytes frame(kHeader + 50);
-  ASSERT_OK(disk_->Read("0", a.offset, absl::MakeSpan(frame)));
-  ASSERT_OK(disk_->Write("0", b.offset, {frame}));
-  EXPECT_TRUE(absl::IsDataLoss(b.segment->Read(b.offset, 50).status()));
-  EXPECT_TRUE(absl::IsDataLoss(a.segment->Read(a.offset, 49).status()));
+  const Bytes one(50, 1), other(50, 2);
+  ASSERT_OK_AND_ASSIGN(const SpillFrame a, writer_.Put({one}));
+  ASSERT_OK_AND_ASSIGN(const SpillFrame b, writer_.Put({other}));
+  ASSERT_OK(disk_->Write("0", b.offset, {one}));
+  EXPECT_TRUE(absl::IsDataLoss(b.segment->Read(b.offset, 50, b.crc32c).status()));
+  EXPECT_TRUE(absl::IsDataLoss(a.segment->Read(a.offset, 49, a.crc32c).status()));
 }
 
 TEST_F(SegmentTest, AFailedWriteLeavesNothingBehind) {

@@ -123,16 +123,6 @@ absl::Status RemoveLeftFiles(const std::filesystem::path& path) {
   return error ? absl::UnavailableError(absl::StrCat(path.string(), ": ", error.message())) : absl::OkStatus();
 }
 
-struct FrameHeader {
-  uint32_t crc = 0;
-  uint32_t length = 0;
-  uint64_t at = 0;
-
-  absl::Span<const uint8_t> bytes() const { return {reinterpret_cast<const uint8_t*>(this), sizeof(*this)}; }
-  absl::Span<const uint8_t> checked() const { return bytes().subspan(sizeof(crc)); }
-};
-static_assert(sizeof(FrameHeader) == LoadedBytes::kHeaderBytes);
-
 constexpr int64_t kAllocationOverhead = 64;
 
 }  // namespace
@@ -153,37 +143,30 @@ absl::StatusOr<std::shared_ptr<SpillDisk>> OpenSpillDirectory(const std::string&
 }
 
 SpillSegment::SpillSegment(std::shared_ptr<SpillArea> area)
-    : area_(std::move(area)), number_(area_->next_segment++), name_(absl::StrCat(number_)) {}
+    : area_(std::move(area)), name_(absl::StrCat(area_->next_segment++)) {}
 
 absl::StatusOr<int64_t> SpillSegment::Append(absl::Span<const absl::Span<const uint8_t>> parts) {
-  FrameHeader header{.at = NumberAt(size_)};
-  for (absl::Span<const uint8_t> part : parts) header.length += part.size();
-  header.crc = Crc32c(header.checked());
-  for (absl::Span<const uint8_t> part : parts) header.crc = Crc32cExtend(header.crc, part);
-  absl::StatusOr<ByteReservation> room = area_->space.Reserve(static_cast<int64_t>(sizeof(header) + header.length));
+  int64_t bytes = 0;
+  for (absl::Span<const uint8_t> part : parts) bytes += static_cast<int64_t>(part.size());
+  absl::StatusOr<ByteReservation> room = area_->space.Reserve(bytes);
   if (!room.ok()) return absl::ResourceExhaustedError("the spill directory has reached its limit (spill-budget)");
-  std::vector<absl::Span<const uint8_t>> frame{header.bytes()};
-  frame.insert(frame.end(), parts.begin(), parts.end());
-  RR_RETURN_IF_ERROR(area_->disk->Write(name_, size_, frame));
+  RR_RETURN_IF_ERROR(area_->disk->Write(name_, size_, parts));
   const int64_t offset = size_;
-  size_ += room->bytes();
+  size_ += bytes;
   space_.Merge(*std::move(room));
   return offset;
 }
 
-absl::StatusOr<LoadedBytes> SpillSegment::Read(int64_t offset, int64_t bytes) const {
-  FrameHeader header;
-  Buffer frame(sizeof(header) + bytes);
+absl::StatusOr<Buffer> SpillSegment::Read(int64_t offset, int64_t bytes, uint32_t crc32c) const {
+  Buffer frame(bytes);
   RR_RETURN_IF_ERROR(area_->disk->Read(name_, offset, frame.span()));
-  std::memcpy(&header, frame.data(), sizeof(header));
-  const bool fits = header.length == bytes && header.at == NumberAt(offset) &&
-                    header.crc == Crc32c(frame.span().subspan(sizeof(header.crc)));
-  if (!fits)
-    return absl::DataLossError(absl::StrCat("spilled bytes at ", offset, " of segment ", name_, " are damaged"));
-  return LoadedBytes(std::move(frame));
+  if (Crc32c(frame.span()) == crc32c) return frame;
+  return absl::DataLossError(absl::StrCat("spilled bytes at ", offset, " of segment ", name_, " are damaged"));
 }
 
 absl::StatusOr<SpillFrame> SegmentWriter::Put(absl::Span<const absl::Span<const uint8_t>> parts) {
+  uint32_t crc32c = 0;
+  for (absl::Span<const uint8_t> part : parts) crc32c = Crc32cExtend(crc32c, part);
   MutexLock lock(mutex_);
   std::shared_ptr<SpillSegment> segment = open_.lock();
   if (segment == nullptr || segment->size() >= area_->segment_bytes) {
@@ -191,7 +174,7 @@ absl::StatusOr<SpillFrame> SegmentWriter::Put(absl::Span<const absl::Span<const 
   }
   RR_ASSIGN_OR_RETURN(const int64_t offset, segment->Append(parts));
   open_ = segment;
-  return SpillFrame{std::move(segment), offset};
+  return SpillFrame{std::move(segment), offset, crc32c};
 }
 
 class SpillHome::SpillableBlock final : public StoredBlock {
@@ -203,7 +186,7 @@ class SpillHome::SpillableBlock final : public StoredBlock {
 
   SpillableBlock(std::shared_ptr<BlockHome> home, Block block, int64_t cost)
       : StoredBlock(std::move(home), block.rows, block.codec, cost),
-        resident_(static_cast<SpillHome&>(this->home()).memory_->Keep(std::move(block), 0)) {}
+        resident_(std::make_shared<const Block>(std::move(block))) {}
 
   int64_t cost() const override {
     MutexLock lock(mutex());
@@ -219,14 +202,13 @@ class SpillHome::SpillableBlock final : public StoredBlock {
   }
 
   absl::Status Spill() override {
-    std::shared_ptr<StoredBlock> resident;
+    std::shared_ptr<const Block> resident;
     {
       MutexLock lock(mutex());
       resident = resident_;
     }
     if (resident == nullptr) return absl::OkStatus();
-    RR_ASSIGN_OR_RETURN(const LoadedBlock loaded, Load(resident));
-    RR_ASSIGN_OR_RETURN(SpillFrame frame, spill_home().Write(loaded.view));
+    RR_ASSIGN_OR_RETURN(SpillFrame frame, spill_home().Write(resident->view()));
     auto written = std::make_unique<const SpillFrame>(std::move(frame));
     ByteReservation freed;
     MutexLock lock(mutex());
@@ -241,17 +223,19 @@ class SpillHome::SpillableBlock final : public StoredBlock {
   // This mutex also protects the cost and the charge.
   Mutex& mutex() const { return spill_home().MutexOf(this); }
   absl::StatusOr<LoadedBlock> LoadBytes() const override {
-    std::shared_ptr<StoredBlock> resident;
+    std::shared_ptr<const Block> resident;
     SpillFrame frame;
     {
       MutexLock lock(mutex());
       resident = resident_;
       if (resident == nullptr) frame = *frame_;
     }
-    return resident != nullptr ? Load(std::move(resident)) : spill_home().Read(frame, rows(), codec());
+    if (resident == nullptr) return spill_home().Read(frame, rows(), codec());
+    const BlockView view = resident->view();
+    return LoadedBlock{std::move(resident), view};
   }
 
-  std::shared_ptr<StoredBlock> resident_ ABSL_GUARDED_BY(mutex());
+  std::shared_ptr<const Block> resident_ ABSL_GUARDED_BY(mutex());
   std::unique_ptr<const SpillFrame> frame_ ABSL_GUARDED_BY(mutex());  // Set if resident_ is null.
 };
 
@@ -271,7 +255,7 @@ absl::StatusOr<SpillFrame> SpillHome::Write(const BlockView& block) {
 
 absl::StatusOr<LoadedBlock> SpillHome::Read(const SpillFrame& frame, RowRange rows, Codec codec) const {
   const int64_t bytes = ValueBytes(*geometry_, rows.size(), codec);
-  absl::StatusOr<LoadedBytes> read = frame.segment->Read(frame.offset, bytes);
+  absl::StatusOr<Buffer> read = frame.segment->Read(frame.offset, bytes, frame.crc32c);
   ++area_->counts.loads;
   if (absl::IsDataLoss(read.status())) {
     ++area_->counts.lost_blocks;
@@ -280,8 +264,8 @@ absl::StatusOr<LoadedBlock> SpillHome::Read(const SpillFrame& frame, RowRange ro
                      {.reason = Reason::kChecksum});
   }
   if (!read.ok()) return read.status();
-  const auto owner = std::make_shared<const LoadedBytes>(*std::move(read));
-  return BlockOfValue(*geometry_, rows, codec, owner, owner->bytes());
+  const auto owner = std::make_shared<const Buffer>(*std::move(read));
+  return BlockOfValue(*geometry_, rows, codec, owner, owner->span());
 }
 
 }  // namespace routing_replay::server

@@ -1,10 +1,6 @@
-// Blocks in memory that can move to a disk and are read from there, frame by frame. A file is removed when none of its
-// frames is needed.
-//
-//   segment   frame | frame | …            up to segment_bytes, then the next file
-//   frame     u32 CRC32C of all behind it | u32 length | u64 at | bytes        little-endian
-//
-// `at` combines segment number and offset, so that a frame in the wrong place is detected.
+// Blocks in memory that can move to a disk and are read from there, frame by frame. A file, up to segment_bytes long,
+// is a sequence of frames, each with the bytes of one block; their CRC32C stays in memory. A file is removed when none
+// of its frames is needed.
 #ifndef SERVER_STORE_SPILL_SPILL_H_
 #define SERVER_STORE_SPILL_SPILL_H_
 
@@ -49,18 +45,6 @@ class SpillDisk {
 // process has the directory open, UNAVAILABLE if it cannot be used.
 absl::StatusOr<std::shared_ptr<SpillDisk>> OpenSpillDirectory(const std::string& path);
 
-// The bytes of a frame, read and verified.
-class LoadedBytes {
- public:
-  static constexpr size_t kHeaderBytes = 16;
-
-  explicit LoadedBytes(Buffer frame) : frame_(std::move(frame)) {}
-  absl::Span<const uint8_t> bytes() const { return frame_.span().subspan(kHeaderBytes); }
-
- private:
-  Buffer frame_;
-};
-
 // Counts since the start. Each count is consistent by itself only.
 struct SpillCounts {
   std::atomic<int64_t> samples{0};  // Number of samples moved to the disk.
@@ -95,17 +79,13 @@ class SpillSegment {
   // Appends the next frame and returns its offset. The frame counts against the area's budget as long as the file
   // exists. Fails with the errors of SpillDisk::Write, and with RESOURCE_EXHAUSTED if the budget is used up.
   absl::StatusOr<int64_t> Append(absl::Span<const absl::Span<const uint8_t>> parts);
-  // `bytes`: total of all parts. DATA_LOSS if the frame differs from what was written; otherwise the errors of
-  // SpillDisk::Read.
-  absl::StatusOr<LoadedBytes> Read(int64_t offset, int64_t bytes) const;
+  // `bytes`: total of all parts. DATA_LOSS if they do not have this CRC32C; otherwise the errors of SpillDisk::Read.
+  absl::StatusOr<Buffer> Read(int64_t offset, int64_t bytes, uint32_t crc32c) const;
   // Size of all frames.
   int64_t size() const { return size_; }
 
  private:
-  uint64_t NumberAt(int64_t offset) const { return number_ << 40 | static_cast<uint64_t>(offset); }
-
   const std::shared_ptr<SpillArea> area_;
-  const uint64_t number_;
   const std::string name_;
   int64_t size_ = 0;
   ByteReservation space_;
@@ -115,6 +95,7 @@ class SpillSegment {
 struct SpillFrame {
   std::shared_ptr<const SpillSegment> segment;
   int64_t offset = 0;
+  uint32_t crc32c = 0;
 };
 
 // Fills one segment after the other. Thread-safe.
@@ -152,8 +133,6 @@ class SpillHome final : public BlockHome {
   }
 
   const std::shared_ptr<const Geometry> geometry_;
-  // For blocks that are not spilled yet.
-  const std::shared_ptr<MemoryHome> memory_ = std::make_shared<MemoryHome>(nullptr);
   const std::shared_ptr<SpillArea> area_;
   SegmentWriter segments_;
   mutable std::array<Mutex, 64> mutexes_;

@@ -30,8 +30,9 @@ class SegmentWay final : public SpillWay {
   }
   absl::Status Flush() override { return absl::OkStatus(); }
   bool Read(size_t n, size_t bytes, const std::function<bool(absl::Span<const uint8_t>)>& look) override {
-    const auto frame = places_[n].segment->Read(places_[n].offset, static_cast<int64_t>(bytes));
-    return frame.ok() && look(frame->bytes());
+    const SpillFrame& place = places_[n];
+    const auto frame = place.segment->Read(place.offset, static_cast<int64_t>(bytes), place.crc32c);
+    return frame.ok() && look(frame->span());
   }
 
  private:
