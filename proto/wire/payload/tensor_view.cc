@@ -156,9 +156,6 @@ absl::StatusOr<Buffer> DecompressZstd(absl::Span<const uint8_t> frame, int64_t r
       (frame[0] & 0xF0) == 0x50) {
     return Malformed(Reason::kEncoding, "payload", "the payload must be exactly one frame");
   }
-  if (ZSTD_getDictID_fromFrame(frame.data(), frame.size()) != 0) {
-    return Malformed(Reason::kEncoding, "payload", "the frame needs a dictionary");
-  }
   Buffer raw(raw_size);
   const size_t written = ZSTD_decompress(raw.data(), raw.size(), frame.data(), frame.size());
   if (ZSTD_isError(written)) return Malformed(Reason::kEncoding, "payload", ZSTD_getErrorName(written));
