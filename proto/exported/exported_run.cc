@@ -86,7 +86,7 @@ bool IsFileName(const std::string& name) {
   return !name.empty() && name[0] != '.' && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
 
-// Checks the fields of a sample that was read from an index or passed by a caller.
+// Checks the fields of a sample that was read from an index.
 absl::Status CheckSample(const ExportedSample& sample, const std::string& path) {
   RR_RETURN_IF_ERROR(CheckId(sample.sample, path));
   if (sample.num_tokens < 1 || sample.num_tokens > kMaxRows + 1) {
@@ -372,34 +372,18 @@ RunExporter::~RunExporter() {
   if (!finished_) RemovePart(part_).IgnoreError();
 }
 
-absl::Status RunExporter::CheckFits(const ExportedSample& sample) const {
-  RR_RETURN_IF_ERROR(CheckSample(sample, "sample"));
-  if (names_.count(sample.sample) == 0) return absl::OkStatus();
-  return Invalid({.reason = Reason::kField, .field = "sample", .sample = sample.sample}, "was added already");
-}
-
 absl::Status RunExporter::Add(ExportedSample sample, absl::Span<const uint8_t> ids) {
-  RR_RETURN_IF_ERROR(CheckFits(sample));
-  const Geometry& geometry = run_.geometry;
-  const int64_t rows = sample.recorded_rows(), given = static_cast<int64_t>(ids.size());
-  const int64_t id_bytes = geometry.max_id_bytes();
-  if (given % id_bytes != 0 || geometry.array_ids(rows) != given / id_bytes) {
-    return Invalid({.reason = Reason::kLength, .field = "ids", .sample = sample.sample},
-                   absl::StrCat(ids.size(), " bytes of ids do not match ", rows, " rows of ", geometry.num_moe_layers(),
-                                " layers of ", geometry.max_top_k(), " ids of ", id_bytes, " bytes"));
-  }
-  const std::string text = MakeNpyHeader(DTypeOf(geometry), ShapeOf(geometry, sample));
+  const std::string text = MakeNpyHeader(DTypeOf(run_.geometry), ShapeOf(run_.geometry, sample));
   const absl::Span<const uint8_t> header = AsBytes(text);
   sample.file = absl::StrFormat("%08d.npy", run_.samples.size());
   sample.file_bytes = static_cast<int64_t>(header.size() + ids.size());
   sample.crc32c = Crc32cExtend(Crc32c(header), ids);
   RR_RETURN_IF_ERROR(WriteFile(sample, {header, ids}));
-  Keep(std::move(sample));
+  run_.samples.push_back(std::move(sample));
   return absl::OkStatus();
 }
 
 absl::Status RunExporter::Take(const std::filesystem::path& from, ExportedSample sample) {
-  RR_RETURN_IF_ERROR(CheckFits(sample));
   const std::filesystem::path there = from / sample.file;
   std::error_code error;
   const uintmax_t size = std::filesystem::file_size(there, error);
@@ -412,7 +396,7 @@ absl::Status RunExporter::Take(const std::filesystem::path& from, ExportedSample
     RR_RETURN_IF_ERROR(WriteFile(sample, {bytes}));
   }
   sample.file = file;
-  Keep(std::move(sample));
+  run_.samples.push_back(std::move(sample));
   return absl::OkStatus();
 }
 
@@ -427,11 +411,6 @@ absl::Status RunExporter::WriteFile(const ExportedSample& sample, absl::Span<con
 absl::Status RunExporter::SyncWritten() {
   written_bytes_ = 0;
   return SyncAll(std::exchange(written_, {}));
-}
-
-void RunExporter::Keep(ExportedSample sample) {
-  names_.insert(sample.sample);
-  run_.samples.push_back(std::move(sample));
 }
 
 absl::Status RunExporter::Finish() {

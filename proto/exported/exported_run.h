@@ -13,7 +13,6 @@
 #include <filesystem>
 #include <memory>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -67,9 +66,8 @@ class RunExporter {
   const ExportedRun& contents() const { return run_; }
 
   // `ids` are those of the recorded rows: [rows][MoE layers][K], little-endian, with the K and dtype of the geometry's
-  // arrays; slots beyond a layer's own K are 0. INVALID_ARGUMENT (kLength, kField) if the size does not match the
-  // geometry and the rows, or if the sample was added before; errors of the file system as for Create. Ids are not
-  // checked.
+  // arrays; slots beyond a layer's own K are 0. Errors of the file system as for Create. Neither the ids nor their
+  // number are checked; each sample may be added or taken over once.
   absl::Status Add(ExportedSample sample, absl::Span<const uint8_t> ids);
   // Takes over a sample from another export of this run with the same geometry: hard links its file, or copies it if
   // the file system has no hard links. `sample` is as in that index, except for its group. DATA_LOSS (kChecksum) naming
@@ -82,14 +80,11 @@ class RunExporter {
   RunExporter(std::filesystem::path directory, std::filesystem::path part, ExportedRun run)
       : directory_(std::move(directory)), part_(std::move(part)), run_(std::move(run)) {}
 
-  absl::Status CheckFits(const ExportedSample& sample) const;
   absl::Status WriteFile(const ExportedSample& sample, absl::Span<const absl::Span<const uint8_t>> parts);
   absl::Status SyncWritten();
-  void Keep(ExportedSample sample);
 
   const std::filesystem::path directory_, part_;
   ExportedRun run_;
-  std::unordered_set<std::string> names_;       // Ids of the samples so far.
   std::vector<std::filesystem::path> written_;  // Files that are not synced yet, …
   int64_t written_bytes_ = 0;                   // … and their size.
   bool finished_ = false;

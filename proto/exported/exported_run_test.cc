@@ -110,23 +110,10 @@ TEST_F(ExportedRunTest, WidthAndKAreThoseOfTheLargestLayer) {
       Geometry::Create({.num_layers = 2, .moe_layer_ids = {0, 1}, .num_experts = {8, 300}, .top_k = {2, 3}});
   ASSERT_OK(geometry);
   const auto exporter = NewExporter(*geometry);
-  EXPECT_THAT(exporter->Add({.sample = "a", .num_tokens = 5}, Ids(4 * 2 * 3)),
-              Fails(absl::StatusCode::kInvalidArgument, Reason::kLength));
-  for (const int64_t bytes : {4 * 2 * 3 * 2 - 1, 4 * 2 * 3 * 2 + 1}) {
-    EXPECT_THAT(exporter->Add({.sample = "a", .num_tokens = 5}, Ids(bytes)),
-                Fails(absl::StatusCode::kInvalidArgument, Reason::kLength));
-  }
-  EXPECT_THAT(exporter->Add({.sample = "a", .num_tokens = kMaxRows + 1}, {}),
-              Fails(absl::StatusCode::kInvalidArgument, Reason::kLength));
-  // Invalid numbers of tokens: none; one row more than a sample can have; so many that the number of ids overflows 64
-  // bits.
-  for (const int64_t tokens : {int64_t{0}, kMaxRows + 2, (int64_t{1} << 62) + 1}) {
-    EXPECT_THAT(exporter->Add({.sample = "a", .num_tokens = tokens}, {}),
-                Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
-  }
   EXPECT_OK(exporter->Add({.sample = "a", .num_tokens = 5}, Ids(4 * 2 * 3 * 2)));
-  EXPECT_THAT(exporter->Add({.sample = "a", .num_tokens = 5}, Ids(4 * 2 * 3 * 2)),
-              Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  ASSERT_OK(exporter->Finish());
+  ASSERT_OK_AND_ASSIGN(const ExportedRun run, ReadExportedRun(directory_));
+  EXPECT_EQ(*ReadExportedIds(directory_, run.geometry, run.samples[0]), Ids(4 * 2 * 3 * 2));
 }
 
 TEST_F(ExportedRunTest, EveryChangedByteIsFound) {
@@ -284,7 +271,6 @@ TEST_F(ExportedRunTest, WhatIsTakenFromAnotherExportIsALink) {
   ExportedSample moved = before.samples[0];
   moved.group = 9;
   ASSERT_OK(exporter->Take(directory_, moved));
-  EXPECT_THAT(exporter->Take(directory_, moved), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
   std::filesystem::resize_file(directory_ / before.samples[1].file, 3);
   const absl::Status cut = exporter->Take(directory_, before.samples[1]);
   EXPECT_THAT(cut, Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
