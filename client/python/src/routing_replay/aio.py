@@ -27,8 +27,7 @@ Example: 64 agents at once, which share one run, its append queue and its connec
 Methods, parameters, meanings and errors are those of routing_replay. Threads of the library wait for the server, not
 the loop's executor, so the event loop is never blocked. A call that is cancelled, or times out in asyncio.wait_for,
 ends soon afterwards and only then raises; from then on the library does not touch its arguments. A `close` that is
-cancelled goes on in the background, for at most 125 seconds. Calls of one client may be made in several event loops; an
-appender with on_outcome belongs to one.
+cancelled goes on in the background, for at most 125 seconds. Calls of one client may be made in several event loops.
 
 A client does not survive os.fork: in the child its calls raise FailedPreconditionError; make a new client there.
 
@@ -49,7 +48,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from routing_replay import _calls, _values, appender, client, run, trajectory
 from routing_replay._calls import Done, Operation
-from routing_replay.appender import Line, OnOutcome
+from routing_replay.appender import Line
 from routing_replay.errors import RoutingReplayError
 from routing_replay.run import Link
 from routing_replay.types import Append
@@ -225,26 +224,15 @@ def _queueing(appender: Appender, *arguments: Any, **options: Any) -> Operation[
 
 class Appender(appender.AppenderCalls, _Closing):
     """routing_replay.Appender for an event loop: `append` waits only for room in the queue. Made by `Run.appender`.
-    on_outcome is called in the loop."""
+    on_outcome is called in a thread."""
 
     append = awaited(appender.Appender.append, build=_queueing)
     append_many = awaited(appender.Appender.append_many)
     flush = awaited(appender.Appender.flush)
 
-    def _start_reporting(self) -> None:
-        assert self._on_outcome is not None
-        reporting = _report(self.line, self._on_outcome)
-        self._reporting = asyncio.get_running_loop().create_task(reporting, name="routing-replay-outcomes")
-
     async def close(self, timeout: float = 60.0) -> None:
         """Flushes for at most `timeout` seconds, then abandons the remaining appends and logs this. Idempotent."""
         await _close(self._link, [self.line], timeout)
-
-
-async def _report(line: Line, on_outcome: OnOutcome) -> None:
-    with contextlib.suppress(RoutingReplayError):
-        while found := await done(line.outcomes()):
-            line.call(on_outcome, found)
 
 
 class Run(run.RunCalls[Appender, Trajectory], _Closing):

@@ -75,12 +75,17 @@ class Line(_native.Handle):
         arguments = (self.pointer,)
         return _calls.operation(lib.rr_appender_outcomes, arguments, _native.Outcomes, _convert.outcomes, 1e9, self)
 
-    def call(self, on_outcome: OnOutcome, outcomes: Iterable[AppendOutcome]) -> None:
-        for outcome in outcomes:
-            try:
-                on_outcome(outcome)
-            except BaseException:
-                _log.exception("on_outcome of run %s failed for sample %s", self.run_name, outcome.sample)
+    def report_outcomes(self, on_outcome: OnOutcome) -> None:
+        """Reports outcomes until the appender is closed."""
+        try:
+            while found := self.outcomes().here():
+                for outcome in found:
+                    try:
+                        on_outcome(outcome)
+                    except BaseException:
+                        _log.exception("on_outcome of run %s failed for sample %s", self.run_name, outcome.sample)
+        except RoutingReplayError as error:
+            _log.warning("outcomes of run %s are not reported any more: %s", self.run_name, error)
 
 
 class Closing:
@@ -112,8 +117,10 @@ class AppenderCalls:
             self._start_reporting()
 
     def _start_reporting(self) -> None:
-        """Starts the thread (or task) that calls on_outcome."""
-        raise NotImplementedError
+        """Starts the thread that calls on_outcome. It does not keep this object alive."""
+        _reporting.add(self)
+        report, arguments = self.line.report_outcomes, (self._on_outcome,)
+        threading.Thread(target=report, args=arguments, name="routing-replay-outcomes", daemon=True).start()
 
     def queue(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> int:
         """Queues an append with the parameters of `Append` from this thread, and returns its sequence number."""
@@ -239,20 +246,6 @@ class Appender(AppenderCalls, Closing):
         """Flushes for at most `timeout` seconds, then abandons what is left (logged). Idempotent."""
         self._link.close([self.line], timeout)
 
-    def _start_reporting(self) -> None:
-        _reporting.add(self)
-        arguments = self.line, self._on_outcome
-        threading.Thread(target=_report, args=arguments, name="routing-replay-outcomes", daemon=True).start()
-
-
-def _report(line: Line, on_outcome: OnOutcome) -> None:
-    """Reports outcomes in a thread until the appender is closed."""
-    try:
-        while found := line.outcomes().here():
-            line.call(on_outcome, found)
-    except RoutingReplayError as error:
-        _log.warning("outcomes of run %s are not reported any more: %s", line.run_name, error)
-
 
 def _nothing() -> None:
     """An operation without a result."""
@@ -261,7 +254,7 @@ def _nothing() -> None:
 # What happens to appenders that nobody refers to, and when the interpreter exits.
 
 _lines: weakref.WeakSet[Line] = weakref.WeakSet()  # The appenders that are not closed.
-_reporting: weakref.WeakSet[Appender] = weakref.WeakSet()
+_reporting: weakref.WeakSet[AppenderCalls] = weakref.WeakSet()
 _lingering: set[Line] = set()
 
 

@@ -167,8 +167,7 @@ class RunCalls(Generic[A, T]):
             routing_replay.aio only the coroutine waits). The rows of a dropped append are marked as unrecorded in the
             store, so that a trainer sees at once that they are missing, and are counted in metrics()
         append_timeout: seconds for which an append is retried while the server is unreachable or full (default 120)
-        on_outcome: called once per append, in order per sample, in a thread of the appender or, with asyncio, in the
-            event loop; must not call the appender
+        on_outcome: called once per append, in order per sample, in a thread of the appender; must not call the appender
         """
         size = max_queued_bytes
         options = _native.AppenderOptions(
