@@ -98,17 +98,6 @@ class Operation(Generic[T]):
         return self.end(queue.wait_for(self))
 
 
-class Done(Operation[T]):
-    """An operation that has ended already."""
-
-    def __init__(self, result: T) -> None:
-        super().__init__(None, (), (), lambda: result)
-
-    def wait(self) -> T:
-        result: T = self.read()
-        return result
-
-
 def making(
     function: Any,
     inputs: tuple[Any, ...],

@@ -47,7 +47,7 @@ from operator import itemgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from routing_replay import _calls, _values, appender, client, run, trajectory
-from routing_replay._calls import Done, Operation
+from routing_replay._calls import Operation
 from routing_replay.appender import Line
 from routing_replay.errors import RoutingReplayError
 from routing_replay.run import Link
@@ -146,8 +146,6 @@ _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = weakref.We
 async def done(operation: Operation[T]) -> T:
     """Awaits the operation and returns its result. When this returns or raises, even if it was cancelled, the library
     no longer uses the operation's memory."""
-    if isinstance(operation, Done):
-        return operation.wait()
     running = asyncio.get_running_loop()
     loop = _loops.get(running)
     if loop is None:

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from numpy.typing import ArrayLike
 
 from routing_replay import _calls, _convert, _native, _values
-from routing_replay._calls import Done, Operation, blocking
+from routing_replay._calls import Operation, blocking
 from routing_replay._convert import like, taking
 from routing_replay._native import lib
 from routing_replay.appender import (
@@ -293,8 +293,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     @blocking
     def flush(self, timeout: float = 120.0) -> Operation[None]:
         """Waits for the outcomes of what `append` queued: see `Appender.flush`."""
-        appender = self._kept_appender
-        return Done(None) if appender is None else appender._flushing(timeout)
+        return self._default_appender()._flushing(timeout)
 
     @blocking
     def commit(
