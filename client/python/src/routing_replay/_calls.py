@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from routing_replay import _native
-from routing_replay._native import Call, Ended, Handle, check, lib, made, take_error
+from routing_replay._native import Call, Ended, Handle, check, lib, made
 from routing_replay.errors import FailedPreconditionError, RoutingReplayError
 
 P = ParamSpec("P")
@@ -40,7 +40,6 @@ class Operation(Generic[T]):
     discard: frees the outputs of a call that was cancelled but succeeded before the cancellation took effect
     timeout: seconds; None: the client's call_timeout
     kept: objects that must stay alive as long as the call
-    settle: called at the end with the error or None; may raise another error
     """
 
     function: Any
@@ -50,7 +49,6 @@ class Operation(Generic[T]):
     discard: Callable[[], object] | None = None
     timeout: float | None = None
     kept: Any = None
-    settle: Callable[[RoutingReplayError | None], object] | None = None
 
     def then(self, convert: Callable[[T], U]) -> Operation[U]:
         """The same operation, with `convert` applied to its result."""
@@ -67,11 +65,7 @@ class Operation(Generic[T]):
 
     def end(self, error: int | None) -> T:
         """Returns the result, or raises the error. Called once."""
-        failure = None if error is None else take_error(error)
-        if self.settle is not None:
-            self.settle(failure)
-        if failure is not None:
-            raise failure
+        check(error)
         result: T = self.read()
         return result
 
@@ -99,12 +93,7 @@ class Operation(Generic[T]):
 
 
 def making(
-    function: Any,
-    inputs: tuple[Any, ...],
-    timeout: float | None,
-    kept: Any,
-    free: Any = lib.rr_object_free,
-    **more: Any,
+    function: Any, inputs: tuple[Any, ...], timeout: float | None, kept: Any, free: Any = lib.rr_object_free
 ) -> Operation[Handle]:
     """Makes the operation for a library function that creates an object, which `free` frees."""
     out = c_void_p()
@@ -112,7 +101,7 @@ def making(
     def handle() -> Handle:
         return Handle(free, out.value)
 
-    return Operation(function, inputs, (byref(out),), handle, handle, timeout, kept, **more)
+    return Operation(function, inputs, (byref(out),), handle, handle, timeout, kept)
 
 
 def operation(
@@ -122,11 +111,10 @@ def operation(
     read: Callable[[Any], T],
     timeout: float | None = None,
     kept: Any = None,
-    **options: Any,
 ) -> Operation[T]:
     """Makes the operation for a library function that returns a structure; `read` copies the structure to a Python
     value."""
-    owner = making(function, inputs, timeout, kept, lib.rr_free, **options)
+    owner = making(function, inputs, timeout, kept, lib.rr_free)
     return owner.then(lambda owner: read(kind.from_address(owner.pointer)))
 
 

@@ -52,12 +52,7 @@ class Line(_native.Handle):
 
     def closing(self, timeout: float) -> Operation[None]:
         """Waits until the queued appends have an outcome, then closes the appender."""
-
-        def closed(error: RoutingReplayError | None) -> None:
-            _lines.discard(self)
-
-        arguments = (self.pointer,)
-        return Operation(lib.rr_appender_close, arguments, (), _nothing, timeout=timeout, kept=self, settle=closed)
+        return Operation(lib.rr_appender_close, (self.pointer,), (), _nothing, timeout=timeout, kept=self)
 
     def report(self, error: RoutingReplayError) -> None:
         _log.warning("closing the appender of run %s: %s", self.run_name, error)
@@ -253,7 +248,7 @@ def _nothing() -> None:
 
 # What happens to appenders that nobody refers to, and when the interpreter exits.
 
-_lines: weakref.WeakSet[Line] = weakref.WeakSet()  # The appenders that are not closed.
+_lines: weakref.WeakSet[Line] = weakref.WeakSet()
 _reporting: weakref.WeakSet[AppenderCalls] = weakref.WeakSet()
 _lingering: set[Line] = set()
 
