@@ -62,7 +62,7 @@ absl::StatusOr<TurnDecision> Trajectory::Decide(const Turn& turn) const {
   RR_ASSIGN_OR_RETURN(const NewHistory history, Read(turn));
   if (sealed() && !replace_ && !turn.cut && (history.changed || history.num_tokens != sealed_num_tokens_)) {
     return Error(absl::StatusCode::kFailedPrecondition, {.reason = Reason::kSealed},
-                 absl::StrCat("it is sealed with ", *sealed_num_tokens_, " tokens; cut it to continue"));
+                 absl::StrCat("it is sealed with ", *sealed_num_tokens_, " tokens"));
   }
   decision.num_tokens = history.num_tokens;
   if (history.changed) decision.retokenised_at = history.same;

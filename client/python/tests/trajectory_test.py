@@ -254,14 +254,14 @@ class TrajectoryTest(ServerTest):
         context = tokens_of(60)
         trajectory = run.trajectory("a")
         trajectory.add(engine.rows(context), tokens=context, seal=True)
-        told = trajectory.cut(40)
+        told = trajectory.seal(40)
         self.assertEqual((told.num_tokens, told.truncated_rows, told.retokenised_at), (40, 20, 40))
-        self.check(run, "a", engine.rows(context[:40]), num_tokens=None, revision=1)
+        self.check(run, "a", engine.rows(context[:40]), num_tokens=40, revision=1)
         trajectory.seal(30)
         self.check(run, "a", engine.rows(context[:30]), num_tokens=30, revision=2)
         for wrong in (0, 31, "7", 2.0):
             with self.assertRaises(rr.InvalidArgumentError):
-                trajectory.cut(wrong)
+                trajectory.seal(wrong)
 
     def test_trouble(self) -> None:
         """Appends that fail, a truncation that is rejected, and rows that are sent again because they were lost."""
@@ -470,7 +470,7 @@ class TrajectoryTest(ServerTest):
                 told = await other.add(engine.rows(context), tokens=context, seal=True)
                 self.assertEqual(told.shared_rows, 250)
             await trajectory.seal()
-            await trajectory.cut(260, seal=True)
+            await trajectory.seal(260)
             self.assertEqual((trajectory.num_tokens, trajectory.rows, trajectory.sealed), (260, 259, True))
             with self.assertRaises(rr.FailedPreconditionError):
                 await trajectory.add(None, tokens=context)

@@ -208,7 +208,6 @@ class Trajectory(trajectory.TrajectoryCalls):
     _kind = "aio.Trajectory"
 
     add = awaited(trajectory.Trajectory.add)
-    cut = awaited(trajectory.Trajectory.cut)
     seal = awaited(trajectory.Trajectory.seal)
 
     async def fork(self, sample: str, *, wait: float = 1.0) -> Trajectory:

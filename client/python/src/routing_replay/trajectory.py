@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_int64
 from dataclasses import KW_ONLY, dataclass
@@ -134,19 +135,11 @@ class TrajectoryCalls:
             kept.append(payload)
         return self._turn(made, kept)
 
-    def _cutting(self, num_tokens: int | None, seal: bool, missing: Missing) -> Operation[Turn]:
-        made = _native.Turn(
-            cut=_values.optional(num_tokens, "num_tokens", sample=self.sample),
-            missing_is_unrecorded=_values.choice(missing, "missing", _MISSING),
-            outcome=_native.text("finished"),
-            seal=bool(seal),
-        )
-        return self._turn(made, None)
-
     def _turn(self, made: _native.Turn, kept: Any) -> Operation[Turn]:
         arguments = self._native.pointer, byref(made)
         kept = self._native, kept
-        return _calls.operation(lib.rr_trajectory_add, arguments, _native.TurnResult, _turn, kept=kept)
+        read = functools.partial(_convert.value, Turn)
+        return _calls.operation(lib.rr_trajectory_add, arguments, _native.TurnResult, read, kept=kept)
 
     def next_row(self, tokens: ArrayLike) -> int:
         """Returns the first row that the engine must return for a request with this context; earlier rows exist
@@ -177,10 +170,6 @@ class TrajectoryCalls:
         return f"<{self._kind} {self.sample}: {self.num_tokens} tokens, {self.rows} rows>"
 
     _kind = "Trajectory"
-
-
-def _turn(result: _native.TurnResult) -> Turn:
-    return _convert.value(Turn, result)
 
 
 class Trajectory(TrajectoryCalls):
@@ -235,15 +224,15 @@ class Trajectory(TrajectoryCalls):
         return self._adding(turn)
 
     @blocking
-    def cut(self, num_tokens: int, *, seal: bool = False, missing: Missing = "raise") -> Operation[Turn]:
-        """Cuts the history: keeps the first `num_tokens` tokens and their rows. A sealed sample becomes open again."""
-        _values.integer(num_tokens, "num_tokens", sample=self.sample)
-        return self._cutting(num_tokens, seal, missing)
-
-    @blocking
     def seal(self, num_tokens: int | None = None, *, missing: Missing = "raise") -> Operation[Turn]:
         """Declares that no more turns will come. With num_tokens the sample is first cut to this length."""
-        return self._cutting(num_tokens, True, missing)
+        made = _native.Turn(
+            cut=_values.optional(num_tokens, "num_tokens", sample=self.sample),
+            missing_is_unrecorded=_values.choice(missing, "missing", _MISSING),
+            outcome=_native.text("finished"),
+            seal=True,
+        )
+        return self._turn(made, None)
 
     @blocking
     def fork(self, sample: str, *, wait: float = 1.0) -> Operation[Trajectory]:
