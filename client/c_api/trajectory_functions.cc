@@ -126,8 +126,7 @@ rr_error* rr_appender_new_trajectory(rr_appender* appender, const rr_trajectory_
     RR_ASSIGN_OR_RETURN(auto writer,
                         TrajectoryWriter::New(shared->run, shared->appender,
                                               {.trajectory = {.sample = String(options->sample), .existing = existing},
-                                               .group = Optional(options->group),
-                                               .engine = String(options->engine)}));
+                                               .group = Optional(options->group)}));
     *trajectory = NewTrajectory(shared, std::move(writer));
     return {};
   });

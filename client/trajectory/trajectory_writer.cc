@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<TrajectoryWriter>> TrajectoryWriter::New(std::sha
                                                                         Options options) {
   RR_RETURN_IF_ERROR(CheckId(options.trajectory.sample, "sample"));
   options.trajectory.strict = run->settings().strict;
-  AppendOptions common{.group = options.group, .engine = std::move(options.engine)};
+  AppendOptions common{.group = options.group};
   return std::unique_ptr<TrajectoryWriter>(new TrajectoryWriter(std::move(run), std::move(appender), std::move(common),
                                                                 Trajectory(std::move(options.trajectory))));
 }
@@ -69,7 +69,7 @@ absl::StatusOr<TurnResult> TrajectoryWriter::Add(const Turn& turn, const TurnRow
   if (!place) place = order_.Take();
   RR_RETURN_IF_ERROR(place->Await());
   AppendOptions common = common_;
-  if (!engine.empty()) common.engine = std::string(engine);
+  common.engine = std::string(engine);
   return Do(turn, rows, common);
 }
 

@@ -37,7 +37,6 @@ class TrajectoryWriter {
   struct Options {
     Trajectory::Options trajectory;
     std::optional<int64_t> group;
-    std::string engine;
   };
   struct State {
     int64_t num_tokens = 0, rows = 0;
@@ -49,8 +48,8 @@ class TrajectoryWriter {
                                                                std::shared_ptr<Appender> appender, Options options);
 
   // Queues the new rows of a turn, as PlanTurn decides.
-  // - `rows`: null if the turn has no rows. `engine`: if not empty, replaces the engine of the options. `place`: the
-  //   turn's place in order(); if it is null, turns are not ordered.
+  // - `rows`: null if the turn has no rows. `engine`: its name. `place`: the turn's place in order(); if it is null,
+  //   turns are not ordered.
   // - Waits for room in the queue, as the appender does. Also waits for the server if rows must be removed, or if an
   //   append failed and the sample's state must be asked for.
   // - After an error nothing has changed, except that rows may have been removed.

@@ -360,7 +360,7 @@ RR_API rr_error* rr_run_commit(rr_run* run, rr_text sample, rr_integer num_token
 /* --- Trajectories ------------------------------------------------------------------------------------------------ */
 
 typedef struct rr_trajectory_options {
-  rr_text sample, engine;
+  rr_text sample;
   rr_text existing; /* "none", "resume", "replace". */
   rr_integer group;
 } rr_trajectory_options;

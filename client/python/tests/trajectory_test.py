@@ -71,7 +71,7 @@ class TrajectoryTest(ServerTest):
         row of a turn's last token comes with the next turn."""
         for whole in (True, False):
             run, engine = self.open(), Engine()
-            trajectory = run.trajectory(f"whole/{whole}", group=7, engine="test 1")
+            trajectory = run.trajectory(f"whole/{whole}", group=7)
             context, versions, conflicts = tokens_of(9), [], 0
             expected = np.empty((0, 3, 4), np.int32)
             for turn in range(5):
@@ -97,7 +97,7 @@ class TrajectoryTest(ServerTest):
             got = self.check(run, trajectory.sample, expected, num_tokens=len(context), revision=0)
             self.assertEqual([v for w in got.weights for v in [w.version] * (w.end - w.begin)], versions)
             state = run.stat(trajectory.sample)
-            self.assertEqual((state.group, state.engine), (7, "test 1"))
+            self.assertEqual(state.group, 7)
             self.assertEqual(state.token_check, rr.token_check(context[:-1]))
             self.assertEqual(conflicts > 0, whole)
 
@@ -268,9 +268,9 @@ class TrajectoryTest(ServerTest):
         gate = Gate(self.server)
         self.addCleanup(gate.shut)
         run, engine = self.open(gate.endpoint), Engine()
-        appender = run.appender(append_timeout=0.5)
+        appender = run._kept_appender = run.appender(append_timeout=0.5)
         context = tokens_of(40)
-        trajectory = run.trajectory("a", appender=appender)
+        trajectory = run.trajectory("a")
         trajectory.add(engine.rows(context[:20]), tokens=context[:20])
         appender.flush()
         gate.shut()
@@ -320,8 +320,8 @@ class TrajectoryTest(ServerTest):
 
     def test_rows_that_the_queue_does_not_take(self) -> None:
         run, engine = self.open(), Engine()
-        appender = run.appender(max_queued_bytes=1, on_full="drop")
-        trajectory = run.trajectory("a", appender=appender)
+        appender = run._kept_appender = run.appender(max_queued_bytes=1, on_full="drop")
+        trajectory = run.trajectory("a")
         context = tokens_of(400)
         dropped = 0
         for end in range(100, 401, 100):
@@ -338,8 +338,8 @@ class TrajectoryTest(ServerTest):
         gate = Gate(self.server)
         self.addCleanup(gate.shut)
         run, engine = self.open(gate.endpoint), Engine()
-        appender = run.appender(max_queued_bytes=1, on_full="raise")
-        trajectory = run.trajectory("a", appender=appender)
+        appender = run._kept_appender = run.appender(max_queued_bytes=1, on_full="raise")
+        trajectory = run.trajectory("a")
         context = tokens_of(60)
         gate.shut()
         trajectory.add(engine.rows(context[:40]), tokens=context[:40])

@@ -177,7 +177,7 @@ AppenderOptions = structure(
     "AppenderOptions", "i:max_queued_bytes,queue_timeout_ms,append_timeout_ms w:on_full,keep_outcomes"
 )
 Commit = structure("Commit", "t:sample,status i:committed_rows o:num_tokens p:error")
-TrajectoryOptions = structure("TrajectoryOptions", "t:sample,engine,existing o:group")
+TrajectoryOptions = structure("TrajectoryOptions", "t:sample,existing o:group")
 Turn = structure(
     "Turn",
     "p:rows Tokens:tokens i:tokens_start,row_start,missing_rows t:outcome o:weight_version t:weight_label "

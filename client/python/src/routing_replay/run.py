@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import reprlib
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -199,26 +198,17 @@ class RunCalls(Generic[A, T]):
         sample: str,
         *,
         group: int | None = None,
-        engine: str = "",
         existing: Existing = "none",
-        appender: A | None = None,
     ) -> T:
-        """A sample that grows turn by turn, appended through the run's own appender unless another one is given.
+        """A sample that grows turn by turn, appended through the run's own appender.
 
         existing: "none" if the sample is new, which saves a question to the server; "resume" if an earlier writer may
             have begun the sample: the first turn then continues after the existing rows, if they belong to the same
             tokens; "replace" to remove existing rows
         """
-        if appender is None:
-            appender = self._default_appender()
-        elif not isinstance(appender, self._appender_type):
-            raise _values.invalid("appender", f"must be an appender of the run, got {reprlib.repr(appender)}", sample)
-        elif appender.line.run_name != self.name:
-            why = f"must be an appender of run {self.name}, got one of run {appender.line.run_name}"
-            raise _values.invalid("appender", why, sample)
+        appender = self._default_appender()
         options = _native.TrajectoryOptions(
             _values.native_text(sample, "sample"),
-            _values.native_text(engine, "engine", sample),
             _values.native_text(existing, "existing", sample),
             _values.optional(group, "group", sample=sample),
         )
