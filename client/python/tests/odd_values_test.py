@@ -173,14 +173,10 @@ class AppendedValueTest(RejectionTest, ServerTest):
         self.addCleanup(client.close)
         run = client.run("types", GEOMETRY)
 
-        async def coroutine(_: object) -> None: ...
-
         for field, call in (
             ("appends[0]", lambda: run.append_many([{"sample": "x"}])),  # type: ignore[list-item]
             ("appends[1]", lambda: run.append_many([rr.Append("x"), ("y", ALL)])),  # type: ignore[list-item]
             ("geometry", lambda: client.run("x", {"num_layers": 4})),  # type: ignore[arg-type]
-            ("on_outcome", lambda: run.appender(on_outcome=3)),  # type: ignore[arg-type]
-            ("on_outcome", lambda: run.appender(on_outcome=coroutine)),  # type: ignore[arg-type]
         ):
             with self.subTest(field):
                 self.rejected(call, field)

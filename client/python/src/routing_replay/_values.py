@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import json
 import numbers
 import operator
@@ -72,13 +71,6 @@ def seconds(value: Any, field: str = "timeout") -> float:
 
 def milliseconds(value: Any, field: str = "timeout") -> int:
     return round(1000 * seconds(value, field))
-
-
-def callback(value: T, field: str) -> T:
-    """Returns a caller's function, or None. Rejects coroutine functions, because it is called without `await`."""
-    if value is not None and (not callable(value) or inspect.iscoroutinefunction(value)):
-        raise invalid(field, f"must be a function that is not async, got {reprlib.repr(value)}")
-    return value
 
 
 def text(value: Any, field: str, sample: Any = None) -> str:

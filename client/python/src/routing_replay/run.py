@@ -174,7 +174,7 @@ class RunCalls(Generic[A, T]):
             -1 if queue_timeout is None else _values.milliseconds(queue_timeout, "queue_timeout"),
             -1 if append_timeout is None else _values.milliseconds(append_timeout, "append_timeout"),
             0 if on_full is None else _values.choice(on_full, "on_full", ON_FULL),
-            _values.callback(on_outcome, "on_outcome") is not None,
+            on_outcome is not None,
         )
         return self._appender_type(self.link, Line(self.native, self.name, options), on_full, on_outcome)
 
