@@ -135,8 +135,8 @@ class VllmTest(EngineTest):
             self.check(vllm.rows(body))
         for body in bodies({"choices": [{"finish_reason": None}, choice | {"prompt_token_ids": PROMPT}]}):
             self.check(vllm.rows(body, 1))
-        event = b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
-        self.check(vllm.rows(http.routed_experts(event), prompt_token_ids=PROMPT))
+        chunk = json.dumps({"choices": [choice]}).encode()
+        self.check(vllm.rows(http.routed_experts(chunk), prompt_token_ids=PROMPT))
         usage = {"prompt_tokens": P, "completion_tokens": G}
         body = {"usage": usage, "choices": [{"finish_reason": "stop", "routed_experts": text}]}
         self.assertIsNone(vllm.rows(body).tokens)

@@ -30,7 +30,8 @@ def post(url: str, **body: Any) -> bytes:
 
 
 def events(stream: bytes) -> list[bytes]:
-    return [event for event in stream.split(b"\n\n") if event and event != b"data: [DONE]"]
+    found = [event.removeprefix(b"data: ") for event in stream.split(b"\n\n") if event]
+    return [event for event in found if event != b"[DONE]"]
 
 
 class EnginesTest(unittest.TestCase):

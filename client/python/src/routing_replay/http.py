@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from routing_replay import _native, _values
 from routing_replay._native import lib
 
-_EVENT = re.compile(rb"\s*data:")
-_DONE = re.compile(rb"\s*\[DONE\]\s*")
-
 
 def routed_experts(body: bytes | bytearray | memoryview) -> Any:
     """Parses a response like json.loads, but returns the texts of routed experts as memoryviews of `body`.
 
-    body: one JSON object or list, or one event of a stream: a line that begins with `data:` (for the "[DONE]" at the
-        end of a stream the result is None). It must not change while such views exist
+    body: one JSON object or list. It must not change while such views exist
 
     simdjson finds these texts, which are neither copied nor decoded; json.loads parses the small rest. The adapters of
     routing_replay.engines take the result like any other response:
@@ -28,14 +23,10 @@ def routed_experts(body: bytes | bytearray | memoryview) -> Any:
     list), in choices, and in meta_info, sglext and sgl_ext at any of these places. If such a field is an object, its
     data is meant. Lists of numbers and texts with escapes are returned as by json.loads.
 
-    Raises InvalidArgumentError (ENCODING, field "body") for what is not JSON, for several events, and for an object in
-    which a key occurs twice.
+    Raises InvalidArgumentError (ENCODING, field "body") for what is not JSON, and for an object in which a key
+    occurs twice.
     """
     view = _values.view(body, "body", "ENCODING")
-    if event := _EVENT.match(view):
-        view = view[event.end() :]
-        if _DONE.fullmatch(view):
-            return None
     found = _native.give(lib.rr_find_routes, _native.Routes, _routes, *_native.address_of(view))
     rest, at = [], 0
     for _, begin, end in found:
