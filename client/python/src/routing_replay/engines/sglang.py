@@ -44,8 +44,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import numpy as np
-
 from routing_replay.engines import _forms
 from routing_replay.geometry import Geometry
 from routing_replay.types import RecordedRows
@@ -153,15 +151,6 @@ def _find(response: Any, choice: Any, name: str) -> tuple[Any, Any]:
     return {}, None
 
 
-def _ids(response: Any, choice: Any, prompt: Any, sampled: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
-    extension, of_prompt = _forms.get(response, "sglext", "sgl_ext"), ("prompt_token_ids", "input_ids")
-    places = _forms.get(choice, *of_prompt), _forms.get(response, *of_prompt), _forms.get(extension, "input_ids")
-    prompt = _forms.first(prompt, *places)
-    own = _forms.get(choice, "output_ids", "token_ids", "response_token_ids")
-    sampled = _forms.first(sampled, own, _of_choice(_forms.get(extension, "output_ids"), choice))
-    return _forms.ids(prompt, "prompt_token_ids"), _forms.ids(sampled, "output_ids")
-
-
 def _of_choice(ids: Any, choice: Any) -> Any:
     """The item for this choice, from a list with one item per choice; None if there is no such item."""
     number = _forms.get(choice, "index")
@@ -173,7 +162,12 @@ def _tokens_of(response: Any, choice: Any, prompt_token_ids: Any, output_token_i
     """Returns what is known about the tokens. Sampled tokens are counted by their ids if these are known, because
     completion_tokens may include a stop token that was removed. But the ids may be only those of the last event of a
     stream."""
-    prompt, sampled = _ids(response, choice, prompt_token_ids, output_token_ids)
+    extension, of_prompt = _forms.get(response, "sglext", "sgl_ext"), ("prompt_token_ids", "input_ids")
+    places = _forms.get(choice, *of_prompt), _forms.get(response, *of_prompt), _forms.get(extension, "input_ids")
+    prompt = _forms.ids(_forms.first(prompt_token_ids, *places), "prompt_token_ids")
+    own = _forms.get(choice, "output_ids", "token_ids", "response_token_ids")
+    found = _forms.first(output_token_ids, own, _of_choice(_forms.get(extension, "output_ids"), choice))
+    sampled = _forms.ids(found, "output_ids")
     usage = _forms.get(response, "usage")
     alone = _forms.choice_count(response) == 1
 

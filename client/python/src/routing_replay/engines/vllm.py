@@ -64,15 +64,16 @@ def rows(
     Rows are ids [T - 1 - prompt_start, layers, K]. InvalidArgumentError: ROW_COUNT for another number of rows, also if
     the engine ignored prompt_start; FIELD for a response without rows or tokens; and those of the form.
     """
-    choice = _choice(output, index)
-    counted = tokens_of(output, choice, prompt_token_ids, output_token_ids)
+    choice = _forms.item(output, "outputs" if _forms.get(output, "choices") is None else "choices", index)
+    counted = _tokens_of(output, choice, prompt_token_ids, output_token_ids)
     others: dict[str, Any] = {"engine": _forms.engine_name("vllm")}
     value, split = _value(output, choice)
     if value is None:
         # `attach` may have put a reference here. Then the rows are in the store, not missing.
         value = _forms.get(choice, "routing_replay")
     if value is None:
-        policy = "unrecorded" if aborted(choice, counted) else absent
+        aborted = counted.output_tokens == 0 or _forms.get(choice, "finish_reason") == "abort"
+        policy = "unrecorded" if aborted else absent
         return _forms.absent(_FIELD, _WHY, policy, counted, prompt_start, **others)
     found, own_start = _forms.any_payload(value, _FIELD, "npy", None)
     begin = _forms.start_of(own_start, prompt_start, _FIELD)
@@ -84,20 +85,12 @@ def rows(
     return dataclasses.replace(recorded, weights=_forms.output_weights(spans, counted, begin))
 
 
-def _choice(output: Any, index: int) -> Any:
-    return _forms.item(output, "outputs" if _forms.get(output, "choices") is None else "choices", index)
-
-
-def _ids(output: Any, choice: Any, prompt: Any, sampled: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
-    prompt = _forms.first(prompt, _forms.get(choice, "prompt_token_ids"), _forms.get(output, "prompt_token_ids"))
-    sampled = _forms.first(sampled, _forms.get(choice, "token_ids"))
-    return _forms.ids(prompt, "prompt_token_ids"), _forms.ids(sampled, "token_ids")
-
-
-def tokens_of(output: Any, choice: Any, prompt_token_ids: Any, output_token_ids: Any) -> _forms.Tokens:
+def _tokens_of(output: Any, choice: Any, prompt_token_ids: Any, output_token_ids: Any) -> _forms.Tokens:
     """Returns what is known about the tokens: from their ids, else from usage. Its count of output tokens is used only
     if there is one choice, because it is the sum over all choices."""
-    prompt, sampled = _ids(output, choice, prompt_token_ids, output_token_ids)
+    places = _forms.get(choice, "prompt_token_ids"), _forms.get(output, "prompt_token_ids")
+    prompt = _forms.ids(_forms.first(prompt_token_ids, *places), "prompt_token_ids")
+    sampled = _forms.ids(_forms.first(output_token_ids, _forms.get(choice, "token_ids")), "token_ids")
     usage = _forms.get(output, "usage")
     alone = _forms.choice_count(output) == 1
     of_prompt = _forms.get(usage, "prompt_tokens") if alone or prompt is None else None
@@ -123,7 +116,3 @@ def _value(output: Any, choice: Any) -> tuple[Any, bool]:
 def _basis(value: Any, split: bool) -> str:
     """Returns what the layer axis holds. Two parts or nested lists are of vLLM 0.21, which returns only MoE layers."""
     return "moe" if split or (isinstance(value, list) and len(value) != 2) else "all"
-
-
-def aborted(choice: Any, counted: _forms.Tokens) -> bool:
-    return counted.output_tokens == 0 or _forms.get(choice, "finish_reason") == "abort"
