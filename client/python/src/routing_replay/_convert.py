@@ -22,7 +22,6 @@ from routing_replay.types import (
     Producer,
     RecordedRows,
     RowRange,
-    RunSettings,
     SampleLike,
     SampleRead,
     SampleRows,
@@ -279,19 +278,16 @@ def groups(value: RowRange | None) -> Any:
 def names(samples: Iterable[str]) -> tuple[Any, int]:
     """Returns an array with an rr_text for each distinct id, and its length."""
     known = dict.fromkeys(_values.text(name, "samples") for name in _values.items(samples, "samples", "ids"))
-    return array_of(_native.Text, [_native.text(name) for name in known])
+    return array_of(_native.Text, list(map(_native.text, known)))
 
 
 def names_and_handles(samples: Iterable[str | int]) -> tuple[Any, int, Any, int]:
     """As `names`, plus the handles without duplicates; handle 0 stands for no sample."""
-    known: list[str] = []
-    handles: dict[int, None] = {}
-    for sample in _values.items(samples, "samples", "ids and handles"):
-        if isinstance(sample, str):
-            known.append(sample)
-        elif (handle := _values.integer(sample, "samples")) != 0:
-            handles[handle] = None
-    return *names(known), *array_of(c_int64, list(handles))
+    given = _values.items(samples, "samples", "ids and handles")
+    ids = [sample for sample in given if isinstance(sample, str)]
+    handles = dict.fromkeys(_values.integer(sample, "samples") for sample in given if not isinstance(sample, str))
+    handles.pop(0, None)
+    return *names(ids), *array_of(c_int64, list(handles))
 
 
 def read(
@@ -379,10 +375,6 @@ def state(found: _native.SampleState) -> SampleState:
 
 def states(found: Any) -> list[SampleState]:
     return [state(item) for item in found]
-
-
-def settings(found: _native.RunSettings) -> RunSettings:
-    return value(RunSettings, found, ttl=found.ttl_ms / 1000)
 
 
 def transports(found: _native.Transports) -> dict[str, Any]:

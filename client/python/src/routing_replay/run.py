@@ -132,7 +132,7 @@ class RunCalls(Generic[A, T]):
 
     def _set(self, found: Any) -> None:
         self.name, self.geometry = str(found.name), Geometry.of_native(found.geometry)
-        self.settings: RunSettings = _convert.settings(found.settings)
+        self.settings = _convert.value(RunSettings, found.settings, ttl=found.settings.ttl_ms / 1000)
         self.dropped = _convert.value(ReleaseOutcome, found.dropped)
         self.place, self.places = str(found.place), [str(tag) for tag in found.places[: found.place_count]]
 
