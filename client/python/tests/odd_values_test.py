@@ -72,7 +72,7 @@ class OddValueTest(RejectionTest):
         for name in ("prompt_tokens", "completion_tokens"):
             self.rejected(lambda name=name: sglang.rows({"meta_info": meta | {name: "x"}}, GEOMETRY), name)
         self.rejected(lambda: sglang.rows({"meta_info": meta}, GEOMETRY, start_len=None), "start")
-        self.rejected(lambda: sglang.rows({"meta_info": meta}, GEOMETRY, layers=5), "layers")
+        self.rejected(lambda: envelope.rows(b64(ALL), GEOMETRY, layers=5), "layers")
         self.rejected(lambda: sglang.rows({"choices": 5}, GEOMETRY), "meta_info.prompt_tokens")
         self.rejected(lambda: sglang.rows({"choices": 5}, GEOMETRY, 0), "choices")
         for value, options, field, reason in (

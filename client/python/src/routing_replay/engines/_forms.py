@@ -37,7 +37,8 @@ _NOT_ALL = (
     "If these are all tokens, and not those of a delta or of a stream's last event, pass the sampled ids as "
     "output_token_ids"
 )
-# The form of a text by its first characters; any other text is flat base64.
+# The form of a text by its first characters; any other text is flat base64. A reference is an object of `attach` that
+# names a sample.
 _BEGINNINGS = {b"k05VTVBZ": "npy", b"nrlre1:": "nrlre1", b"{": "reference"} | dict.fromkeys(
     (b"gASV", b"gAWV", b"gAJ", b"gAN"), "pickle"
 )
@@ -203,13 +204,6 @@ def as_bytes(text: Any, field: str) -> memoryview:
         raise invalid(field, "must be ASCII text", "ENCODING") from None
 
 
-def kind_of(data: memoryview) -> str:
-    """The form of the ids, by their first bytes: "npy" or "pickle" (in base64), "nrlre1", "reference" (an object of
-    `attach` that names a sample), else "flat" ids in base64."""
-    head = bytes(data[:8])
-    return next((kind for beginning, kind in _BEGINNINGS.items() if head.startswith(beginning)), "flat")
-
-
 def base64_payload(text: Any, field: str, row: Row = None, dtype: str | None = None) -> Payload:
     """Converts ids that are text: base64 of a .npy file, "nrlre1:…", or base64 of flat ids.
 
@@ -217,7 +211,8 @@ def base64_payload(text: Any, field: str, row: Row = None, dtype: str | None = N
     dtype: of flat ids, as SGLang names it; None: int32
     """
     data = as_bytes(text, field)
-    kind = kind_of(data)
+    head = bytes(data[:8])
+    kind = next((kind for beginning, kind in _BEGINNINGS.items() if head.startswith(beginning)), "flat")
     if kind == "npy" or (kind == "flat" and row == "npy"):
         return Payload(data, "BASE64_NPY")
     if kind == "nrlre1":

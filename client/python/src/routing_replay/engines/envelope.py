@@ -33,7 +33,7 @@ def rows(
     geometry: Geometry | None = None,
     *,
     tokens: Any = None,
-    start: int | None = None,
+    start: int = 0,
     dialect: Dialect = "prime_rl",
     dtype: str | None = None,
     layers: Literal["all", "moe"] | Sequence[int] | None = None,
@@ -43,24 +43,20 @@ def rows(
     geometry: of the run; needed for flat ids
     tokens: token ids of all T positions. The number of rows is then checked, and a T-th row is left out. None: all rows
         are taken
-    start: absolute position of the first row; if an object states one, it must agree
+    start: absolute position of the first row; an object may state it instead, or must agree
     dialect: which framework wrote the object
     dtype: dtype of flat ids ("uint8" …)
     layers: what the axis of layers holds: "all", "moe" or layer ids; None: its length decides
 
     InvalidArgumentError: ENCODING, DTYPE, SHAPE, LENGTH, ROW_COUNT or FIELD, naming the field.
     """
-    if value is None:
-        raise _forms.invalid(_FIELD, "is null")
     if _values.text(dialect, "dialect") == "prime_rl":
         found, own_start = _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), dtype)
     else:
         found, own_start = _forms.object_payload(value, dialect, _FIELD)
     if dialect == "skyrl":
         _forms.check_narrowest(found)
-    if start is not None and own_start not in (None, start):
-        raise _forms.invalid(_FIELD, f"starts at row {own_start}, expected {start}", "ROW_COUNT")
-    begin = (own_start or 0) if start is None else _values.integer(start, "start")
+    begin = _forms.start_of(own_start, start, _FIELD)
     ids = _forms.ids(tokens, "tokens")
     if ids is None:
         return RecordedRows(found, row_start=begin, layers=layers)

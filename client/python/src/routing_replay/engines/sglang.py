@@ -63,7 +63,6 @@ def rows(
     start_len: int = 0,
     prompt_token_ids: Any = None,
     output_token_ids: Any = None,
-    layers: Literal["all", "moe"] | Sequence[int] | None = None,
     absent: Literal["raise", "unrecorded"] = "raise",
     hierarchical_cache: bool = False,
 ) -> RecordedRows:
@@ -74,7 +73,6 @@ def rows(
         each answer of a batch is a response of its own, the response itself
     start_len: routed_experts_start_len of the request, 0 … P
     prompt_token_ids, output_token_ids: pass these if the response has no ids, or not all output ids
-    layers: the layers whose ids a row holds: "moe" or layer ids; None or "all": all hidden layers, dense ones included
     absent: what to do with a response without rows: "raise" InvalidArgumentError, or return rows that are all
         "unrecorded", as always if the request was aborted
     hierarchical_cache: True if the server has a hierarchical cache: rows of cached tokens are then unrecorded, even if
@@ -93,13 +91,12 @@ def rows(
         policy = "unrecorded" if _aborted(choice, counted) else absent
         return _forms.absent(_FIELD, why, policy, counted, start_len, **others)
     dtype = _forms.get(holder, f"{_FIELD}_dtype")
-    found, own_start = _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), dtype)
+    found, own_start = _forms.any_payload(value, _FIELD, _forms.row_of(geometry, "all"), dtype)
     start = _forms.start_of(own_start, start_len, _FIELD)
     counted = counted.fitting(_forms.row_count(found), start)
     spans = _find(response, choice, "weight_versions")[1]
     others["weights"] = _forms.output_weights(spans, counted, start)
-    others["layers"] = "all" if layers is None else layers
-    recorded = _forms.account(found, counted, start, **others)
+    recorded = _forms.account(found, counted, start, layers="all", **others)
     return recorded.without(_unreliable(response, choice, counted, hierarchical_cache))
 
 
