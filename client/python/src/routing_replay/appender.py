@@ -103,7 +103,6 @@ class AppenderCalls:
     def __init__(self, link: Link, line: Line, on_full: OnFull | None, on_outcome: OnOutcome | None) -> None:
         self._link = link
         self.line = line
-        self._may_wait = on_full in (None, "block")
         self._never_waits_in_loop = on_full is None and self._drops_in_loop
         self._on_outcome = on_outcome
         self._drop_reported = False
@@ -139,7 +138,7 @@ class AppenderCalls:
         made, sequence, dropped = _native.Append(), c_uint64(), c_size_t()
         _kept = _convert.append(append, made)
         on_full = self._on_full() if on_full is None else on_full
-        if on_full == _BLOCK and self._may_wait and in_main_thread():
+        if on_full == _BLOCK and in_main_thread():
             on_full = _RAISE  # Do not wait in this call, which a signal handler could not interrupt.
         error = lib.rr_appender_append(
             self.line.pointer, byref(made), 1, on_full, PLAIN_CALL, byref(sequence), byref(dropped)
