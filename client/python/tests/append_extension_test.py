@@ -116,7 +116,7 @@ class AppendExtensionTest(ServerTest):
                 self.assertEqual(vars(errors[0]), vars(errors[1]))
 
     def slow_append(self, *arguments: Any, **options: Any) -> int:
-        return self.slow._queue(Append(*arguments, **options))
+        return self.slow.queue_one(Append(*arguments, **options))
 
     def test_what_is_dropped_is_logged(self) -> None:
         appender = self.run_.appender(max_queued_bytes=1, on_full="drop")

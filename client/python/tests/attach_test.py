@@ -21,6 +21,7 @@ from routing_replay import (
     RoutingReplayError,
     token_check,
 )
+from routing_replay.appender import ON_FULL
 from routing_replay.engines import attach
 from routing_replay.engines.attach import _attachment
 
@@ -337,16 +338,16 @@ class RoomTest(ServerTest):
     def test_the_outputs_of_a_call_wait_together(self) -> None:
         llm = Llm()
         with attach.vllm(llm, self.run_) as attachment:
-            waits: list[str | None] = []
+            waits: list[int | None] = []
             now = iter([0.0, 30.0, 59.0, 61.0, 62.0])
 
-            def queue_as(on_full: str | None, append: Any) -> None:
+            def queue_one(append: Any, on_full: int | None) -> None:
                 waits.append(on_full)
 
-            attachment._appender.queue_as = queue_as  # type: ignore[method-assign]
+            attachment._appender.queue_one = queue_one  # type: ignore[method-assign]
             with mock.patch.object(_attachment.time, "monotonic", lambda: next(now)):
                 llm.generate([[1, 2, 3], [4]])
-        self.assertEqual(waits, [None, None, "drop", "drop"])
+        self.assertEqual(waits, [None, None, ON_FULL["drop"], ON_FULL["drop"]])
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import byref, c_size_t, c_uint64
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from routing_replay import _calls, _convert, _native, _values
 from routing_replay._calls import PLAIN_CALL, Operation, blocking, in_main_thread
@@ -128,13 +128,10 @@ class AppenderCalls:
             failure = _native.take_error(-number)
             if not isinstance(failure, ResourceExhaustedError):
                 raise failure
-        return self._queue(Append(*arguments, **options))
+        return self.queue_one(Append(*arguments, **options))
 
-    def queue_as(self, on_full: Literal["drop"] | None, append: Append) -> int:
-        """Queues an append, with another `on_full` than the appender's if it is given."""
-        return self._queue(append, None if on_full is None else ON_FULL[on_full])
-
-    def _queue(self, append: Append, on_full: int | None = None) -> int:
+    def queue_one(self, append: Append, on_full: int | None = None) -> int:
+        """As `queue`. on_full: a value of ON_FULL, if not the appender's own"""
         made, sequence, dropped = _native.Append(), c_uint64(), c_size_t()
         _kept = _convert.append(append, made)
         on_full = self._on_full() if on_full is None else on_full

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from routing_replay import _convert, _values
+from routing_replay.appender import ON_FULL
 from routing_replay.client import Client
 from routing_replay.engines import _forms
 from routing_replay.errors import DeadlineExceededError, FailedPreconditionError, InternalError, RoutingReplayError
@@ -192,9 +193,9 @@ class Attachment:
     def _append_all(self, ended: list[tuple[str, Finished, dict[str, Any]]], end: float) -> None:
         for sample, finished, options in ended:
             # Appends of one call wait for room together, not one after the other.
-            on_full: Literal["drop"] | None = None if time.monotonic() < end else "drop"
+            on_full = None if time.monotonic() < end else ON_FULL["drop"]
             try:
-                self._appender.queue_as(on_full, Append(sample, finished.describe(self._run.geometry), **options))
+                self._appender.queue_one(Append(sample, finished.describe(self._run.geometry), **options), on_full)
             except Exception as error:
                 self._reject(sample, error)
                 self._mark(sample, finished, options)
