@@ -15,13 +15,12 @@ import unittest
 import weakref
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 from support import Gate, Server, random_routes
 
 import routing_replay as rr
-from routing_replay import _calls, aio
+from routing_replay import aio
 from routing_replay.appender import _lines
 
 GEOMETRY = rr.Geometry(num_layers=3, num_experts=300, top_k=4)
@@ -298,37 +297,6 @@ class AioTroubleTest(unittest.IsolatedAsyncioTestCase):
         self.assertLess(time.monotonic() - begin, 10)
         with self.assertRaises(rr.CancelledError):
             await run.stat("s")
-
-    def test_a_signal_handler_that_raises_loses_no_call(self) -> None:
-        server = Server()
-        self.addCleanup(server.stop)
-        loop = asyncio.new_event_loop()
-        self.addCleanup(loop.close)
-        troubles: list[object] = []
-        loop.set_exception_handler(lambda _, context: troubles.append(context))
-        run = loop.run_until_complete(aio.Client(server.endpoint).run("r", GEOMETRY))
-        loop.run_until_complete(run.put("a", ROWS))
-
-        def interrupting(function: Any) -> Any:
-            def call(*arguments: Any) -> None:
-                function(*arguments)
-                if not interrupted:
-                    interrupted.append(function)
-                    raise KeyboardInterrupt
-
-            interrupted: list[Any] = []
-            return call
-
-        for owner, name in ((_calls.Operation, "start"), (aio._Loop, "_pass_on")):
-            with self.subTest(name), mock.patch.object(owner, name, interrupting(getattr(owner, name))):
-                reading = loop.create_task(run.read_one("a"))
-                with self.assertRaises(KeyboardInterrupt):
-                    loop.run_until_complete(reading)
-                if name == "_pass_on":
-                    read = loop.run_until_complete(asyncio.wait_for(reading, 4))
-                    np.testing.assert_array_equal(read.rows, ROWS)
-                self.assertEqual(loop.run_until_complete(run.stat("a")).committed_rows, len(ROWS))
-        self.assertEqual(troubles, [])
 
     def test_a_loop_that_ends_without_close(self) -> None:
         server = Server()

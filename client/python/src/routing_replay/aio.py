@@ -89,10 +89,6 @@ class _Loop:
         except RoutingReplayError:  # It has not begun.
             del self._under_way[tag]
             raise
-        except BaseException:  # Raised by a signal handler, perhaps after the call has begun.
-            ended.cancel()
-            self._queue.cancel(tag)
-            raise
         try:
             error = await ended
         except asyncio.CancelledError:
@@ -109,30 +105,13 @@ class _Loop:
         return operation.end(error)
 
     def _take(self) -> None:
-        ended = self._queue.ended
-        try:
-            # If an exception interrupted the last _take, the first tag is still set: then pass on the same calls again.
-            count = len(ended) if ended[0].tag else self._queue.take()
-            while count:
-                for one in ended[:count]:
-                    self._pass_on(one.tag, one.error)
-                ended[0].tag = 0
-                count = self._queue.take()
-        except BaseException:  # Raised by a signal handler.
-            # The descriptor may not become readable again, so call this function again soon.
-            asyncio.get_running_loop().call_soon(self._take)
-            raise
-
-    def _pass_on(self, tag: int, error: int | None) -> None:
-        if tag not in self._under_way:
-            return
-        operation, ended = self._under_way[tag]
-        if not ended.done():
-            ended.set_result(error)
-        cancelled = ended.cancelled()
-        del self._under_way[tag]
-        if cancelled:
-            operation.drop(error)
+        while count := self._queue.take():
+            for one in self._queue.ended[:count]:
+                operation, ended = self._under_way.pop(one.tag)
+                if ended.cancelled():
+                    operation.drop(one.error)
+                else:
+                    ended.set_result(one.error)
 
     def __del__(self) -> None:
         self._queue.close()  # Cancels the running calls and waits for them.
