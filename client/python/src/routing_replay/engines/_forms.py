@@ -186,13 +186,6 @@ def choice_count(response: Any) -> int:
     return len(choices) if isinstance(choices, Sequence) else 1
 
 
-def reject_shared(response: Any, choice: Any, place: Any, field: str) -> None:
-    """Rejects a field at the top level of the response if there are several choices to which it could belong."""
-    count = choice_count(response)
-    if place is response and place is not choice and count > 1:
-        raise invalid(field, f"is a field of the response, which has {count} choices: it must be in a choice")
-
-
 # Forms of ids.
 
 
@@ -324,14 +317,6 @@ def nested(value: Any, field: str) -> np.ndarray:
     if array.dtype.kind not in "iu":
         raise bad_dtype(field, array)
     return array
-
-
-def check_alike(rows: np.ndarray, first: np.ndarray, field: str) -> None:
-    """Checks that a part of a sample has the dtype of the first part, and its shape except for the number of rows."""
-    if rows.dtype != first.dtype:
-        raise invalid(field, f"dtype {rows.dtype} after {first.dtype}", "DTYPE")
-    if rows.shape[1:] != first.shape[1:]:
-        raise invalid(field, f"{list(rows.shape)} after {list(first.shape)}", "SHAPE")
 
 
 def any_payload(value: Any, field: str, row: Row, dtype: str | None) -> tuple[Any, int | None]:

@@ -142,8 +142,10 @@ def _find(response: Any, choice: Any, name: str) -> tuple[Any, Any]:
             holder = _forms.get(place, extension)
             value = None if holder is None else _forms.get(holder, name)
             if value is not None:
-                if name not in _OF_ALL:
-                    _forms.reject_shared(response, choice, place, f"{extension}.{name}")
+                count = _forms.choice_count(response)
+                if name not in _OF_ALL and place is not choice and count > 1:
+                    what = f"is a field of the response, which has {count} choices: it must be in a choice"
+                    raise _forms.invalid(f"{extension}.{name}", what)
                 return holder, value
     return {}, None
 

@@ -109,7 +109,10 @@ def _value(output: Any, choice: Any) -> tuple[Any, bool]:
     parts = [_forms.nested(part, _FIELD) for part in (prompt, sampled)]
     filled = [part for part in parts if part.size]
     for part in filled:
-        _forms.check_alike(part, filled[0], _FIELD)
+        if part.dtype != filled[0].dtype:
+            raise _forms.invalid(_FIELD, f"dtype {part.dtype} after {filled[0].dtype}", "DTYPE")
+        if part.shape[1:] != filled[0].shape[1:]:
+            raise _forms.invalid(_FIELD, f"{list(part.shape)} after {list(filled[0].shape)}", "SHAPE")
     return np.concatenate(filled) if filled else parts[0], True
 
 

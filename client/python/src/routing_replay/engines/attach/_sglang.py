@@ -55,8 +55,7 @@ def attach_to(
     around: dict[str, _attachment.Around] = {"generate": functools.partial(_sync, engine)}
     if hasattr(engine, "async_generate"):
         around["async_generate"] = functools.partial(_async, engine)
-    usable = _is_whole(engine) and _has_right_rows(engine)
-    return _attachment.attach(engine, run, sample, around, "sglang", usable, options)
+    return _attachment.attach(engine, run, sample, around, "sglang", _is_usable(engine), options)
 
 
 def _has_one_of(owner: Any, settings: Sequence[str]) -> bool:
@@ -65,21 +64,16 @@ def _has_one_of(owner: Any, settings: Sequence[str]) -> bool:
     return any(getattr(arguments, name, None) is True for name in settings)
 
 
-def _is_whole(owner: Any) -> bool:
-    """Returns False if prefill and decode are split over two engines, because neither would have all rows of an
-    answer."""
-    mode = getattr(getattr(owner, "server_args", None), "disaggregation_mode", None)
-    if mode not in ("prefill", "decode"):
-        return True
-    _log.warning("not attached: this SGLang only does %s; pass its router's answers to engines.sglang.rows", mode)
-    return False
-
-
-def _has_right_rows(owner: Any) -> bool:
-    """Returns False if the engine verifies several draft tokens per position at once. SGLang then moves the keys and
-    values of an accepted draft to their final place in the cache, but not its row. So the row of a rejected draft stays
-    at that place."""
+def _is_usable(owner: Any) -> bool:
+    """Returns False, with a warning, if prefill and decode are split over two engines, because neither would have all
+    rows of an answer; and if the engine verifies several draft tokens per position at once. SGLang then moves the keys
+    and values of an accepted draft to their final place in the cache, but not its row. So the row of a rejected draft
+    stays at that place."""
     arguments = getattr(owner, "server_args", None)
+    mode = getattr(arguments, "disaggregation_mode", None)
+    if mode in ("prefill", "decode"):
+        _log.warning("not attached: this SGLang only does %s; pass its router's answers to engines.sglang.rows", mode)
+        return False
     resolved = getattr(arguments, "resolved_dict", None)  # The settings after SGLang has changed them.
     settings = resolved() if callable(resolved) else getattr(arguments, "__dict__", {})
     guesses = settings.get("speculative_eagle_topk") or 0
@@ -252,7 +246,7 @@ class Hook(_attachment.Joining):
 
     def __call__(self, original: Callable[..., Any], manager: Any, request: Any, *rest: Any, **more: Any) -> Any:
         if self._usable is None:
-            self._usable = _is_whole(manager) and _has_right_rows(manager)
+            self._usable = _is_usable(manager)
         if self._usable:
             self.begin()
         outputs = original(manager, request, *rest, **more)
