@@ -375,7 +375,7 @@ class TrajectoryTest(ServerTest):
             run.trajectory("e").add(None, tokens=context, seal=True)
 
     def test_the_example(self) -> None:
-        """Runs the example in the docstring of Trajectory, with an engine that answers like SGLang."""
+        """Plays an agent of several turns, with an engine that answers like SGLang."""
         run, routes = self.open(), Engine()
         version = 3
 

@@ -175,24 +175,7 @@ class TrajectoryCalls:
 class Trajectory(TrajectoryCalls):
     """The rows of one sample over several turns, aborts and weight updates. Thread-safe. Made by `Run.trajectory`.
 
-    A multi-turn agent, as it asks its engine (here SGLang) and adds every answer:
-
-        from routing_replay.engines import sglang
-
-        trajectory = run.trajectory("step7/agent3", group=7)
-        context = tokenizer.apply_chat_template(messages)
-        while True:
-            start = trajectory.next_row(context)              # the engine need not send earlier rows
-            answer = engine.generate(
-                input_ids=context, return_routed_experts=True, routed_experts_start_len=start
-            )
-            recorded = sglang.rows(answer, run.geometry, start_len=start, prompt_token_ids=context)
-            trajectory.add(recorded, weight_version=version)  # Its tokens are the whole context.
-            context = context + answer["output_ids"]
-            if is_done(answer):
-                break
-            context = context + tokenizer.encode(run_tool(answer))
-        trajectory.seal()
+    client/README.md shows an agent of several turns under "From an engine".
 
     A history of T tokens has rows 0 … T - 2: the last token was never fed to the model. So the row of a turn's last
     token is the first one of the next turn, and nothing is ever overwritten.
