@@ -184,8 +184,6 @@ class _Closing:
 class Trajectory(trajectory.TrajectoryCalls):
     """routing_replay.Trajectory for an event loop. Made by `Run.trajectory`. Turns run one after the other."""
 
-    _kind = "aio.Trajectory"
-
     add = awaited(trajectory.Trajectory.add)
     seal = awaited(trajectory.Trajectory.seal)
 

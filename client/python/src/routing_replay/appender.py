@@ -98,12 +98,10 @@ class Closing:
 class AppenderCalls:
     """The common part of the blocking Appender and the one for asyncio."""
 
-    _drops_in_loop = False
-
     def __init__(self, link: Link, line: Line, on_full: OnFull | None, on_outcome: OnOutcome | None) -> None:
         self._link = link
         self.line = line
-        self._never_waits_in_loop = on_full is None and self._drops_in_loop
+        self._never_waits_in_loop = on_full is None and not link.in_loop
         self._on_outcome = on_outcome
         self._drop_reported = False
         link.lines.add(line)
@@ -203,8 +201,6 @@ class Appender(AppenderCalls, Closing):
 
     After os.fork the child has an empty appender of its own; the parent sends what it had queued.
     """
-
-    _drops_in_loop = True
 
     @like(Append)
     def append(self, *arguments: Any, **options: Any) -> int:

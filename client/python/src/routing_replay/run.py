@@ -239,7 +239,7 @@ class RunCalls(Generic[A, T]):
         return self._into(lib.rr_run_release, arguments, _native.Released(), ReleaseOutcome)
 
     def __repr__(self) -> str:
-        return f"<{'aio.' if self.link.in_loop else ''}Run {self.name}: {self.geometry!r}>"
+        return f"<Run {self.name}: {self.geometry!r}>"
 
     def __reduce__(self) -> Any:
         raise TypeError("a Run cannot be pickled; make a Client in the other process")

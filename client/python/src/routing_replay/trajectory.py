@@ -99,42 +99,6 @@ class TrajectoryCalls:
         self.sample = sample
         self._native = native
 
-    def _adding(self, turn: NewTurn) -> Operation[Turn]:
-        sample = self.sample
-        if isinstance(turn.rows, RecordedRows):
-            _convert.reject_given(turn, ("start", "take", "layers"), "", sample)
-            recorded = turn.rows
-        else:
-            recorded = RecordedRows(turn.rows, 0 if turn.start is None else turn.start, turn.take, turn.layers)
-        start = _values.integer(recorded.row_start, "start", sample=sample)
-        weights = turn.weights
-        if weights is None:
-            weights = recorded.weights if recorded.rows is not None and turn.weight_version is None else ()
-        missing_rows = _values.integer(recorded.missing_rows, "missing_rows", sample=sample)
-        # An adapter with absent="unrecorded" has declared these rows unrecorded.
-        declared = recorded.rows is None and missing_rows > 0
-        made = _native.Turn(
-            row_start=start,
-            missing_rows=missing_rows,
-            outcome=_values.native_text(turn.outcome, "outcome", sample),
-            weight_version=_values.optional(turn.weight_version, "weight_version", sample=sample),
-            weight_label=_values.native_text(turn.weight_label, "weight_label", sample),
-            missing_is_unrecorded=_values.choice(turn.missing, "missing", _MISSING) or declared,
-            seal=bool(turn.seal),
-            engine=_values.native_text(recorded.engine, "engine", sample),
-        )
-        made.weights, made.weights_count = _convert.spans(weights, "weights", sample)
-        tokens = recorded.tokens if turn.tokens is None else turn.tokens
-        kept: list[Any] = []
-        if tokens is not None:
-            made.tokens_start = _values.integer(turn.tokens_start, "tokens_start", sample=sample)
-            made.tokens, array = _values.native_tokens(tokens, "tokens", sample)
-            kept.append(array)
-        if recorded.rows is not None:
-            made.rows, payload = _convert.tensor(recorded.rows, recorded.layers, sample, recorded.take)
-            kept.append(payload)
-        return self._turn(made, kept)
-
     def _turn(self, made: _native.Turn, kept: Any) -> Operation[Turn]:
         arguments = self._native.pointer, byref(made)
         kept = self._native, kept
@@ -167,9 +131,7 @@ class TrajectoryCalls:
         return _native.give(lib.rr_trajectory_describe, _native.TrajectoryState, read, self._native.pointer)
 
     def __repr__(self) -> str:
-        return f"<{self._kind} {self.sample}: {self.num_tokens} tokens, {self.rows} rows>"
-
-    _kind = "Trajectory"
+        return f"<Trajectory {self.sample}: {self.num_tokens} tokens, {self.rows} rows>"
 
 
 class Trajectory(TrajectoryCalls):
@@ -204,7 +166,40 @@ class Trajectory(TrajectoryCalls):
         With asyncio, do not change `rows` before this returns. A turn that was cancelled may have been queued in part;
         the next turn then asks the server first.
         """
-        return self._adding(turn)
+        sample = self.sample
+        if isinstance(turn.rows, RecordedRows):
+            _convert.reject_given(turn, ("start", "take", "layers"), "", sample)
+            recorded = turn.rows
+        else:
+            recorded = RecordedRows(turn.rows, 0 if turn.start is None else turn.start, turn.take, turn.layers)
+        start = _values.integer(recorded.row_start, "start", sample=sample)
+        weights = turn.weights
+        if weights is None:
+            weights = recorded.weights if recorded.rows is not None and turn.weight_version is None else ()
+        missing_rows = _values.integer(recorded.missing_rows, "missing_rows", sample=sample)
+        # An adapter with absent="unrecorded" has declared these rows unrecorded.
+        declared = recorded.rows is None and missing_rows > 0
+        made = _native.Turn(
+            row_start=start,
+            missing_rows=missing_rows,
+            outcome=_values.native_text(turn.outcome, "outcome", sample),
+            weight_version=_values.optional(turn.weight_version, "weight_version", sample=sample),
+            weight_label=_values.native_text(turn.weight_label, "weight_label", sample),
+            missing_is_unrecorded=_values.choice(turn.missing, "missing", _MISSING) or declared,
+            seal=bool(turn.seal),
+            engine=_values.native_text(recorded.engine, "engine", sample),
+        )
+        made.weights, made.weights_count = _convert.spans(weights, "weights", sample)
+        tokens = recorded.tokens if turn.tokens is None else turn.tokens
+        kept: list[Any] = []
+        if tokens is not None:
+            made.tokens_start = _values.integer(turn.tokens_start, "tokens_start", sample=sample)
+            made.tokens, array = _values.native_tokens(tokens, "tokens", sample)
+            kept.append(array)
+        if recorded.rows is not None:
+            made.rows, payload = _convert.tensor(recorded.rows, recorded.layers, sample, recorded.take)
+            kept.append(payload)
+        return self._turn(made, kept)
 
     @blocking
     def seal(self, num_tokens: int | None = None, *, missing: Missing = "raise") -> Operation[Turn]:

@@ -88,7 +88,9 @@ def rows(
     others: dict[str, Any] = {"engine": _forms.engine_name("sglang")}
     if value is None:
         why = "missing: is return_routed_experts in the request, and --enable-return-routed-experts on the server?"
-        policy = "unrecorded" if _aborted(choice, counted) else absent
+        reason = _forms.get(_forms.get(choice, "meta_info"), "finish_reason") or _forms.get(choice, "finish_reason")
+        kind = reason.get("type") if isinstance(reason, Mapping) else reason
+        policy = "unrecorded" if counted.output_tokens == 0 or kind == "abort" else absent
         return _forms.absent(_FIELD, why, policy, counted, start_len, **others)
     dtype = _forms.get(holder, f"{_FIELD}_dtype")
     found, own_start = _forms.any_payload(value, _FIELD, _forms.row_of(geometry, "all"), dtype)
@@ -181,9 +183,3 @@ def _tokens_of(response: Any, choice: Any, prompt_token_ids: Any, output_token_i
         return _forms.Tokens(prompt, None, of_prompt, number, all_output=False)
     whole = output_token_ids is not None or (of_output is not None and number == sampled.size)
     return _forms.Tokens(prompt, sampled, of_prompt, sampled.size, all_output=whole)
-
-
-def _aborted(choice: Any, counted: _forms.Tokens) -> bool:
-    reason = _forms.get(_forms.get(choice, "meta_info"), "finish_reason") or _forms.get(choice, "finish_reason")
-    kind = reason.get("type") if isinstance(reason, Mapping) else reason
-    return counted.output_tokens == 0 or kind == "abort"
