@@ -337,7 +337,8 @@ class Joining:
             threading.Thread(target=self._join, name="routing-replay-joining", daemon=True).start()
 
     async def take(self, outputs: Iterable[tuple[Collector, Any]]) -> None:
-        """As `Attachment.take_async`."""
+        """As `Attachment.take_async`. The first call begins to join the run."""
+        self.begin()
         if self.attachment is not None:
             await self.attachment.take_async(outputs)
 

@@ -217,7 +217,8 @@ def register() -> None:
     if hasattr(engine, _attachment.MARK):  # vLLM may load a plug-in twice.
         return
     joining = _attachment.Joining(name, "vllm", default_sample)
-    engine.generate = _plugged(engine.generate, joining)
+    # Every route of vLLM's servers goes through AsyncLLM.generate.
+    engine.generate = _generating(engine.generate, joining.take, _refer_in_place, 1)
     setattr(engine, _attachment.MARK, joining)
 
     @functools.wraps(encode)
@@ -227,13 +228,3 @@ def register() -> None:
     for module in tuple(sys.modules.values()):  # The servers' modules import `encode` under its name.
         if getattr(module, "__dict__", {}).get(encode.__name__) is encode:
             setattr(module, encode.__name__, text_or_array)
-
-
-def _plugged(original: Callable[..., Any], joining: _attachment.Joining) -> Callable[..., Any]:
-    """Wraps AsyncLLM.generate, which every route of vLLM's servers goes through."""
-
-    async def take(outputs: list[tuple[_Collector, Any]]) -> None:
-        joining.begin()
-        await joining.take(outputs)
-
-    return _generating(original, take, _refer_in_place, 1)
