@@ -105,14 +105,10 @@ class Link:
             raise
         finally:
             self.lines.difference_update(lines)
-            if drop:
-                self._drop()
-
-    def _drop(self) -> None:
-        """Closes the client; calls in progress continue."""
-        self._client = None
-        for run in list(self.runs):
-            run._drop_native()
+            if drop:  # Calls in progress continue.
+                self._client = None
+                for run in list(self.runs):
+                    run._native = None
 
 
 class RunCalls(Generic[A, T]):
@@ -139,9 +135,6 @@ class RunCalls(Generic[A, T]):
     @property
     def native(self) -> _native.Handle:
         return self.link.open(self._native)
-
-    def _drop_native(self) -> None:
-        self._native = None
 
     def handle(self, sample: str) -> int:
         """The handle of a sample: an int64 that replaces its id in a column of a batch. With "shard:" it also says
