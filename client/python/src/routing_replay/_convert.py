@@ -364,17 +364,12 @@ def _reader(field: Any, declared: Any) -> Callable[[Any], Any]:
     return lambda found: convert(getattr(found, name))
 
 
-def state(found: _native.SampleState) -> SampleState:
-    return value(
-        SampleState,
-        found,
-        producer=PRODUCER_NAMES.get(found.producer, "rollout"),
-        token_check=value(TokenCheck, found.token_check) if found.has_token_check else None,
-    )
-
-
 def states(found: Any) -> list[SampleState]:
-    return [state(item) for item in found]
+    made = []
+    for item in found:
+        check = value(TokenCheck, item.token_check) if item.has_token_check else None
+        made.append(value(SampleState, item, producer=PRODUCER_NAMES.get(item.producer, "rollout"), token_check=check))
+    return made
 
 
 def transports(found: _native.Transports) -> dict[str, Any]:
