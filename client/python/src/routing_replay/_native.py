@@ -279,19 +279,14 @@ def find_file(name: str) -> Path:
 
 def _load() -> ctypes.CDLL:
     library = ctypes.CDLL(str(find_file(_LIBRARY)))
-    for name, (result, arguments) in _OTHERS.items():
-        _declare(library, name, result, arguments)
-    for name, arguments in _FALLIBLE.items():
-        _declare(library, name, c_void_p, arguments)
+    fallible = {name: (c_void_p, arguments) for name, arguments in _FALLIBLE.items()}
+    for name, (result, arguments) in {**_OTHERS, **fallible}.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = tuple(_KINDS[kind] for kind in arguments)
     if library.rr_abi_version() != _ABI_VERSION:
         raise ImportError(f"{library._name} is of ABI {library.rr_abi_version()}, must be {_ABI_VERSION}")
     return library
-
-
-def _declare(library: ctypes.CDLL, name: str, result: Any, arguments: str) -> None:
-    function = getattr(library, name)
-    function.restype = result
-    function.argtypes = tuple(_KINDS[kind] for kind in arguments)
 
 
 lib = _load()
