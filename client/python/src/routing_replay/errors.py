@@ -166,5 +166,4 @@ _BY_NAME = {kind.code: kind for kind in RoutingReplayError.__subclasses__()}
 
 def from_detail(detail: dict[str, Any]) -> RoutingReplayError:
     """Makes the exception of the class for `detail["code_name"]`, with `detail["message"]` and the other fields."""
-    others = {key: value for key, value in detail.items() if key not in ("code", "message")}
-    return _BY_NAME.get(detail["code_name"], UnknownError)(detail["message"], **others)
+    return _BY_NAME.get(detail["code_name"], UnknownError)(**detail)

@@ -10,7 +10,8 @@
 
 attach.vllm accepts a vllm.LLM or an AsyncLLM, attach.sglang an sglang.Engine. If this package is installed, the servers
 of both engines load `vllm_plugin` or `sglang_plugin` by themselves. If the environment variable ROUTING_REPLAY_RUN
-names a run, the plug-in joins that run as soon as it exists.
+names a run, the plug-in joins that run, at ROUTING_REPLAY_ENDPOINT, as soon as it exists. Until then it tries again
+every few seconds, with a warning, and answers keep their rows.
 
 Importing this module does not import an engine.
 """

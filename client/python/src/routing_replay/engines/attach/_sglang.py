@@ -220,10 +220,8 @@ def register() -> None:
     """The SGLang plug-in `routing_replay` (entry point group sglang.srt.plugins): loaded in every process of SGLang.
 
     Does nothing unless ROUTING_REPLAY_RUN names a run. Then the rows of every finished request of the server that asks
-    for routed experts go to that run at ROUTING_REPLAY_ENDPOINT, under the request's id, and the response carries the
-    reference. Somebody who knows the model must make the run (`Client.run`): until it exists and can be reached, the
-    plug-in tries again every few seconds, with a warning, and responses keep their rows. Responses also keep their
-    rows, after a warning, if the hook cannot be placed.
+    for routed experts go to that run, under the request's id, and the response carries the reference. Responses keep
+    their rows, after a warning, if the hook cannot be placed.
     """
     name = os.environ.get(_attachment.VARIABLE)
     if not name:

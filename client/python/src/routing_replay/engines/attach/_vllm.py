@@ -195,10 +195,8 @@ def register() -> None:
     """The vLLM plug-in `routing_replay` (entry point group vllm.general_plugins): loaded in every process of vLLM.
 
     Does nothing unless ROUTING_REPLAY_RUN names a run. Then the rows of every finished answer of a server, or of an
-    AsyncLLM, go to that run at ROUTING_REPLAY_ENDPOINT, as `default_sample` names it, and its routed_experts is the
-    reference. Somebody who knows the model must make the run (`Client.run`): until it exists and can be reached, the
-    plug-in tries again every few seconds, with a warning, and answers keep their rows. Answers also keep their rows,
-    after a warning, if this vLLM encodes routed_experts in a way that is not known here.
+    AsyncLLM, go to that run, as `default_sample` names it, and its routed_experts is the reference. Answers keep their
+    rows, after a warning, if this vLLM encodes routed_experts in a way that is not known here.
 
     Rows are recorded in vLLM's front-end process, not in the scheduler, because only the front end knows where an
     answer ends: it finds stop strings and handles aborts. Rows are not taken from the blocks of vLLM's own store, which
