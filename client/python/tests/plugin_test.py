@@ -35,7 +35,7 @@ async def generate_request(manager: Any, request: Any) -> Any:
         yield {"embedding": [0.5], "meta_info": {"id": request.rid, "prompt_tokens": 2, "finish_reason": {}}}
         return
     await getattr(request, "goes_on", asyncio.sleep)(0)
-    rows = {"routed_experts": TEXT} if getattr(request, "return_routed_experts", request.rid != "plain") else {}
+    rows = {"routed_experts": TEXT} if getattr(request, "return_routed_experts", False) else {}
     yield {"output_ids": [1, 2, 3, 4], "meta_info": meta | rows}
 
 
@@ -157,7 +157,8 @@ class SglangTest(PluginTest):
             await self.play(hook, request("judge", return_routed_experts=False))
             await self.play(hook, request("plain"))  # The request does not have the field.
             await self.play(hook, request("embedding", is_embedding=True))
-            self.assertEqual(json.loads(await self.play(hook, request("with")))["handle"]["sample"], "with")
+            reference = await self.play(hook, request("with", return_routed_experts=True))
+            self.assertEqual(json.loads(reference)["handle"]["sample"], "with")
             await asyncio.to_thread(hook.attachment.flush)
 
         asyncio.run(play())

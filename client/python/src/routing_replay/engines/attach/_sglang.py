@@ -134,18 +134,16 @@ def _arguments(function: Callable[..., Any], arguments: tuple[Any, ...], keyword
 class _Collector:
     """Reads the outputs of one call, which asks for one sample or a batch of them."""
 
-    def __init__(self, asked: Mapping[str, Any], engine: Any = None, only_with_rows: bool = False) -> None:
+    def __init__(self, asked: Mapping[str, Any], engine: Any = None) -> None:
         """asked: input_ids (None if the engine tokenizes), routed_experts_start_len and sampling_params, each for one
             sample or as a list
         engine: an engine or a tokenizer manager, whose server_args tell about caches and streams
-        only_with_rows: ignore outputs without rows
         """
         self._hierarchical = _has_one_of(engine, HIERARCHIES)
         self._deltas = _has_one_of(engine, DELTAS)
         self._prompts: Any = asked.get("input_ids")
         self._params: Any = asked.get("sampling_params") or {}
         self._start: Any = asked.get("routed_experts_start_len") or 0
-        self._only_with_rows = only_with_rows
         self._sampled: dict[int, list[int]] = {}
 
     def parts(self, outputs: Any) -> Iterable[tuple[int, Any]]:
@@ -162,8 +160,6 @@ class _Collector:
             return None
         rows, count = meta.get("routed_experts"), meta.get("completion_tokens")
         ids = self._sampled.pop(index, [] if count is None else None)
-        if rows is None and self._only_with_rows:
-            return None
         if count is None and rows is not None:
             raise _forms.invalid("meta_info.completion_tokens", "the output counts no tokens")
         count = len(ids or ()) if count is None else int(count)
@@ -248,10 +244,10 @@ class Hook(_attachment.Joining):
         if self._usable:
             self.begin()
         outputs = original(manager, request, *rest, **more)
-        asks = getattr(request, "return_routed_experts", None)  # None: this kind of request has no such field.
-        if not self._usable or (asks is not None and not asks):
+        # Some kinds of requests have no such field.
+        if not self._usable or not getattr(request, "return_routed_experts", False):
             return outputs
         fields = ("input_ids", "sampling_params", "routed_experts_start_len")
         asked = {name: getattr(request, name, None) for name in fields}
-        collector = _Collector(asked, manager, only_with_rows=asks is None)
+        collector = _Collector(asked, manager)
         return _stream(outputs, lambda output: self.take([(collector, output)]))
