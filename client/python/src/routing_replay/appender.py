@@ -64,16 +64,11 @@ class Line(_native.Handle):
         except RoutingReplayError as error:
             self.report(error)
 
-    def outcomes(self) -> Operation[list[AppendOutcome]]:
-        """Waits for outcomes that no earlier call returned, and marks those of the last call as reported. None once the
-        appender is closed."""
-        arguments = (self.pointer,)
-        return _calls.operation(lib.rr_appender_outcomes, arguments, _native.Outcomes, _convert.outcomes, 1e9, self)
-
     def report_outcomes(self, on_outcome: OnOutcome) -> None:
-        """Reports outcomes until the appender is closed."""
+        """Reports outcomes until the appender is closed. Each call for more says that the last ones are reported."""
+        more = lib.rr_appender_outcomes, (self.pointer,), _native.Outcomes, _convert.outcomes, 1e9, self
         try:
-            while found := self.outcomes().here():
+            while found := _calls.operation(*more).here():
                 for outcome in found:
                     try:
                         on_outcome(outcome)

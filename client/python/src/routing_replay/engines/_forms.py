@@ -390,10 +390,8 @@ def account(rows: Any, tokens: Tokens, start: Any, **others: Any) -> RecordedRow
 def absent(field: str, why: str, policy: str, tokens: Tokens, start: Any, **others: Any) -> RecordedRows:
     """The result for a response without rows: all rows are unrecorded, or it is an error, as `policy` says."""
     start = _values.integer(start, "start")
-    if _values.text(policy, "absent") == "unrecorded":
+    if _values.choice(policy, "absent", {"raise": False, "unrecorded": True}):
         return account(None, tokens.fitting(None, start), start, **others)
-    if policy != "raise":
-        raise invalid("absent", f'must be "raise" or "unrecorded", got {policy!r}')
     raise invalid(field, f'{why}; with absent="unrecorded" its rows become unrecorded')
 
 
