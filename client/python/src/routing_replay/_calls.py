@@ -36,7 +36,7 @@ class Operation(Generic[T]):
     """A call that may wait, together with its arguments, which must stay alive until the call has ended.
 
     function: the library function; it takes the inputs, the rr_call and the output pointers
-    read: makes the result from the outputs
+    read: makes the result from the outputs; by default None
     discard: frees the outputs of a call that was cancelled but succeeded before the cancellation took effect
     timeout: seconds; None: the client's call_timeout
     kept: objects that must stay alive as long as the call
@@ -45,7 +45,7 @@ class Operation(Generic[T]):
     function: Any
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
-    read: Callable[[], Any]
+    read: Callable[[], Any] = lambda: None
     discard: Callable[[], object] | None = None
     timeout: float | None = None
     kept: Any = None

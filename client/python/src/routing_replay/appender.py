@@ -52,7 +52,7 @@ class Line(_native.Handle):
 
     def closing(self, timeout: float) -> Operation[None]:
         """Waits until the queued appends have an outcome, then closes the appender."""
-        return Operation(lib.rr_appender_close, (self.pointer,), (), _nothing, timeout=timeout, kept=self)
+        return Operation(lib.rr_appender_close, (self.pointer,), (), timeout=timeout, kept=self)
 
     def report(self, error: RoutingReplayError) -> None:
         _log.warning("closing the appender of run %s: %s", self.run_name, error)
@@ -171,7 +171,7 @@ class AppenderCalls:
 
     def _flushing(self, timeout: float) -> Operation[None]:
         seconds = _values.seconds(timeout)
-        return Operation(lib.rr_appender_flush, (self.line.pointer,), (), _nothing, timeout=seconds, kept=self.line)
+        return Operation(lib.rr_appender_flush, (self.line.pointer,), (), timeout=seconds, kept=self.line)
 
     def metrics(self) -> dict[str, int]:
         """Counters since the start: appends, acknowledged, failed, rows, trimmed_rows, conflicting_rows,
@@ -227,10 +227,6 @@ class Appender(AppenderCalls, Closing):
     def close(self, timeout: float = 60.0) -> None:
         """Flushes for at most `timeout` seconds, then abandons what is left (logged). Idempotent."""
         self._link.close([self.line], timeout)
-
-
-def _nothing() -> None:
-    """An operation without a result."""
 
 
 # What happens to appenders that nobody refers to, and when the interpreter exits.
