@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
 from hf_cases import LENGTHS, Cases, Choices, Rollout, loss_of, over
 from local_group import LocalGroup, fake_run
-from routing_replay import errors
+from routing_replay import errors, sample_handle
 
 from routing_replay_trainer import hf
 
@@ -130,36 +129,27 @@ class RecordCases(Cases):
             replay.abandon_step()
 
     @over("right", "packed")
-    def test_r2_by_handle(self, model: Any, rollout: Rollout) -> None:
-        """Samples may be named by handle, as in recipes. What cannot be recorded is rejected before the forward."""
-        handles = [-3, 1 << 62]
+    def test_r2_records_whole_samples_by_id(self, model: Any, rollout: Rollout) -> None:
+        """What cannot be recorded is rejected before the forward. A sample may be replayed by its handle."""
 
         def passes(replay: Any, samples: list[Any], grad: bool = False) -> None:
             with replay.micro_batch(samples, **rollout.said), torch.set_grad_enabled(grad):
                 loss_of(model, rollout.call)
 
         with self.attached(model, None, mode="R2") as replay:
-            passes(replay, handles)
+            for wrong in (1 << 62, hf.Sequence(rollout.samples[1], 0, LENGTHS[1] - 1)):
+                with self.assertRaisesRegex(errors.InvalidArgumentError, "sequences: .* in part, or by handle"):
+                    passes(replay, [rollout.samples[0], wrong])
+                self.assertEqual(replay.kept, 0)
+            passes(replay, rollout.samples)
             replay.end_step()
             replay.metrics()
-            passes(replay, handles, grad=True)
+            passes(replay, [sample_handle(sample) for sample in rollout.samples], grad=True)
             self.assertEqual(replay.metrics()["routing_replay/replayed_rows"], sum(LENGTHS) - len(LENGTHS))
             replay.abandon_step()
             with self.assertRaisesRegex(errors.FailedPreconditionError, "NOT_FOUND"):
                 passes(replay, [7, 8], grad=True)
-            with self.assertRaisesRegex(errors.FailedPreconditionError, "NOT_FOUND"):
-                passes(replay, rollout.samples, grad=True)
             replay.abandon_step()
-            with self.assertRaises(errors.InvalidArgumentError) as caught:
-                passes(replay, [rollout.samples[0], hf.Sequence(rollout.samples[1], 0, LENGTHS[1] - 1)])
-            self.assertEqual((caught.exception.field, caught.exception.sample), ("sequences", rollout.samples[1]))
-            replay.release_records()
-            passes(replay, rollout.samples)
-        writer = hf.RecordWriter(None, mock.Mock())
-        with self.attached(model, None, mode="R2", writer=writer) as replay:
-            with self.assertRaisesRegex(errors.InvalidArgumentError, "sequences: .* handle -3"):
-                passes(replay, handles)
-            self.assertEqual(replay.kept, 0)
 
     @over("right")
     def test_rows_and_samples_without_tokens(self, model: Any, rollout: Rollout) -> None:

@@ -312,18 +312,17 @@ class Attached:
     def _record(self, key: PassKey, described: MicroBatch, records: Records, forward_only: bool) -> Pass:
         """Begins a pass of mode R2 that records. Until the record is settled, `abandon_step` discards it."""
         records.check(described)
-        if self._writer is not None:
-            self._writer.check(described)
         plan = records.plan(described.layout)
         with self._taking(plan) as number:
             batch = records.empty(plan, self._buffers.empty(number, plan))
         read = self._buffers.reader(number, plan)
 
         def keep() -> None:
-            records.keep(key, plan, described, read)
+            ids = read()
+            records.keep(key, plan, described, ids)
             if self._writer is not None:
                 layout = plain(described.layout, "micro_batch")
-                self._writer.keep(key, self._plan_arguments(key.chunk, layout), described, read())
+                self._writer.keep(key, self._plan_arguments(key.chunk, layout), described, ids)
 
         kept = self._buffers.tensors(number, plan)
         return Pass(key, batch, number, "record", forward_only, keep=keep, kept=kept)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import ctypes
 import pickle
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,13 +94,11 @@ class Records:
         return Batch(plan, indices, plan.local_rows().state, rows["replayed"], rows["unrecorded"], rows["pads"], 0, ())
 
     def check(self, described: MicroBatch) -> None:
-        """Called before a pass records. Raises InvalidArgumentError naming a sample of which the micro-batch has only a
-        part, or a sample that occurs twice, in the micro-batch or since the last `settle`, because both sequences would
-        then replay the choice of one of them."""
-        check_whole(described)
+        """Called before a pass records. Raises as `recorded`, and names a sample that occurs twice, in the micro-batch
+        or since the last `settle`, because both sequences would then replay the choice of one of them."""
         names = set()
-        for _, fetch in with_tokens(described, 2):
-            earlier = self._open.get(_name(fetch.sample))
+        for _, fetch in recorded(described, 2):
+            earlier = self._open.get(fetch.sample)
             if fetch.sample in names or (earlier is not None and earlier[1] is not described):
                 raise invalid(
                     "sequences",
@@ -110,22 +108,14 @@ class Records:
                 )
             names.add(fetch.sample)
 
-    def keep(self, key: PassKey, plan: Plan, described: MicroBatch, read: Callable[[], NDArray[np.uint8]]) -> None:
+    def keep(self, key: PassKey, plan: Plan, described: MicroBatch, ids: NDArray[np.uint8]) -> None:
         """Stores what a pass has recorded; replaces earlier records of the samples."""
-        memory = read()
-        recorded = with_tokens(described, 2)
-        if any(not isinstance(fetch.sample, str) for _, fetch in recorded):
-            sequences = list(described.layout["sequences"])
-            for sequence, fetch in recorded:
-                sequences[sequence] = sequences[sequence] | {"sample": _name(fetch.sample)}
-            plan = self.plan(described.layout | {"sequences": sequences})
         local = plan.local_rows()
         rows = np.bincount(local.sequence[local.state == REPLAYED], minlength=len(described.layout["sequences"]))
-        for sequence, fetch in recorded:
-            name = _name(fetch.sample)
-            self._source.record(plan, sequence, memory, tokens=fetch.tokens)
-            self._rows[name] = int(rows[sequence])
-            self._open[name] = key, described
+        for sequence, fetch in recorded(described, 2):
+            self._source.record(plan, sequence, ids, tokens=fetch.tokens)
+            self._rows[fetch.sample] = int(rows[sequence])
+            self._open[fetch.sample] = key, described
 
     def forget(self) -> set[PassKey]:
         """Discards what passes have recorded since the last `settle`; returns these passes."""
@@ -148,7 +138,7 @@ class Records:
         Raises FailedPreconditionError if other ranks have recorded some of the rows, which happens if the recording and
         the replaying pass are split over ranks in different ways. With missing="live" these rows route live instead.
         Samples must have the names under which they were recorded."""
-        batch = fetch(self._source, plan, sequences=[self._asked(one) for one in described.fetch], missing=missing)
+        batch = fetch(self._source, plan, sequences=described.fetch, missing=missing)
         lost = plan.described["row_map"]["replayed"] - batch.replayed_rows
         if lost > 0 and missing == "strict":
             raise unmet(
@@ -160,60 +150,38 @@ class Records:
 
     def release(self) -> None:
         self._source = LocalSource(self._geometry)
-        self._rows: dict[str, int] = {}  # Rows of each sample.
+        self._rows: dict[str | int, int] = {}  # Rows of each sample.
         # For each sample the pass and the micro-batch that recorded it, as long as the pass can still be given up.
-        self._open: dict[str, tuple[PassKey, MicroBatch]] = {}
-
-    def _asked(self, fetch: FetchSequence) -> FetchSequence:
-        name = _name(fetch.sample)
-        return replace(fetch, sample=name) if name in self._rows else fetch
+        self._open: dict[str | int, tuple[PassKey, MicroBatch]] = {}
 
 
-def _name(sample: str | int) -> str:
-    """Returns an id for the sample, even if only its handle is known."""
-    return sample if isinstance(sample, str) else f"handle/{int(sample)}"
-
-
-def check_whole(described: MicroBatch) -> None:
-    """Raises InvalidArgumentError naming a sample of which the micro-batch has only a part."""
+def recorded(described: MicroBatch, least: int) -> list[tuple[int, FetchSequence]]:
+    """Returns for each sample with at least `least` tokens its index in the layout, and what is said of it. Raises
+    InvalidArgumentError naming a sample of which the micro-batch has only a part or a handle."""
     for fetch in described.named:
-        if fetch.num_tokens is None:
+        if fetch.num_tokens is None or not isinstance(fetch.sample, str):
             raise invalid(
                 "sequences",
-                f"sample {fetch.sample} is given in part (a Sequence), but mode R2 records whole samples",
+                f"mode R2 records whole samples by id, but sample {fetch.sample} is given in part, or by handle",
                 sample=fetch.sample,
             )
-
-
-def with_tokens(described: MicroBatch, least: int) -> list[tuple[int, FetchSequence]]:
-    """Returns for each named sequence with at least `least` tokens its index in the layout and its sample. All
-    sequences must be whole samples."""
     sequences = enumerate(described.layout["sequences"])
     numbers = [number for number, one in sequences if one["tokens"] >= least and not one.get("live")]
-    fetched = [fetch for fetch in described.named if fetch.num_tokens is not None and fetch.num_tokens >= least]
-    return list(zip(numbers, fetched, strict=True))
+    samples = [fetch for fetch in described.named if (fetch.num_tokens or 0) >= least]
+    return list(zip(numbers, samples, strict=True))
 
 
 _NOBODY = np.iinfo(np.int64).min
 
 
-class _Sample(NamedTuple):
-    """sequence: index in the micro-batch; tokens: uint32, if known"""
-
-    sequence: int
-    name: str
-    num_tokens: int
-    tokens: bytes | None
-
-
 @dataclass(frozen=True)
 class _Record:
     """The record of one chunk in one micro-batch. plan: arguments of a plan with the whole model's geometry; ids: the
-    index buffer of this plan"""
+    index buffer of this plan; samples: as `recorded` returns them"""
 
     plan: Mapping[str, Any]
     ids: NDArray[np.uint8]
-    samples: list[_Sample]
+    samples: list[tuple[int, FetchSequence]]
 
 
 class RecordWriter:
@@ -234,15 +202,13 @@ class RecordWriter:
         self._run = run
         self._kept: dict[tuple[int, int], dict[int, _Record]] = {}  # By step and micro-batch, then by chunk.
 
-    def check(self, described: MicroBatch) -> None:
-        """Called before a pass records. Raises InvalidArgumentError naming a sequence that is not a whole sample with
-        an id."""
-        for _ in _samples(described):
-            pass
-
     def keep(self, key: PassKey, plan: Mapping[str, Any], described: MicroBatch, ids: NDArray[np.uint8]) -> None:
-        """Adds what a pass has recorded. Raises as `check`."""
-        record = _Record(plan, ids.copy(), list(_samples(described)))
+        """Adds a copy of what a pass has recorded. Raises as `recorded`."""
+        samples = []
+        for sequence, one in recorded(described, 1):
+            tokens = None if one.tokens is None else token_ids(one.tokens, one.sample)
+            samples.append((sequence, replace(one, tokens=tokens)))
+        record = _Record(plan, ids.copy(), samples)
         self._kept.setdefault((key.step, key.micro_batch), {})[key.chunk] = record
 
     def forget(self, key: PassKey) -> None:
@@ -306,17 +272,21 @@ class RecordWriter:
         return most, ~writer
 
     def _append(
-        self, parts: list[bytes], samples: list[_Sample], written: list[str], options: Mapping[str, Any]
+        self,
+        parts: list[bytes],
+        samples: list[tuple[int, FetchSequence]],
+        written: list[str],
+        options: Mapping[str, Any],
     ) -> None:
         """Appends the samples of a micro-batch, and adds their names to `written`."""
         if self._run is None:
             raise unmet("write", f"rank {self._collective.rank}, which appends, has no run")
-        recorded = [record for part in parts for record in pickle.loads(part)]
-        merged = merge_records([(Plan(**plan), ids) for plan, ids in recorded])
-        for sample in samples:
-            rows, name = merged[sample.sequence], sample.name
-            ids = np.frombuffer(sample.tokens or b"", np.uint32)[: len(rows)]
-            fields = {"tokens": ids if len(ids) else None, "num_tokens": sample.num_tokens, "producer": "trainer"}
+        merged = merge_records([(Plan(**plan), ids) for part in parts for plan, ids in pickle.loads(part)])
+        for sequence, sample in samples:
+            rows, name = merged[sequence], str(sample.sample)
+            tokens: Any = sample.tokens if len(rows) else None
+            tokens = None if tokens is None else tokens[: len(rows)]
+            fields = {"tokens": tokens, "num_tokens": sample.num_tokens, "producer": "trainer"}
             outcome = self._run.put(name, rows, **fields, **options)
             if others := outcome.conflicting_rows + outcome.late_rows:
                 what = (
@@ -325,16 +295,3 @@ class RecordWriter:
                 )
                 raise unmet("write", what, sample=name, reason="CONFLICTING_ROWS")
             written.append(name)
-
-
-def _samples(described: MicroBatch) -> Iterable[_Sample]:
-    check_whole(described)
-    for sequence, fetch in with_tokens(described, 1):
-        if not isinstance(fetch.sample, str):
-            raise invalid(
-                "sequences",
-                f"a writer appends samples under their ids, which handle {fetch.sample} does not tell: name samples by "
-                "id in the pass that records, or attach without a writer",
-            )
-        tokens = None if fetch.tokens is None else token_ids(fetch.tokens, fetch.sample).tobytes()
-        yield _Sample(sequence, fetch.sample, fetch.num_tokens or 0, tokens)
