@@ -149,15 +149,8 @@ def compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) ->
     replayed: [N, K] compact ids of `id_dtype`
     states: [N] uint8
     """
-    device = replayed.device
-    if replayed.ndim != 2:
-        raise wrong("replayed", f"shape {tuple(replayed.shape)} is not (N, K)")
-    if replayed.dtype not in (torch.uint8, torch.uint16):
-        raise wrong("replayed", f"{replayed.dtype} is neither uint8 nor uint16", "DTYPE")
-    live = _exactly("live", live.to(replayed.dtype), tuple(replayed.shape), replayed.dtype, device).int()
-    takes_part = _exactly("states", states, (len(replayed),), torch.uint8, device) == REPLAYED
-    replayed = replayed.int()
-    same = live.unsqueeze(2) == replayed.unsqueeze(1)  # [N, K live, K replayed]
+    takes_part, replayed = states == REPLAYED, replayed.int()
+    same = live.int().unsqueeze(2) == replayed.unsqueeze(1)  # [N, K live, K replayed]
     again = (replayed.unsqueeze(2) == replayed.unsqueeze(1)).tril(-1).any(2)
     common = (same.any(1) & ~again).sum(1)
     different = ~(same.any(1) & same.any(2)).all(1)
