@@ -54,16 +54,6 @@ class CountersTest(unittest.TestCase):
         expected |= {layer_key("overlap", layer): 0.5 for layer in range(4)}
         self.assertEqual(reports[0], {PREFIX + name: value for name, value in expected.items()})
 
-    def test_names_that_are_none(self) -> None:
-        counters = Counters()
-        for call in (
-            lambda: counters.count("replayed_row", 1),
-            lambda: counters.count("replayed_fraction", 1),
-            lambda: counters.ratio("pad_rows", 1, 2),
-        ):
-            with self.assertRaises(errors.InvalidArgumentError):
-                call()
-
 
 class MismatchTest(unittest.TestCase):
     def test_against_the_formulas(self) -> None:

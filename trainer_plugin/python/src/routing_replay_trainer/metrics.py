@@ -83,7 +83,7 @@ def layer_key(name: str, layer: int) -> str:
 
 
 class Counters:
-    """The counters of one rank for keys of the table. Any other name raises InvalidArgumentError. Not thread-safe."""
+    """The counters of one rank for keys of the table. Not thread-safe."""
 
     def __init__(self) -> None:
         # Two numbers for each key: numerator and denominator of a ratio, or the value and 0 for other keys.
@@ -91,13 +91,11 @@ class Counters:
 
     def count(self, name: str, value: float) -> None:
         """Adds to a sum, or updates a maximum or a minimum."""
-        reduction = _reduction(name, ("sum", "max", "min"))
-        self._values[name] = _combined(reduction, self._values.get(name), (float(value), 0.0))
+        self.ratio(name, value, 0)
 
     def ratio(self, name: str, numerator: float, denominator: float) -> None:
         """Adds to numerator and denominator."""
-        _reduction(name, ("ratio",))
-        self._values[name] = _combined("ratio", self._values.get(name), (float(numerator), float(denominator)))
+        _combine(self._values, name, (float(numerator), float(denominator)))
 
     def report(self, reduce: Collective | None = None) -> dict[str, float]:
         """Returns {"routing_replay/…": value} since the last report, combined over all ranks of `reduce`, which must
@@ -151,19 +149,19 @@ def _host(values: Any, field: str) -> np.ndarray[Any, np.dtype[np.float64]]:
         raise invalid(field, str(error), "DTYPE") from None
 
 
-def _reduction(name: str, allowed: tuple[str, ...] = ("sum", "max", "min", "ratio")) -> Reduction:
-    key = _BY_NAME.get(_LAYER.sub("layer_NN", name))
-    if key is None or key.reduction not in allowed:
-        raise invalid("name", f"must be a key that is a {' or '.join(allowed)}, got {name}")
-    return key.reduction
+def _reduction(name: str) -> Reduction:
+    return _BY_NAME[_LAYER.sub("layer_NN", name)].reduction
 
 
-def _combined(reduction: Reduction, held: tuple[float, float] | None, more: tuple[float, float]) -> tuple[float, float]:
+def _combine(values: dict[str, tuple[float, float]], name: str, more: tuple[float, float]) -> None:
+    """Adds a value of a key, as its reduction says."""
+    reduction, held = _reduction(name), values.get(name)
     if held is None:
-        return more
-    if reduction in ("max", "min"):
-        return max(held, more) if reduction == "max" else min(held, more)
-    return held[0] + more[0], held[1] + more[1]
+        values[name] = more
+    elif reduction in ("max", "min"):
+        values[name] = max(held, more) if reduction == "max" else min(held, more)
+    else:
+        values[name] = held[0] + more[0], held[1] + more[1]
 
 
 def _reduced(values: Mapping[str, tuple[float, float]], collective: Collective) -> dict[str, tuple[float, float]]:
@@ -171,7 +169,7 @@ def _reduced(values: Mapping[str, tuple[float, float]], collective: Collective) 
     total: dict[str, tuple[float, float]] = {}
     for part in collective.all_gather(json.dumps(values).encode(), _DEADLINE):
         for name, value in json.loads(part).items():
-            total[name] = _combined(_reduction(name), total.get(name), tuple(value))
+            _combine(total, name, tuple(value))
     return total
 
 
