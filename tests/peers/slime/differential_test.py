@@ -125,8 +125,11 @@ def step(
         sides.prepare(actor, args, layout, recompute, filler, role)
         spoil(actor)
         actor.train(0, data)
-    if by == "us":
-        sides.integration().trainer.detach()
+    trainer = sides.integration().trainer if by == "us" else None
+    if trainer is not None and trainer._replay is not None:  # As before the first pass.
+        trainer._replay.detach()
+        trainer._module("backends.megatron_utils.model").get_forward_backward_func = trainer._original
+        trainer._replay = None
     return actor.seen, tokens
 
 

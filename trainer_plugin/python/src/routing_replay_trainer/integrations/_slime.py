@@ -130,13 +130,6 @@ class Trainer:
         self._switch(args, model, True, training=True)
         self._then("before_train_step", args, rollout_id, step_id, model, *optimizer)
 
-    def detach(self) -> None:
-        """Detaches the replay and restores the framework's own schedule, as before the first pass."""
-        if self._replay is not None:
-            self._replay.detach()
-            self._module("backends.megatron_utils.model").get_forward_backward_func = self._original
-        self._replay = None
-
     def _module(self, name: str) -> Any:
         return importlib.import_module(f"{self._framework}.{name}")
 
