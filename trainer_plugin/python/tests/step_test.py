@@ -204,14 +204,6 @@ class StepSourceTest(unittest.TestCase):
             source.begin_step()
             self.fetch(source, 2)
 
-    def test_an_unreachable_service_is_tried_again(self) -> None:
-        source = self.source()
-        source.begin_step()
-        self.rows.failure = ConnectionError("nobody there")
-        threading.Timer(0.2, lambda: setattr(self.rows, "failure", None)).start()
-        self.fetch(source, 0)
-        self.assertGreater(self.rows.reads, 1)
-
     def test_errors_leave_nothing_behind(self) -> None:
         source = self.source()
         source.begin_step()

@@ -22,7 +22,7 @@ from routing_replay_trainer import _core
 from routing_replay_trainer._core import LIBRARY, geometry_json, invalid, plain, token_ids
 from routing_replay_trainer.plan import Plan
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # Seconds between attempts.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # Seconds between inspections of samples that are not ready.
 _BYTE = np.dtype(np.uint8)
 REPLAYED, UNRECORDED, PAD, LIVE = 0, 1, 2, 3  # States of a local row.
 
@@ -484,14 +484,14 @@ class ServiceSource(Source):
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
         end = time.monotonic() + (self._timeout if timeout is None else timeout)
         records = self._inspected(sequences, end - time.monotonic())
-        pause = FIRST_PAUSE
+        pause = _FIRST_PAUSE
         # The server always waits for rows, but for the seal only if the request states the expected length.
         while self._wait and end - time.monotonic() > pause:
             open_ones = [i for i, record in enumerate(records) if record["status"] == "NOT_READY"]
             if not open_ones:
                 break
             time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, _LONGEST_PAUSE)
             again = self._inspected([sequences[i] for i in open_ones], end - time.monotonic())
             for i, record in zip(open_ones, again, strict=True):
                 records[i] = record

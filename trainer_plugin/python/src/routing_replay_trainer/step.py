@@ -28,7 +28,7 @@ from routing_replay._values import INT64, integer, seconds
 
 from routing_replay_trainer import _core
 from routing_replay_trainer._core import LIBRARY, invalid, unmet
-from routing_replay_trainer.fetch import FIRST_PAUSE, LONGEST_PAUSE, FetchSequence, Missing, Source, _Fetch
+from routing_replay_trainer.fetch import FetchSequence, Missing, Source, _Fetch
 from routing_replay_trainer.plan import Plan
 
 _NOW, _AHEAD = 0, 1
@@ -71,7 +71,6 @@ class StepSource(Source):
         self._jobs: _Jobs = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
-        self._stopping = threading.Event()
         self._step = 0
         self._begun = False
         self._waited = 0.0  # Seconds waited in this step.
@@ -95,7 +94,7 @@ class StepSource(Source):
         with self._waiting() as end:
             if timeout is not None:
                 end = min(end, time.monotonic() + timeout)
-            return self._patiently(lambda: self._source.inspect(sequences, timeout=_some(end)), end)
+            return self._source.inspect(sequences, timeout=_some(end))
 
     def prefetch(self, batches: Iterable[tuple[Plan, Sequence[FetchSequence] | None]]) -> None:
         """Announces micro-batches that will be fetched in this step with the same arguments: threads read their slices
@@ -139,7 +138,6 @@ class StepSource(Source):
             self._stop()
 
     def _stop(self) -> None:
-        self._stopping.set()
         LIBRARY.rrt_step_cache_stop(self._cache.pointer)
         for _ in self._threads:
             self._jobs.put(None)
@@ -172,7 +170,7 @@ class StepSource(Source):
             LIBRARY.rrt_step_cache_attach(self._cache.pointer, fetch.pointer, ahead)
         try:
             while not cached or _has_to_read(fetch, end - time.monotonic()):
-                self._patiently(lambda: self._source._bring(fetch, _some(end)), end)
+                self._source._bring(fetch, _some(end))
                 if not cached:
                     return
         except (TimeoutError, ConnectionError) as error:
@@ -187,20 +185,9 @@ class StepSource(Source):
             # to read.
             LIBRARY.rrt_step_cache_detach(fetch.pointer)
 
-    def _patiently(self, attempt: Any, end: float) -> Any:
-        """Retries while the service is unavailable, until the time `end`."""
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                return attempt()
-            except ConnectionError:
-                if end - time.monotonic() <= pause or self._stopping.wait(pause):
-                    raise
-                pause = min(2 * pause, LONGEST_PAUSE)
-
     def _ahead(self, plan: Plan, sequences: Sequence[FetchSequence] | None, step: int) -> None:
         """The job of a prefetch thread."""
-        if step != self._step or self._stopping.is_set():
+        if step != self._step:
             return
         with contextlib.suppress(Exception):  # The error is raised when these rows are fetched.
             fetch = self._start(plan, sequences, "live")
