@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,8 @@ class LiveRouter:
     name: its path in the chunk
     layer: global decoder layer id (layer_number - 1); for an MTP layer, its number in the MTP block - 1
     is_mtp: True if the router is in the MTP block; such routers are never replayed
-    layer_module: the element of `decoder.layers` that contains the router
+    layer_module: the element of `decoder.layers` that contains the router; schedules pass it the number of the
+        micro-batch
     """
 
     module: Any
@@ -49,28 +50,16 @@ def live_routers(chunk: Any) -> list[LiveRouter]:
     for name, module in modules.items():
         if not all(callable(getattr(type(module), method, None)) for method in ("routing", "gating")):
             continue
-        above = [modules[path] for path in _paths_above(name) if path in modules]
+        parts = name.split(".")
+        above = [modules.get(".".join(parts[:count])) for count in range(len(parts) - 1, 0, -1)]
         number = next((n for m in (module, *above) if (n := getattr(m, "layer_number", None)) is not None), None)
         if number is None:
             raise unmet(name, "neither the router nor a module above it has a layer_number")
-        is_mtp = bool(getattr(module, "is_mtp_layer", False)) or "mtp" in name.split(".")
-        found.append(LiveRouter(module, name, int(number) - 1, is_mtp, _layer_of(name, modules, module)))
+        is_mtp = bool(getattr(module, "is_mtp_layer", False)) or "mtp" in parts
+        # For "decoder.layers.3.mlp.router" this is "decoder.layers.3".
+        layer = ".".join(parts[: parts.index("layers") + 2]) if "layers" in parts[:-1] else name
+        found.append(LiveRouter(module, name, int(number) - 1, is_mtp, modules.get(layer, module)))
     return found
-
-
-def _paths_above(name: str) -> Iterable[str]:
-    while "." in name:
-        name = name.rpartition(".")[0]
-        yield name
-
-
-def _layer_of(name: str, modules: Mapping[str, Any], default: Any) -> Any:
-    """Returns the module of the layer: for "decoder.layers.3.mlp.router" it is "decoder.layers.3", to which schedules
-    pass the number of the micro-batch."""
-    parts = name.split(".")
-    if "layers" in parts[:-1]:
-        return modules.get(".".join(parts[: parts.index("layers") + 2]), default)
-    return default
 
 
 def check(chunk: Any, routers: Iterable[LiveRouter], inject: str) -> list[int]:
