@@ -129,7 +129,6 @@ class Open:
     said: Mapping[str, Any]
     described: MicroBatch | None
     forward_only: bool | None
-    record: bool | None
     index: int | None = None
     schedule: bool = True
     begun: list[tuple[Chunk, Pass]] = field(default_factory=list)
@@ -277,10 +276,10 @@ class Attached:
         key = PassKey(self._step, index, chunk.number)
         if chunk.records is None:
             begun = self._fetch(key, described, self._plan(chunk.number, described.layout), forward_only)
-        elif forward_only if opened.record is None else opened.record:
-            begun = self._record(key, described, chunk.records, forward_only)
+        elif forward_only:  # In mode R2, such a pass records.
+            begun = self._record(key, described, chunk.records)
         else:
-            begun = self._replay_records(key, described, chunk.records, forward_only)
+            begun = self._replay_records(key, described, chunk.records)
         try:
             chunk.passes.begin(begun)
         except BaseException:
@@ -300,16 +299,16 @@ class Attached:
         use = "compare" if self._mode == "shadow" else "replay"
         return Pass(key, batch, number, use, forward_only, watch, kept=self._buffers.tensors(number, plan))
 
-    def _replay_records(self, key: PassKey, described: MicroBatch, records: Records, forward_only: bool) -> Pass:
+    def _replay_records(self, key: PassKey, described: MicroBatch, records: Records) -> Pass:
         """Begins a pass of mode R2 that replays. From now on, the records of earlier passes are kept."""
         plan = records.plan(described.layout)
         with self._taking(plan) as number:
             records.settle()
             batch = records.fetch(plan, described, self._missing, functools.partial(self._buffers.fetch, number))
         self._tally.batch(batch)
-        return Pass(key, batch, number, "replay", forward_only, kept=self._buffers.tensors(number, plan))
+        return Pass(key, batch, number, "replay", False, kept=self._buffers.tensors(number, plan))
 
-    def _record(self, key: PassKey, described: MicroBatch, records: Records, forward_only: bool) -> Pass:
+    def _record(self, key: PassKey, described: MicroBatch, records: Records) -> Pass:
         """Begins a pass of mode R2 that records. Until the record is settled, `abandon_step` discards it."""
         records.check(described)
         plan = records.plan(described.layout)
@@ -325,7 +324,7 @@ class Attached:
                 self._writer.keep(key, self._plan_arguments(key.chunk, layout), described, ids)
 
         kept = self._buffers.tensors(number, plan)
-        return Pass(key, batch, number, "record", forward_only, keep=keep, kept=kept)
+        return Pass(key, batch, number, "record", True, keep=keep, kept=kept)
 
     @contextlib.contextmanager
     def _taking(self, plan: Plan) -> Iterator[int]:

@@ -87,7 +87,6 @@ class Replay(Attached):
         position_ids: Any = None,
         lengths: Any = None,
         forward_only: bool | None = None,
-        record: bool | None = None,
         **layout: Any,
     ) -> contextlib.AbstractContextManager[None]:
         """Context manager around the call of the model. Describe the whole micro-batch, as it is before sequence
@@ -96,7 +95,7 @@ class Replay(Attached):
         a rectangle [b, s], padded left or right: tokens, or attention_mask [b, s] of 0 and 1, or both;
         a packed stream, [1, total] or [total]: position_ids that are 0 where a document begins.
 
-        sequences, tokens, forward_only, record: as of `megatron.Replay.micro_batch`
+        sequences, tokens, forward_only: as of `megatron.Replay.micro_batch`
         lengths: number of tokens of each sequence, if lower than in the documents, or than s without a mask
         layout: further fields of a plan's `micro_batch`, which override the derived ones
 
@@ -114,7 +113,7 @@ class Replay(Attached):
             "position_ids": position_ids,
             "lengths": lengths,
         }
-        return self._opened(sequences, said | layout, forward_only=forward_only, record=record)
+        return self._opened(sequences, said | layout, forward_only=forward_only)
 
     def _given(self, sequences: Listing[Any], **said: Any) -> Given:
         return of_hf(len(sequences), **{"cp_size": self._cp_size} | said)

@@ -127,7 +127,6 @@ class Replay(Attached):
         index: int | None = None,
         schedule: bool = True,
         forward_only: bool | None = None,
-        record: bool | None = None,
         **layout: Any,
     ) -> contextlib.AbstractContextManager[None]:
         """Context manager around the call of the model in forward_step. The layout of the micro-batch is read from that
@@ -141,9 +140,9 @@ class Replay(Attached):
             (current_microbatch). If both are known, they must agree
         schedule: False if the caller runs the model outside of any schedule: then only `index` counts, because
             current_microbatch is left over from an earlier schedule
-        forward_only: no backward pass follows (log-probabilities, evaluation). If absent: gradients are off
-        record: in mode R2, True: this pass records, False: it replays; by default a forward-only pass records.
-            Recording a sample again before a pass has replayed it or its step has ended is an InvalidArgumentError
+        forward_only: no backward pass follows (log-probabilities, evaluation). If absent: gradients are off. In mode R2
+            such a pass records, and others replay. Recording a sample again before a pass has replayed it or its step
+            has ended is an InvalidArgumentError
 
         The following are needed only for `prefetch`, where there is no call of the model to read from; here they are
         compared with the call:
@@ -160,7 +159,7 @@ class Replay(Attached):
         """
         said = {"tokens": tokens, "packed_seq_params": packed_seq_params, "lengths": lengths, **layout}
         index = None if index is None else integer(index, "index", (0, INT32[1]))
-        return self._opened(sequences, said, forward_only=forward_only, record=record, index=index, schedule=schedule)
+        return self._opened(sequences, said, forward_only=forward_only, index=index, schedule=schedule)
 
     def _given(
         self,
