@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import types
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from routing_replay import errors
 
 from routing_replay_trainer import _core
-from routing_replay_trainer.fetch import LocalSource
-from routing_replay_trainer.records import RecordWriter
 
 
 def doctor(
@@ -64,28 +61,27 @@ def doctor(
         return True
     ids = torch.arange(16, device=device)[None]
     given = dict(inputs or {"input_ids": ids} | ({"position_ids": ids, "attention_mask": None} if is_megatron else {}))
-    return _shadow_pass(torch, attach, chunks[0], given, geometry, is_megatron, options)
+    return _shadow_pass(torch, attach, chunks[0], given, is_megatron, options)
 
 
 def _shadow_pass(
-    torch: Any, attach: Any, model: Any, given: dict[str, Any], geometry: Any, is_megatron: bool, options: Any
+    torch: Any, attach: Any, model: Any, given: dict[str, Any], is_megatron: bool, options: dict[str, Any]
 ) -> bool:
     ids = given["input_ids"]
     said = {} if is_megatron else {"attention_mask": given.get("attention_mask", torch.ones_like(ids))}
     samples = [f"doctor/{index}" for index in range(len(ids))]
-    source, trained = LocalSource(geometry), model.training
-    writer = RecordWriter(None, _Recorded(source))
+    trained = model.training
     model.eval()
     try:
         for mode in ("R2", "shadow"):
-            own = {"writer": writer} if mode == "R2" else {"source": source, "watch": "all"}
-            replay = attach(model, mode=mode, **own, **options)
+            replay = attach(model, mode=mode, **options)
             passed = {"index": 0, "schedule": False} if is_megatron else {}
             with torch.no_grad(), replay.micro_batch(samples, **said, **passed, forward_only=True):
                 model(**given)
             replay.end_step()
-            if mode == "R2":
-                writer.write()
+            if mode == "R2":  # The second pass is compared with what this one has recorded.
+                (records,) = replay._records()
+                options = options | {"source": records.source}
             metrics = replay.metrics()
             replay.detach()
     except errors.RoutingReplayError as error:
@@ -97,17 +93,6 @@ def _shadow_pass(
     least, rows = min(overlaps, default=0.0), int(metrics["routing_replay/replayed_rows"])
     print(f"shadow pass: {rows} rows, {len(overlaps)} layers, at least {least:.1%} of the record chosen again")
     return least == 1.0
-
-
-class _Recorded:
-    """Stands in for a run: a RecordWriter appends to it, and the rows go to a local source."""
-
-    def __init__(self, source: LocalSource) -> None:
-        self._source = source
-
-    def put(self, sample: str, rows: Any, **_: Any) -> Any:
-        self._source.add(sample, rows.astype("int32"))
-        return types.SimpleNamespace(conflicting_rows=0, late_rows=0)
 
 
 def _device(torch: Any, device: Any) -> str:

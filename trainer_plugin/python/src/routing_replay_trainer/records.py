@@ -113,14 +113,14 @@ class Records:
         local = plan.local_rows()
         rows = np.bincount(local.sequence[local.state == REPLAYED], minlength=len(described.layout["sequences"]))
         for sequence, fetch in recorded(described, 2):
-            self._source.record(plan, sequence, ids, tokens=fetch.tokens)
+            self.source.record(plan, sequence, ids, tokens=fetch.tokens)
             self._rows[fetch.sample] = int(rows[sequence])
             self._open[fetch.sample] = key, described
 
     def forget(self) -> set[PassKey]:
         """Discards what passes have recorded since the last `settle`; returns these passes."""
         for sample in self._open:
-            self._source.remove(sample)
+            self.source.remove(sample)
             del self._rows[sample]
         passes = {key for key, _ in self._open.values()}
         self._open.clear()
@@ -138,7 +138,7 @@ class Records:
         Raises FailedPreconditionError if other ranks have recorded some of the rows, which happens if the recording and
         the replaying pass are split over ranks in different ways. With missing="live" these rows route live instead.
         Samples must have the names under which they were recorded."""
-        batch = fetch(self._source, plan, sequences=described.fetch, missing=missing)
+        batch = fetch(self.source, plan, sequences=described.fetch, missing=missing)
         lost = plan.described["row_map"]["replayed"] - batch.replayed_rows
         if lost > 0 and missing == "strict":
             raise unmet(
@@ -149,7 +149,7 @@ class Records:
         return batch
 
     def release(self) -> None:
-        self._source = LocalSource(self._geometry)
+        self.source = LocalSource(self._geometry)  # The rows.
         self._rows: dict[str | int, int] = {}  # Rows of each sample.
         # For each sample the pass and the micro-batch that recorded it, as long as the pass can still be given up.
         self._open: dict[str | int, tuple[PassKey, MicroBatch]] = {}
