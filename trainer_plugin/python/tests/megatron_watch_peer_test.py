@@ -205,7 +205,7 @@ class WatchTest(unittest.TestCase):
         with self.assertRaisesRegex(errors.FailedPreconditionError, "sample 1/0.*rows 0 … 4 of version 6.*version 7"):
             replay.begin_step(names, lengths=lengths)
         replay.detach()
-        replay = self.attach(self.rollout.source(), on_policy="lax")
+        replay = self.attach(self.rollout.source())
         replay._steps.source = Versioned(self.rollout.source(), mixed)
         replay.begin_step(names, lengths=lengths)
         run_step(replay, self.model)

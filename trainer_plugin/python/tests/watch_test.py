@@ -241,14 +241,13 @@ class OnPolicyTest(unittest.TestCase):
             contract.take([unknown])
         self.assertRaises(errors.InvalidArgumentError, Contract, "exact")
 
-    def test_lax_reports(self) -> None:
-        for kind in ("lax", None):
-            contract = Contract(kind)
-            self.assertEqual(self.metrics(contract), {})
-            contract.take([self.pure, self.mixed, {"sample": 5, "weights": [[0, 3, -1, ""]]}])
-            expected = {"weight_version/mixed_ratio": 1 / 3, "weight_version/oldest": 15.0}
-            self.assertEqual(self.metrics(contract), expected)
-            self.assertEqual(self.metrics(contract), {})
+    def test_mixed_samples_are_reported(self) -> None:
+        contract = Contract()
+        self.assertEqual(self.metrics(contract), {})
+        contract.take([self.pure, self.mixed, {"sample": 5, "weights": [[0, 3, -1, ""]]}])
+        expected = {"weight_version/mixed_ratio": 1 / 3, "weight_version/oldest": 15.0}
+        self.assertEqual(self.metrics(contract), expected)
+        self.assertEqual(self.metrics(contract), {})
 
     def test_a_version_is_a_number_with_its_label(self) -> None:
         """Some engines have versions that are only strings. Their number is -1, so the label must tell them apart."""
@@ -285,7 +284,7 @@ class OnPolicyTest(unittest.TestCase):
                 plan = trainer.plan(GEOMETRY, whole.layout, rank=rank, split=SPLIT, ep_size=4)
                 batch = source.fetch(plan, sequences=whole.fetch)
                 read = {one["sample"] for one in batch.sequences}
-                contract = Contract("lax")
+                contract = Contract()
                 contract.take(batch.sequences)
                 mixed = len(read - {SAMPLES[1]}) / len(read)
                 said = {"weight_version/mixed_ratio": mixed, "weight_version/oldest": 5.0}

@@ -2,9 +2,9 @@
 contract, which checks the weight versions of the rows that a step replays.
 
 A rollout that continues while weights are updated has rows of several versions. Under on_policy="strict" such a sample
-is rejected, for trainers that need engine and trainer to be bit-equal; under "lax" the share of such samples and the
-oldest version are reported. The decision is made from the weight spans of the whole sample, which every read returns,
-not from the rows that a rank happens to hold. So all ranks decide alike, whatever the parallelism.
+is rejected, for trainers that need engine and trainer to be bit-equal; else the share of such samples and the oldest
+version are reported. The decision is made from the weight spans of the whole sample, which every read returns, not from
+the rows that a rank happens to hold. So all ranks decide alike, whatever the parallelism.
 """
 
 from __future__ import annotations
@@ -173,23 +173,19 @@ def _reduced(values: Mapping[str, tuple[float, float]], collective: Collective) 
     return total
 
 
-OnPolicy = Literal["strict", "lax"]
+OnPolicy = Literal["strict"]
 UNKNOWN = -1  # The version of rows whose producer did not know the weight version.
 
 
 class Contract:
-    """kind: "strict", "lax" or None; None counts like "lax" and rejects nothing
+    """kind: "strict", or None, which rejects nothing
     counters: where the counts go
     """
 
     def __init__(self, kind: OnPolicy | None = None, counters: Counters | None = None) -> None:
-        check_choice("on_policy", kind, ("strict", "lax", None))
-        self._kind = kind
+        check_choice("on_policy", kind, ("strict", None))
+        self.is_strict = kind is not None
         self.counters = Counters() if counters is None else counters
-
-    @property
-    def is_strict(self) -> bool:
-        return self._kind == "strict"
 
     def take(self, samples: Iterable[Mapping[str, Any]]) -> None:
         """Counts the samples of a step. A version is a number with its label.

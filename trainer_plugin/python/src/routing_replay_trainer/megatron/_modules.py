@@ -10,8 +10,6 @@ from typing import Any
 
 from routing_replay_trainer._core import LOG, unmet
 
-# The name of the option in Megatron-Core, and in older patches.
-FLAGS = ("moe_enable_routing_replay", "enable_routing_replay")
 # Load-balancing types that choose experts without asking a RouterReplay (TopKRouter.routing).
 _OTHER_CHOICES = ("sinkhorn", "quantile_balancing")
 _GRAPHED = {"moe", "moe_router", "full_iteration"}
@@ -118,8 +116,8 @@ def _check_native(router: LiveRouter) -> None:
     if getattr(router.module, "router_replay", None) is None:
         raise unmet(
             router.name,
-            f"it has no router_replay: build the model with {FLAGS[0]}=True ({FLAGS[1]} in older patches), "
-            'or attach with inject="fused"',
+            "it has no router_replay: build the model with moe_enable_routing_replay=True (enable_routing_replay in "
+            'older patches), or attach with inject="fused"',
         )
 
 
