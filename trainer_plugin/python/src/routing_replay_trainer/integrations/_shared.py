@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import json
-import logging
 import os
 import re
 import time
@@ -16,12 +15,11 @@ from typing import Any
 from routing_replay import Client, Geometry, Run, aio, errors
 
 from routing_replay_trainer import megatron
-from routing_replay_trainer._core import unmet
+from routing_replay_trainer._core import LOG, unmet
 from routing_replay_trainer.collective import TorchCollective
 from routing_replay_trainer.fetch import ServiceSource
 
 LIVE = 0  # The handle of sequences that route live: padding, and answers without rows.
-log = logging.getLogger("routing_replay_trainer")
 _PAUSE = 60.0  # Seconds without further attempts after the service could not be reached.
 _not_before = 0.0  # Time of the next attempt.
 
@@ -91,7 +89,7 @@ def whole(rows: Any, tokens: Sequence[int]) -> dict[str, Any]:
 
 def lost(sample: str) -> None:
     """Logs that the sample will route live in the trainer. Call this in an except clause."""
-    log.exception("%s: its routes are lost, so the trainer routes it live", sample)
+    LOG.exception("%s: its routes are lost, so the trainer routes it live", sample)
 
 
 def put(sample: str, call: Callable[[], object]) -> bool:
@@ -100,7 +98,7 @@ def put(sample: str, call: Callable[[], object]) -> bool:
     after the other, each of them would wait for its whole timeout. FailedPreconditionError is raised."""
     global _not_before
     if time.monotonic() < _not_before:
-        log.error("%s: its routes are lost, because the service could not be reached a moment ago", sample)
+        LOG.error("%s: its routes are lost, because the service could not be reached a moment ago", sample)
         return False
     try:
         call()
@@ -119,7 +117,7 @@ def release(run: str, samples: Iterable[str | int]) -> None:
     try:
         open_run(run).release(samples)
     except errors.RoutingReplayError:
-        log.exception("%s: the trained samples were not released; their routes stay until the run's TTL expires", run)
+        LOG.exception("%s: the trained samples were not released; their routes stay until the run's TTL expires", run)
 
 
 def anywhere(run: str, names: Sequence[str]) -> Iterator[str]:

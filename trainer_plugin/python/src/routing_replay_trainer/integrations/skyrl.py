@@ -16,6 +16,7 @@ from typing import Any
 
 from routing_replay import Geometry, errors
 
+from routing_replay_trainer._core import LOG
 from routing_replay_trainer.integrations import _shared
 from routing_replay_trainer.integrations._shared import LIVE
 
@@ -92,7 +93,7 @@ class Trainer(RayPPOTrainer):
         try:
             self.routes.release_groups(self.global_step, self.global_step + 1)
         except errors.RoutingReplayError:
-            _shared.log.exception("routes of step %d stay until the run's TTL", self.global_step)
+            LOG.exception("routes of step %d stay until the run's TTL", self.global_step)
         return status
 
 
