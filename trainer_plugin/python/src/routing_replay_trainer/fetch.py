@@ -479,14 +479,13 @@ class ServiceSource(Source):
         super().__init__(geometry_json(run.geometry), producer, wait, run.settings.block_rows)
         self._run = run
         self._timeout = timeout
-        self._wait = wait
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
         end = time.monotonic() + (self._timeout if timeout is None else timeout)
         records = self._inspected(sequences, end - time.monotonic())
         pause = _FIRST_PAUSE
         # The server always waits for rows, but for the seal only if the request states the expected length.
-        while self._wait and end - time.monotonic() > pause:
+        while self._told[1] and end - time.monotonic() > pause:
             open_ones = [i for i, record in enumerate(records) if record["status"] == "NOT_READY"]
             if not open_ones:
                 break
