@@ -24,7 +24,7 @@ from routing_replay_trainer.diagnose import Watch, Watched
 from routing_replay_trainer.fetch import Missing, Source
 from routing_replay_trainer.metrics import Contract, Counters, OnPolicy
 from routing_replay_trainer.plan import Plan
-from routing_replay_trainer.records import Records, RecordWriter
+from routing_replay_trainer.records import Records, RecordWriter, check_own
 from routing_replay_trainer.step import StepSource
 
 if TYPE_CHECKING:  # That module needs torch.
@@ -273,47 +273,47 @@ class Attached:
     def _enter(self, chunk: Chunk, opened: Open, described: MicroBatch, index: int, gradients: bool) -> None:
         """Begins a pass; called when a chunk is called inside a micro_batch."""
         forward_only = not gradients if opened.forward_only is None else opened.forward_only
-        key = PassKey(self._step, index, chunk.number)
-        if chunk.records is None:
-            begun = self._fetch(key, described, self._plan(chunk.number, described.layout), forward_only)
-        elif forward_only:  # In mode R2, such a pass records.
-            begun = self._record(key, described, chunk.records)
-        else:
-            begun = self._replay_records(key, described, chunk.records)
+        key, records, layout = PassKey(self._step, index, chunk.number), chunk.records, described.layout
+        plan = self._plan(chunk.number, layout) if records is None else records.plan(layout)
+        number = self._buffers.take(plan)
         try:
+            if records is None:
+                begun = self._fetch(key, number, described, plan, forward_only)
+            elif forward_only:  # In mode R2, such a pass records.
+                begun = self._record(key, number, described, plan, records)
+            else:
+                begun = self._replay_records(key, number, described, plan, records)
+            begun.kept.update(self._buffers.tensors(number, plan))
             chunk.passes.begin(begun)
         except BaseException:
-            self._buffers.give(begun.buffer)
+            self._buffers.give(number)
             raise
         chunk.last_index = index
         opened.begun.append((chunk, begun))
 
-    def _fetch(self, key: PassKey, described: MicroBatch, plan: Plan, forward_only: bool) -> Pass:
-        """Begins a pass that replays rows of the source."""
+    def _fetch(self, key: PassKey, number: int, described: MicroBatch, plan: Plan, forward_only: bool) -> Pass:
+        """Makes a pass that replays rows of the source. number: of its buffer"""
         assert self._steps is not None
-        with self._taking(plan) as number:
-            sequences = self._steps.apply(described.fetch)
-            batch = self._buffers.fetch(number, self._steps.source, plan, sequences=sequences, missing=self._missing)
+        sequences = self._steps.apply(described.fetch)
+        batch = self._buffers.fetch(number, self._steps.source, plan, sequences=sequences, missing=self._missing)
         self._tally.batch(batch)
         watch = self._watch if self._watch.begin(key.chunk, described, batch) else None
-        use = "compare" if self._mode == "shadow" else "replay"
-        return Pass(key, batch, number, use, forward_only, watch, kept=self._buffers.tensors(number, plan))
+        return Pass(key, batch, number, "compare" if self._mode == "shadow" else "replay", forward_only, watch)
 
-    def _replay_records(self, key: PassKey, described: MicroBatch, records: Records) -> Pass:
-        """Begins a pass of mode R2 that replays. From now on, the records of earlier passes are kept."""
-        plan = records.plan(described.layout)
-        with self._taking(plan) as number:
-            records.settle()
-            batch = records.fetch(plan, described, self._missing, functools.partial(self._buffers.fetch, number))
+    def _replay_records(self, key: PassKey, number: int, described: MicroBatch, plan: Plan, records: Records) -> Pass:
+        """Makes a pass of mode R2 that replays. From now on, the records of earlier passes are kept."""
+        records.settle()
+        options = {"sequences": described.fetch, "missing": self._missing}
+        batch = self._buffers.fetch(number, records.source, plan, **options)
+        if self._missing == "strict":  # Else rows that are not there route live.
+            check_own(batch)
         self._tally.batch(batch)
-        return Pass(key, batch, number, "replay", False, kept=self._buffers.tensors(number, plan))
+        return Pass(key, batch, number, "replay", False)
 
-    def _record(self, key: PassKey, described: MicroBatch, records: Records) -> Pass:
-        """Begins a pass of mode R2 that records. Until the record is settled, `abandon_step` discards it."""
+    def _record(self, key: PassKey, number: int, described: MicroBatch, plan: Plan, records: Records) -> Pass:
+        """Makes a pass of mode R2 that records. Until the record is settled, `abandon_step` discards it."""
         records.check(described)
-        plan = records.plan(described.layout)
-        with self._taking(plan) as number:
-            batch = records.empty(plan, self._buffers.empty(number, plan))
+        batch = records.empty(plan, self._buffers.empty(number, plan))
         read = self._buffers.reader(number, plan)
 
         def keep() -> None:
@@ -323,18 +323,7 @@ class Attached:
                 layout = plain(described.layout, "micro_batch")
                 self._writer.keep(key, self._plan_arguments(key.chunk, layout), described, ids)
 
-        kept = self._buffers.tensors(number, plan)
-        return Pass(key, batch, number, "record", True, keep=keep, kept=kept)
-
-    @contextlib.contextmanager
-    def _taking(self, plan: Plan) -> Iterator[int]:
-        """Takes a buffer, which is given back if an exception is raised inside the context."""
-        number = self._buffers.take(plan)
-        try:
-            yield number
-        except BaseException:
-            self._buffers.give(number)
-            raise
+        return Pass(key, batch, number, "record", True, keep=keep)
 
     def _plan(self, chunk: int, layout: Mapping[str, Any]) -> Plan:
         """Returns the plan of a micro-batch for a chunk. Equal ones are made once."""

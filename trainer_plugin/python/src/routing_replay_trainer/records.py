@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import pickle
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from routing_replay_trainer._core import LIBRARY, invalid, token_ids, unmet
 from routing_replay_trainer._micro_batch import MicroBatch
 from routing_replay_trainer._passes import PassKey
 from routing_replay_trainer.collective import Alone, Collective
-from routing_replay_trainer.fetch import REPLAYED, Batch, FetchSequence, LocalSource, Missing
+from routing_replay_trainer.fetch import REPLAYED, Batch, FetchSequence, LocalSource
 from routing_replay_trainer.plan import Layer, Plan, geometry_of
 
 
@@ -130,29 +130,23 @@ class Records:
         """Called when the passes so far can no longer be given up: their records stay and can be replayed."""
         self._open.clear()
 
-    def fetch(self, plan: Plan, described: MicroBatch, missing: Missing, fetch: Callable[..., Batch]) -> Batch:
-        """Fetches the rows of a micro-batch from the records.
-
-        fetch: called with the source of the records; fetches rows into the pass's buffer
-
-        Raises FailedPreconditionError if other ranks have recorded some of the rows, which happens if the recording and
-        the replaying pass are split over ranks in different ways. With missing="live" these rows route live instead.
-        Samples must have the names under which they were recorded."""
-        batch = fetch(self.source, plan, sequences=described.fetch, missing=missing)
-        lost = plan.described["row_map"]["replayed"] - batch.replayed_rows
-        if lost > 0 and missing == "strict":
-            raise unmet(
-                "micro_batch",
-                f"{lost} of {plan.rows} rows were recorded by other ranks: R2 without transport needs the same packing "
-                "and parallel layout in the passes that record and replay",
-            )
-        return batch
-
     def release(self) -> None:
         self.source = LocalSource(self._geometry)  # The rows.
         self._rows: dict[str | int, int] = {}  # Rows of each sample.
         # For each sample the pass and the micro-batch that recorded it, as long as the pass can still be given up.
         self._open: dict[str | int, tuple[PassKey, MicroBatch]] = {}
+
+
+def check_own(batch: Batch) -> None:
+    """Raises FailedPreconditionError if other ranks have recorded some of the rows of a batch, which happens if the
+    recording and the replaying pass are split over ranks in different ways."""
+    lost = batch.plan.described["row_map"]["replayed"] - batch.replayed_rows
+    if lost > 0:
+        raise unmet(
+            "micro_batch",
+            f"{lost} of {batch.plan.rows} rows were recorded by other ranks: R2 without transport needs the same "
+            "packing and parallel layout in the passes that record and replay",
+        )
 
 
 def recorded(described: MicroBatch, least: int) -> list[tuple[int, FetchSequence]]:
