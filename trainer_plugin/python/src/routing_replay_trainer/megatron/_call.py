@@ -26,14 +26,18 @@ class Call:
     rows: number of rows that the rank's routers will see; None if the call does not say
     layout: fields of a plan's `micro_batch`, from shapes and sizes
     packed, mask: the packed_seq_params and the mask of the call, if any
-    on_host: True if `packed` and `mask` are in host memory, so that `read` need not wait for a device either
     """
 
     rows: int | None
     layout: dict[str, Any]
     packed: Any
-    mask: Any
-    on_host: bool
+    mask: Any = None
+
+    @property
+    def on_host(self) -> bool:
+        """True if `packed` and `mask` are in host memory, so that `read` need not wait for a device either."""
+        tensor = self.mask if self.packed is None else self.packed.cu_seqlens_q
+        return getattr(getattr(tensor, "device", None), "type", "cpu") == "cpu"
 
     def read(self) -> dict[str, Any]:
         """Returns arguments of `of_megatron`. Waits for the device unless `on_host`."""
@@ -59,13 +63,12 @@ def read_call(module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, An
     slices = parallel["tp_size"] if parallel["sequence_parallel"] else 1
     batch, tokens = _shape(module, given, slices)
     if batch is None:
-        return Call(None, layout, packed, None, packed is None or _is_here(packed.cu_seqlens_q))
+        return Call(None, layout, packed)
     rows = batch * tokens // slices
     if packed is not None:
-        return Call(rows, layout | {"total_rows": batch * tokens * size}, packed, None, _is_here(packed.cu_seqlens_q))
+        return Call(rows, layout | {"total_rows": batch * tokens * size}, packed)
     layout |= {"format": "BSHD", "batch_size": batch, "padded_length": tokens * size}
-    mask = _mask(given, (batch, tokens * size))
-    return Call(rows, layout, None, mask, mask is None or _is_here(mask))
+    return Call(rows, layout, None, _mask(given, (batch, tokens * size)))
 
 
 @functools.cache
@@ -92,7 +95,3 @@ def _mask(given: Mapping[str, Any], shape: tuple[int, int]) -> Any:
     if getattr(mask, "ndim", 0) == 2 and tuple(mask.shape) == shape:
         return mask
     return ~padding if getattr(padding, "ndim", 0) == 2 and tuple(padding.shape) == shape else None
-
-
-def _is_here(tensor: Any) -> bool:
-    return getattr(getattr(tensor, "device", None), "type", "cpu") == "cpu"
