@@ -46,7 +46,7 @@ def replayed(
     def run(*positional: Any, **schedule: Any) -> Any:
         if positional or not set(_TAKEN) <= schedule.keys():
             raise invalid("forward_backward_func", f"takes keyword arguments, {', '.join(_TAKEN)} among them")
-        forward_step_func, data_iterator, num_microbatches = (schedule.pop(name) for name in _TAKEN)
+        forward_step_func, data_iterator, num_microbatches = (schedule[name] for name in _TAKEN)
         listed = isinstance(data_iterator, (list, tuple))
         iterators = list(data_iterator) if listed else [data_iterator]
         only = {"forward_only": True} if schedule.get("forward_only") else {}
@@ -77,23 +77,17 @@ def replayed(
             with replay.micro_batch(**batch):
                 return forward_step_func(iterator, model, *more)
 
-        if replays:
-            replay.begin_step(**begun)
+        schedule |= {"forward_step_func": forward_step, "data_iterator": iterators if listed else iterators[0]}
+        if not replays:
+            return forward_backward_func(**schedule)
+        replay.begin_step(**begun)
         try:
-            if replays:
-                replay.prefetch(replays)
-            result = forward_backward_func(
-                forward_step_func=forward_step,
-                data_iterator=iterators if listed else iterators[0],
-                num_microbatches=num_microbatches,
-                **schedule,
-            )
+            replay.prefetch(replays)
+            result = forward_backward_func(**schedule)
         except BaseException:
-            if replays:
-                replay.abandon_step()
+            replay.abandon_step()
             raise
-        if replays:
-            replay.end_step()
+        replay.end_step()
         return result
 
     return run
