@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from routing_replay_trainer._core import unmet
-from routing_replay_trainer.plan import geometry_of
 
 ROUTERS = ("gate", "router")  # Attributes of a block that may hold its router (a linear layer or a module of its own).
 # Methods of the router and of the block that may choose the experts.
@@ -65,11 +64,6 @@ class Decoder:
     module: Any
     num_layers: int
     routers: tuple[LiveRouter, ...]
-
-    @property
-    def geometry(self) -> dict[str, Any]:
-        """The routing geometry of the live model."""
-        return geometry_of(self.num_layers, self.routers)
 
 
 def decoder(model: Any) -> Decoder:

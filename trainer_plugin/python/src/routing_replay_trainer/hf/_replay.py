@@ -23,6 +23,7 @@ from routing_replay_trainer._micro_batch import Given, of_hf
 from routing_replay_trainer._passes import ChunkPasses
 from routing_replay_trainer.hf import _modules
 from routing_replay_trainer.hf._modules import ATTRIBUTE, LiveRouter
+from routing_replay_trainer.plan import geometry_of
 from routing_replay_trainer.records import Records
 
 
@@ -65,7 +66,7 @@ class Replay(Attached):
 
     def _bind(self, model: Any) -> None:
         found = _modules.decoder(model)
-        self._geometry = found.geometry
+        self._geometry = geometry_of(found.num_layers, found.routers)
         chunk = Chunk(0, ChunkPasses(0, self._buffers, self._lock))
         plan = self._plan(0, self._described([], {"position_ids": []}).layout)  # Used for a plan without rows.
         self._fingerprint = plan.described["geometry_fingerprint"]
