@@ -44,12 +44,12 @@ def check_lost(run: Any) -> None:
     """A sample whose rows could not be appended must still get a handle, for which the service has no rows, so that the
     trainer counts it as a fallback."""
     request = sides.Engine().answer([20, 10, 11])
-    away = mock.patch.object(rr.Run, "append", side_effect=rr.errors.UnavailableError("away"))
+    away = mock.patch.object(rr.Run, "put", side_effect=rr.errors.UnavailableError("away"))
     # Without this, the next attempt would be made only after a minute.
     soon = mock.patch.object(_shared, "_not_before", 0.0)
-    with soon, away as append, CHECK.assertLogs("routing_replay_trainer", "ERROR"):
+    with soon, away as put, CHECK.assertLogs("routing_replay_trainer", "ERROR"):
         handles = [sides.of_rollout._put(request, 0) for _ in range(2)]
-        append.assert_called_once()
+        put.assert_called_once()
     for handle in handles:
         CHECK.assertNotEqual(handle, 0)
         CHECK.assertEqual(run.read_one(handle).status, "NOT_FOUND")

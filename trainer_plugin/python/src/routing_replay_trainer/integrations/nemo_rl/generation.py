@@ -56,14 +56,7 @@ def _put(request: Any, index: int) -> int:
     except errors.RoutingReplayError:
         _shared.lost(sample)
         return LIVE
-
-    def store() -> None:
-        run.append(sample, rows, seal=True)
-        commit = run.commit(sample)
-        if commit.status == "missing" and commit.error is not None:
-            raise commit.error
-
-    _shared.put(sample, store)
+    _shared.put(sample, lambda: run.put(sample, rows, seal=True))
     return run.handle(sample)
 
 
