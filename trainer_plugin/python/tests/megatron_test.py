@@ -527,7 +527,7 @@ class PassesTest(unittest.TestCase):
                 self.assertIs(self.chunks[chunk].end_forward(), passes[index, chunk])
             else:
                 of = passes.pop((index, chunk))
-                self.chunks[chunk].begin_backward(of)
+                self.chunks[chunk].backward_pass = of
                 if recompute:
                     self.ask_all(index, chunk, recompute=True)
                 self.chunks[chunk].end_backward(of)
@@ -562,7 +562,7 @@ class PassesTest(unittest.TestCase):
             self.chunks[0].ask(5, recompute=False)
         self.assertEqual((caught.exception.field, caught.exception.layer), ("targets", 5))
         self.chunks[0].ask(0, recompute=False)
-        self.chunks[0].begin_backward(of)
+        self.chunks[0].backward_pass = of
         self.chunks[0].ask(0, recompute=True)
         with self.assertRaisesRegex(errors.FailedPreconditionError, "layer 1 before its forward pass"):
             self.chunks[0].ask(1, recompute=True)
@@ -578,7 +578,7 @@ class PassesTest(unittest.TestCase):
         self.assertIsNone(self.chunks[0].ask(0, recompute=False))
         with self.assertRaisesRegex(errors.FailedPreconditionError, "recomputed"):
             self.chunks[0].ask(0, recompute=True)
-        self.chunks[0].begin_backward(of)
+        self.chunks[0].backward_pass = of
         self.chunks[0].end_backward(of)
         self.chunks[0].end_backward(of)  # The backward pass of a second output.
         self.assertEqual(self.chunks[0].in_flight, 0)
@@ -590,7 +590,7 @@ class PassesTest(unittest.TestCase):
         for index, chunk in ((0, 0), (1, 1)):
             self.ask_all(index, chunk)
             self.chunks[chunk].end_forward()
-        self.chunks[0].begin_backward(ended)
+        self.chunks[0].backward_pass = ended
         self.chunks[0].end_backward(ended)
         with self.assertRaisesRegex(errors.FailedPreconditionError, "detach: micro-batch 1 of step 3"):
             self.chunks[1].check_none_in_flight()
@@ -599,12 +599,12 @@ class PassesTest(unittest.TestCase):
         self.chunks[1].check_none_in_flight()
         for of, layer in ((ended, 0), (dropped, 4)):
             chunk = self.chunks[of.key.chunk]
-            chunk.begin_backward(of)  # Without recompute this is not an error: the saved values are right.
+            chunk.backward_pass = of  # Without recompute this is not an error: the saved values are right.
             chunk.end_backward(of)
-            chunk.begin_backward(of)
+            chunk.backward_pass = of
             with self.assertRaisesRegex(errors.FailedPreconditionError, f"micro-batch {of.key.micro_batch} of step 3"):
                 chunk.ask(layer, recompute=True)
-            chunk.leave_backward()
+            chunk.backward_pass = None
             self.assertIsNone(chunk.ask(layer, recompute=False))
 
     def test_forward_only(self) -> None:

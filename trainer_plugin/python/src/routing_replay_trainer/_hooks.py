@@ -48,7 +48,7 @@ class PassHooks:
 
     def before(self, arguments: Any, keywords: Any) -> None:
         if not in_backward():
-            self.passes.leave_backward()
+            self.passes.backward_pass = None  # A backward part that is still open has failed.
         self.begin(arguments, keywords)
 
     def after(self, output: Any) -> None:
@@ -80,7 +80,7 @@ class PassHooks:
         if HOOKED.get(self.module) is not self:
             why = "its replay has been detached since, and routers that are recomputed would choose live"
             raise unmet("targets", f"{of.key}: {why}. Run backward before detach")
-        self.passes.begin_backward(of)
+        self.passes.backward_pass = of
         self._end_with_backward(of)
 
     def _end_with_backward(self, of: Pass) -> None:

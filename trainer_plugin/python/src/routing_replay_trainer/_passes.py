@@ -75,6 +75,8 @@ class ChunkPasses:
         self._buffers = buffers
         self._lock = lock
         self.forward_pass: Pass | None = None
+        # The pass whose backward part runs. It may have ended, in a second backward over the same graph; no router may
+        # be recomputed then.
         self.backward_pass: Pass | None = None
         self._flying: dict[PassKey, Pass] = {}
 
@@ -101,14 +103,14 @@ class ChunkPasses:
         recompute: True if Megatron says that the call is a recompute
         """
         with self._lock:
-            of = self.forward_pass if self.backward_pass is None else self.backward_pass
+            again = self.backward_pass
+            of = self.forward_pass if again is None else again
             if of is None:
                 if recompute and self._flying:
                     raise _error(
                         f"layer {layer} is recomputed, but no output of chunk {self._chunk} has received a gradient"
                     )
                 return None
-            again = self.backward_pass is not None
             if again and not self.is_in_flight(of):
                 raise _error(
                     f"layer {layer} is recomputed for {of.key}, whose rows are gone: its backward part has run "
@@ -123,7 +125,7 @@ class ChunkPasses:
                     f"the router of {of.key}, layer {layer} asked for its ids before in the forward pass", layer
                 )
             of.asked.add(layer)
-            return Answer(of, of.slots[layer], again)
+            return Answer(of, of.slots[layer], again is not None)
 
     def end_forward(self) -> Pass:
         """Ends the forward part of the pass and returns the pass. If a router did not ask for its ids, discards the
@@ -150,17 +152,6 @@ class ChunkPasses:
         with self._lock:
             self.forward_pass = self.backward_pass = None
             return [of.key for of in list(self._flying.values()) if self._drop(of)]
-
-    def begin_backward(self, of: Pass) -> None:
-        """Begins a backward part. Also accepts a pass that has ended, for a second backward over the same graph; no
-        router may be recomputed in it."""
-        with self._lock:
-            self.backward_pass = of
-
-    def leave_backward(self) -> None:
-        """Called when the chunk is called outside of a backward part. A backward part that is still open has failed."""
-        with self._lock:
-            self.backward_pass = None
 
     def end_backward(self, of: Pass) -> None:
         with self._lock:
