@@ -1,14 +1,12 @@
 #include "client/rrctl/doctor.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
-#include <poll.h>
 #include <sys/un.h>
 
 #include <cerrno>
@@ -44,12 +42,6 @@ std::string Text(const addrinfo& info, const std::string& port) {
 absl::Status Failure(int error, const std::string& address) {
   const std::string message = absl::StrCat(address, ": ", std::strerror(error));
   return error == ETIMEDOUT ? absl::DeadlineExceededError(message) : absl::UnavailableError(message);
-}
-
-void SetTimeout(int descriptor, std::chrono::milliseconds timeout) {
-  const timeval time{.tv_sec = timeout.count() / 1000, .tv_usec = timeout.count() % 1000 * 1000};
-  setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time));
-  setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time));
 }
 
 // Every address of the server, from the system's resolver. NOT_FOUND with its reason; INVALID_ARGUMENT for a path that
@@ -182,20 +174,14 @@ Finding Judge(const TlsProbe& probe, const ChannelKeys& keys) {
 }  // namespace
 
 absl::StatusOr<Socket> ConnectTo(const SocketAddress& address, std::chrono::milliseconds timeout) {
-  Socket socket(::socket(address.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Socket socket(::socket(address.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (socket.descriptor() < 0) return Failure(errno, address.text);
-  if (connect(socket.descriptor(), reinterpret_cast<const sockaddr*>(&address.bytes), address.size) != 0) {
-    if (errno != EINPROGRESS) return Failure(errno, address.text);
-    pollfd writable{.fd = socket.descriptor(), .events = POLLOUT, .revents = 0};
-    if (poll(&writable, 1, static_cast<int>(timeout.count())) != 1) return Failure(ETIMEDOUT, address.text);
-    int error = 0;
-    socklen_t size = sizeof(error);
-    getsockopt(socket.descriptor(), SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error != 0) return Failure(error, address.text);
-  }
-  fcntl(socket.descriptor(), F_SETFL, fcntl(socket.descriptor(), F_GETFL) & ~O_NONBLOCK);
-  SetTimeout(socket.descriptor(), timeout);
-  return socket;
+  // The limit for writes also holds for connect.
+  const timeval time{.tv_sec = timeout.count() / 1000, .tv_usec = timeout.count() % 1000 * 1000};
+  setsockopt(socket.descriptor(), SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time));
+  setsockopt(socket.descriptor(), SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time));
+  if (connect(socket.descriptor(), reinterpret_cast<const sockaddr*>(&address.bytes), address.size) == 0) return socket;
+  return Failure(errno == EINPROGRESS ? ETIMEDOUT : errno, address.text);
 }
 
 Finding CheckName(const ServerAddress& server, std::vector<SocketAddress>& addresses) {
