@@ -19,12 +19,12 @@ std::string NewSecret() {
 Tickets::Ticket Tickets::Issue(absl::string_view token) {
   const Clock::Time now = clock_.Now();
   MutexLock lock(mutex_);
-  const auto known = latest_.find(token);
-  if (known != latest_.end() && known->second.expires - now >= kLife / 2) return known->second;
-  ForgetExpired(now);
+  std::erase_if(holders_, [&](const auto& holder) { return holder.second.expires <= now; });
+  for (const auto& [secret, holder] : holders_) {
+    if (holder.token == token && holder.expires - now >= kLife / 2) return {secret, holder.expires};
+  }
   Ticket ticket{.secret = NewSecret(), .expires = now + kLife};
   holders_.emplace(ticket.secret, Holder{std::string(token), ticket.expires});
-  latest_.insert_or_assign(std::string(token), ticket);
   return ticket;
 }
 
@@ -33,11 +33,6 @@ std::optional<std::string> Tickets::TokenOf(absl::string_view secret) {
   const auto found = holders_.find(secret);
   if (found == holders_.end() || found->second.expires <= clock_.Now()) return std::nullopt;
   return found->second.token;
-}
-
-void Tickets::ForgetExpired(Clock::Time now) {
-  std::erase_if(holders_, [&](const auto& holder) { return holder.second.expires <= now; });
-  std::erase_if(latest_, [&](const auto& ticket) { return ticket.second.expires <= now; });
 }
 
 }  // namespace routing_replay::server

@@ -37,12 +37,10 @@ class Tickets {
     std::string token;
     Clock::Time expires;
   };
-  void ForgetExpired(Clock::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock& clock_;
   Mutex mutex_;
   std::map<std::string, Holder, std::less<>> holders_ ABSL_GUARDED_BY(mutex_);  // By secret.
-  std::map<std::string, Ticket, std::less<>> latest_ ABSL_GUARDED_BY(mutex_);   // By token.
 };
 
 }  // namespace routing_replay::server
