@@ -186,40 +186,40 @@ bool RunQuota::LookAgain(absl::string_view run, Clock::Duration interval) {
 
 // Counts admitted bytes in full, although an append may store fewer. The next look at the store replaces them by the
 // exact number, so a run that seems full is looked at again before it is rejected.
-absl::StatusOr<RunQuota::Hold> RunQuota::Take(absl::string_view run, const Wish& wish) {
+absl::StatusOr<RunQuota::Hold> RunQuota::Take(absl::string_view run, int64_t least, int64_t most, int64_t limit) {
   if (limit_ == 0) return Hold();
   LookAgain(run, kLookInterval);
-  auto hold = TryTake(run, wish);
-  if (!hold.ok() && LookAgain(run, kFullLookInterval)) hold = TryTake(run, wish);
+  auto hold = TryTake(run, least, most, limit);
+  if (!hold.ok() && LookAgain(run, kFullLookInterval)) hold = TryTake(run, least, most, limit);
   return hold;
 }
 
-absl::StatusOr<RunQuota::Hold> RunQuota::TryTake(absl::string_view run, const Wish& wish) {
+absl::StatusOr<RunQuota::Hold> RunQuota::TryTake(absl::string_view run, int64_t least, int64_t most, int64_t limit) {
   MutexLock lock(mutex_);
   auto found = uses_.find(run);
   const int64_t used = found == uses_.end() ? 0 : found->second.bytes();
-  const int64_t left = wish.limit - used;
-  if (left <= 0 || wish.least > left) {
+  const int64_t left = limit - used;
+  if (left <= 0 || least > left) {
     rejected_();
     ErrorDetail detail{.reason = Reason::kOverBudget, .field = "run-budget"};
     detail.retry_after_ms = kRetryAfterMs;
     return MakeError(absl::StatusCode::kResourceExhausted,
-                     absl::StrCat("run-budget: ", wish.least, " more bytes requested for a run that uses ", used,
-                                  " of ", wish.limit, "; release samples of this run or try again later"),
+                     absl::StrCat("run-budget: ", least, " more bytes requested for a run that uses ", used, " of ",
+                                  limit, "; release samples of this run or try again later"),
                      detail);
   }
   if (found == uses_.end()) found = uses_.emplace(run, Use()).first;
-  const int64_t bytes = std::min(wish.most, left);
+  const int64_t bytes = std::min(most, left);
   found->second.held += bytes;
   return Hold(this, std::string(run), bytes);
 }
 
 absl::StatusOr<RunQuota::Hold> RunQuota::Admit(absl::string_view run, int64_t bytes) {
-  return Take(run, {.least = bytes, .most = bytes, .limit = limit_});
+  return Take(run, bytes, bytes, limit_);
 }
 
 absl::StatusOr<RunQuota::Hold> RunQuota::AdmitUpTo(absl::string_view run, int64_t bytes) {
-  return Take(run, {.least = 1, .most = bytes, .limit = limit_ - limit_ / kPartNotPromised});
+  return Take(run, 1, bytes, limit_ - limit_ / kPartNotPromised);
 }
 
 }  // namespace routing_replay::server

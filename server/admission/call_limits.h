@@ -154,13 +154,10 @@ class RunQuota {
     std::optional<Clock::Time> looked;  // When the last look began.
     int64_t bytes() const { return stored + committed + settling + held; }
   };
-  struct Wish {
-    int64_t least, most;
-    int64_t limit;  // Limit for all bytes of the run.
-  };
 
-  absl::StatusOr<Hold> Take(absl::string_view run, const Wish& wish);
-  absl::StatusOr<Hold> TryTake(absl::string_view run, const Wish& wish);
+  // `limit`: of all bytes of the run.
+  absl::StatusOr<Hold> Take(absl::string_view run, int64_t least, int64_t most, int64_t limit);
+  absl::StatusOr<Hold> TryTake(absl::string_view run, int64_t least, int64_t most, int64_t limit);
   // Asks the store how many bytes the run has stored, unless it was asked less than `interval` ago. Returns true if the
   // store was asked and answered.
   bool LookAgain(absl::string_view run, Clock::Duration interval);
