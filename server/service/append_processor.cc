@@ -135,10 +135,9 @@ absl::StatusOr<AppendAck> AppendProcessor::Run(absl::string_view run, AppendRequ
                                                ByteReservation reservation) const {
   if (std::optional<AppendAck> ack = AckOfGone(run, *request.append)) return *std::move(ack);
   // If the store takes the payload's buffers (`once`), the append cannot be processed a second time when the run turns
-  // out to have been made again. So the store is asked for the present run, which is cheap in a store that never waits,
-  // instead of using the last known one.
+  // out to have been made again. But a store that never waits knows the present run.
   const bool once = !request.payload_parts.empty() && !store_.MayWait();
-  RR_ASSIGN_OR_RETURN(const auto known, once ? store_.GetRun(run) : store_.KnownRun(run));
+  RR_ASSIGN_OR_RETURN(const auto known, store_.KnownRun(run));
   const int64_t reserved = reservation.bytes();
   std::vector<Buffer> parts;
   if (once) parts = std::move(request.payload_parts);
