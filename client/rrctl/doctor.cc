@@ -41,10 +41,6 @@ absl::StatusOr<v1::ServerInfo> AskServer(const Caller& caller) {
   return caller.Call(&Stub::GetServerInfo, v1::GetServerInfoRequest());
 }
 
-bool Has(const std::vector<Finding>& findings, Verdict verdict) {
-  return std::any_of(findings.begin(), findings.end(), [&](const Finding& f) { return f.verdict == verdict; });
-}
-
 // Splits a target from GrpcTarget into its parts.
 ServerAddress AddressOf(const ServerTarget& target) {
   absl::string_view rest = target.target;
@@ -146,14 +142,11 @@ const char* VerdictName(Verdict verdict) {
   return kNames[static_cast<size_t>(verdict)];
 }
 
-bool AnyFailed(const std::vector<Finding>& findings) { return Has(findings, Verdict::kFail); }
-
 Document ToDocument(const std::vector<Finding>& findings) {
-  const Verdict worst = AnyFailed(findings)             ? Verdict::kFail
-                        : Has(findings, Verdict::kWarn) ? Verdict::kWarn
-                                                        : Verdict::kOk;
+  Verdict worst = Verdict::kOk;
   Document checks = Document::array();
   for (const Finding& finding : findings) {
+    worst = std::max(worst, finding.verdict);
     checks.push_back({{"server", finding.server},
                       {"check", finding.check},
                       {"verdict", VerdictName(finding.verdict)},
@@ -232,8 +225,9 @@ void AddDoctor(Application& application) {
       [](Session& session) {
         session.ExitCodeIsTheAnswer();
         RR_ASSIGN_OR_RETURN(const auto findings, Examine(session.options()));
-        if (AnyFailed(findings)) session.AnswerNo();
-        session.output().PrintWithTable(ToDocument(findings), "checks");
+        const Document found = ToDocument(findings);
+        if (found["verdict"] == VerdictName(Verdict::kFail)) session.AnswerNo();
+        session.output().PrintWithTable(found, "checks");
         return session.output().Flush();
       });
 }

@@ -41,7 +41,6 @@ void Warn(Finding& finding, std::string fix);
 
 // {"verdict": the worst verdict of all checks, "checks": [{"server", "check", "verdict", "what", "fix"}]}
 Document ToDocument(const std::vector<Finding>& findings);
-bool AnyFailed(const std::vector<Finding>& findings);
 
 // One of the servers that an endpoint names.
 struct ServerAddress {
