@@ -104,7 +104,7 @@ void WaitingRoom::Add(int64_t bytes) {
 
 RunQuota::Hold& RunQuota::Hold::operator=(Hold&& other) noexcept {
   if (this == &other) return *this;
-  ShrinkTo(0);
+  Release();
   quota_ = other.quota_;
   run_ = std::move(other.run_);
   bytes_ = std::exchange(other.bytes_, 0);
@@ -125,11 +125,10 @@ void RunQuota::Hold::Merge(Hold other) {
   }
 }
 
-void RunQuota::Hold::ShrinkTo(int64_t bytes) {
-  if (bytes_ <= bytes) return;
+void RunQuota::Hold::Release() {
+  if (bytes_ == 0) return;
   MutexLock lock(quota_->mutex_);
-  quota_->uses_[run_].held -= bytes_ - bytes;
-  bytes_ = bytes;
+  quota_->uses_[run_].held -= std::exchange(bytes_, 0);
 }
 
 void RunQuota::Hold::Commit() {

@@ -117,15 +117,15 @@ class RunQuota {
     Hold() = default;
     Hold(Hold&& other) noexcept { *this = std::move(other); }
     Hold& operator=(Hold&& other) noexcept;
-    ~Hold() { ShrinkTo(0); }
+    ~Hold() { Release(); }
 
     int64_t bytes() const { return bytes_; }
     // Moves this many bytes (at most bytes()) into a separate hold.
     Hold Split(int64_t bytes);
     // Adds `other` (of the same run, or empty) to this one.
     void Merge(Hold other);
-    // Gives back the bytes above `bytes`.
-    void ShrinkTo(int64_t bytes);
+    // Gives everything back now.
+    void Release();
     // Call it when the bytes are in the store. They count here until the next look at the store includes them.
     void Commit();
 

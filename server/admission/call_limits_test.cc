@@ -181,7 +181,7 @@ TEST_F(RunQuotaTest, WhatIsUnderWayCountsForAsLongAsItIs) {
   // The bytes of a failed append are free at once.
   { const auto failed = quota.Admit("a", 40); }
   EXPECT_OK(quota.Admit("a", 40));
-  slow.ShrinkTo(10);
+  slow.Split(50).Release();
   EXPECT_OK(quota.Admit("a", 90));
   // These bytes are committed while the store computes the run's size. The answer may not include them, so they still
   // count.

@@ -314,7 +314,7 @@ ByteReservation AppendCall::UseCredit(int64_t bytes, RunQuota::Hold& promised) {
 
 void AppendCall::ReleaseCredit() {
   credit_.Release();
-  promised_.ShrinkTo(0);
+  promised_.Release();
   TellCredit();
 }
 

@@ -15,6 +15,7 @@
 #include "proto/wire/clock.h"
 #include "proto/wire/message/append_message.h"
 #include "proto/wire/mutex.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/admission/byte_budget.h"
 #include "server/admission/call_limits.h"
@@ -68,7 +69,11 @@ struct ServiceContext {
         store(store),
         started(clock.Now()),
         quota(
-            config.run_budget, clock, [&store](absl::string_view run) { return StoredBytes(store, run); },
+            config.run_budget, clock,
+            [&store](absl::string_view run) -> absl::StatusOr<int64_t> {
+              RR_ASSIGN_OR_RETURN(const RunState state, store.StatRun(run));
+              return state.stored_bytes;
+            },
             [&metrics] { metrics.CountQuotaRejection("run_bytes"); }),
         connections(config.max_streams),
         control_memory(ControlBytes(config)),
@@ -106,13 +111,6 @@ struct ServiceContext {
   WorkerPool* readers = nullptr;
   WorkerPool* writers = nullptr;
   std::atomic<bool> draining{false};
-
- private:
-  static absl::StatusOr<int64_t> StoredBytes(Store& store, absl::string_view run) {
-    const absl::StatusOr<RunState> state = store.StatRun(run);
-    if (!state.ok()) return state.status();
-    return state->stored_bytes;
-  }
 };
 
 // The error for calls that arrive while the server drains. Clients then try another server.
