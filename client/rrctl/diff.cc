@@ -100,15 +100,6 @@ Document Summarize(const Side& a, const Side& b, const RouteComparison& compared
           {"layers", std::move(layers)}};
 }
 
-// Reads those rows of the portion that this side of the comparison has.
-absl::StatusOr<SampleRows> RowsOf(const Side& side, RowRange portion) {
-  const RowRange there = Intersect(portion, {0, side.state.committed_rows});
-  if (!there.empty()) {
-    return ReadPortion(*side.run, side.state, there);
-  }
-  return SampleRows{.layers = std::vector<std::vector<uint16_t>>(side.run->geometry().num_moe_layers())};
-}
-
 }  // namespace
 
 Document DescribeLayer(int32_t layer_id, const LayerDifferences& layer) {
@@ -167,8 +158,8 @@ absl::StatusOr<Document> Diff(Client& client, const DiffOptions& options) {
   RouteComparison compared(geometry);
   const RowRange all{0, std::max(a.state.committed_rows, b.state.committed_rows)};
   for (const RowRange portion : SplitAtWindows(all, PortionRows(geometry))) {
-    RR_ASSIGN_OR_RETURN(const auto rows_a, RowsOf(a, portion));
-    RR_ASSIGN_OR_RETURN(const auto rows_b, RowsOf(b, portion));
+    RR_ASSIGN_OR_RETURN(const auto rows_a, ReadPortion(*a.run, a.state, portion));
+    RR_ASSIGN_OR_RETURN(const auto rows_b, ReadPortion(*b.run, b.state, portion));
     compared.Add(rows_a, rows_b);
   }
   return Summarize(a, b, compared);

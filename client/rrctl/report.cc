@@ -117,18 +117,13 @@ class Gatherer {
     const size_t bin = RangeOf(ranges_, rollout.group);
     compared_samples_ += trainer != nullptr;
     return ReadPortions(run_, rollout, {0, rollout.committed_rows}, {},
-                        [&](RowRange portion, const SampleRows& sample) {
+                        [&](RowRange portion, const SampleRows& sample) -> absl::Status {
                           scan_->Add(sample, bin);
-                          return trainer == nullptr ? absl::OkStatus() : Compare(*trainer, portion, sample);
+                          if (trainer == nullptr) return absl::OkStatus();
+                          RR_ASSIGN_OR_RETURN(const auto rows, ReadPortion(run_, *trainer, portion));
+                          compared_->Add(sample, rows);
+                          return absl::OkStatus();
                         });
-  }
-
-  absl::Status Compare(const SampleState& trainer, RowRange portion, const SampleRows& rollout) {
-    const RowRange there = Intersect(portion, {0, trainer.committed_rows});
-    if (there.empty()) return absl::OkStatus();
-    RR_ASSIGN_OR_RETURN(const auto rows, ReadPortion(run_, trainer, there));
-    compared_->Add(rollout, rows);
-    return absl::OkStatus();
   }
 
   Run& run_;

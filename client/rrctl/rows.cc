@@ -157,9 +157,13 @@ int64_t PortionRows(const Geometry& geometry) {
 
 absl::StatusOr<SampleRows> ReadPortion(Run& run, const SampleState& state, RowRange portion,
                                        const std::vector<int32_t>& layers) {
+  const RowRange there = Intersect(portion, {0, state.committed_rows});
+  if (there.empty()) {
+    return SampleRows{.layers = std::vector<std::vector<uint16_t>>(run.geometry().num_moe_layers())};
+  }
   RR_ASSIGN_OR_RETURN(auto rows, run.ReadRows({.producer = state.producer,
                                                .layers = layers,
-                                               .samples = {{.sample = state.sample, .rows = {portion}}}},
+                                               .samples = {{.sample = state.sample, .rows = {there}}}},
                                               kReadTimeout));
   RR_RETURN_IF_ERROR(CheckRecord(rows[0].record, state.sample, state.revision));
   return std::move(rows[0]);

@@ -19,8 +19,8 @@ namespace routing_replay::client {
 // Number of rows in a portion, which has some MB when it is decoded.
 int64_t PortionRows(const Geometry& geometry);
 
-// Reads the rows of one portion of a sample, of which some may be unrecorded. `layers`: ascending; empty: all MoE
-// layers. All rows are of the revision in `state`: ABORTED (kOldRevision) if the server has another one.
+// Reads the committed rows of one portion of a sample, of which some may be unrecorded. `layers`: ascending; empty: all
+// MoE layers. All rows are of the revision in `state`: ABORTED (kOldRevision) if the server has another one.
 // FAILED_PRECONDITION, naming the sample's status, if the sample cannot be read.
 absl::StatusOr<SampleRows> ReadPortion(Run& run, const SampleState& state, RowRange portion,
                                        const std::vector<int32_t>& layers = {});
