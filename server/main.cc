@@ -25,11 +25,6 @@ namespace {
 constexpr int kExitConfig = 2;
 constexpr int kExitListen = 3;
 constexpr int kExitNoProcess = 4;
-// Uses two malloc arenas: with one arena per thread, freed blocks would stay with the thread that freed them.
-void TuneServerAllocator() {
-  TuneAllocator();
-  mallopt(M_ARENA_MAX, 2);
-}
 
 // Signals are taken by sigwait in the main thread only: gRPC must not be shut down from a handler.
 sigset_t BlockStopSignals() {
@@ -131,7 +126,8 @@ int Main(int argc, char** argv) {
     std::fputs("the configuration is valid\n", stdout);
   }
   if (config->print_config || config->check_config) return 0;
-  TuneServerAllocator();
+  TuneAllocator();
+  mallopt(M_ARENA_MAX, 2);  // With one arena per thread, freed blocks would stay with the thread that freed them.
   return Serve(*config);
 }
 

@@ -51,15 +51,14 @@ std::string ToJson(absl::string_view ts, absl::string_view level, absl::string_v
 }
 
 // Escapes line breaks and terminal control sequences.
-std::string Printable(absl::string_view text) { return absl::CEscape(text); }
-
 std::string ToText(absl::string_view ts, absl::string_view level, absl::string_view event, absl::string_view message,
                    const LogFields& fields) {
   std::string text =
-      absl::StrFormat("%s %-7s %s%s%s", ts, level, event, message.empty() ? "" : ": ", Printable(message));
+      absl::StrFormat("%s %-7s %s%s%s", ts, level, event, message.empty() ? "" : ": ", absl::CEscape(message));
   for (const auto& [name, value] : fields) {
     const auto* number = std::get_if<int64_t>(&value);
-    absl::StrAppend(&text, " ", name, "=", number ? absl::StrCat(*number) : Printable(std::get<std::string>(value)));
+    absl::StrAppend(&text, " ", name, "=",
+                    number ? absl::StrCat(*number) : absl::CEscape(std::get<std::string>(value)));
   }
   return text;
 }
