@@ -32,12 +32,6 @@ using Units = std::map<std::string, int64_t>;
 const Units kBytes = {{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", int64_t{1} << 40}};
 const Units kTimes = {{"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 3600 * 1000}};
 
-// Parses a number with a unit. Unless `needs_unit`, a bare number is taken in the smallest unit.
-CLI::Validator Quantity(const Units& units, bool needs_unit) {
-  using Number = CLI::AsNumberWithUnit;
-  return Number(units, needs_unit ? Number::UNIT_REQUIRED : Number::UNIT_OPTIONAL).description("");
-}
-
 // Writes the value as a whole number of the largest unit that divides it: 1536 KiB, but 2 MiB.
 std::string QuantityText(int64_t value, const Units& units) {
   std::pair<std::string, int64_t> best = {"", 1};
@@ -200,16 +194,17 @@ class Parser {
     Add(key, [&value](YAML::Emitter& out) { out << value; });
     return app_.add_option("--" + key, value, help)->capture_default_str()->envname(Variable(key));
   }
-  // Adds a key whose value is a quantity with a unit. `T`: int64_t for bytes, or milliseconds.
+  // Adds a key whose value is a quantity with a unit, which bytes do not need. `T`: int64_t for bytes, or milliseconds.
   template <typename T>
   void QuantityKey(const std::string& key, T& value, const CLI::Validator& bounds, const std::string& help) {
+    using Number = CLI::AsNumberWithUnit;
     constexpr bool kIsTime = std::is_same_v<T, milliseconds>;
     const Units& units = kIsTime ? kTimes : kBytes;
     const auto text = [&value, &units] { return QuantityText(value / T(1), units); };
     Add(key, [text](YAML::Emitter& out) { out << text(); });
     app_.add_option_function<int64_t>(
             "--" + key, [&value](int64_t number) { value = T(number); }, help)
-        ->transform(Quantity(units, kIsTime))
+        ->transform(Number(units, kIsTime ? Number::UNIT_REQUIRED : Number::UNIT_OPTIONAL).description(""))
         ->check(bounds)
         ->type_name(kIsTime ? "TIME" : "SIZE")
         ->default_str(text())
