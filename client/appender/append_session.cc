@@ -1,29 +1,36 @@
 #include "client/appender/append_session.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/call/log.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {
 namespace {
 
-// How many samples and how many failures an AppendFailures holds at most.
-constexpr size_t kMaxFailedSamples = 100'000, kMaxFailures = 100;
+// How many samples and how many failures an AppendFailures holds at most, and how many samples an error message names.
+constexpr size_t kMaxFailedSamples = 100'000, kMaxFailures = 100, kSamplesInText = 10;
 
 // A FailureLog writes at most kLines lines per kPeriod.
 constexpr int kLines = 20;
 constexpr std::chrono::seconds kPeriod(10);
 
-// Returns the first failure as an error whose message says how many appends failed; OK if nothing failed.
+// Returns the first failure as an error whose message names the failed samples; OK if nothing failed.
 absl::Status AsError(const AppendFailures& failed) {
   if (failed.failures.empty()) return absl::OkStatus();
   const AppendOutcome& first = failed.failures.front();
   std::string text = absl::StrCat("sample ", first.sample, ": ", first.status.message());
   if (failed.failed_samples.size() > 1) {
-    absl::StrAppend(&text, "; ", failed.appends, " appends failed, of ", failed.failed_samples.size(), " samples");
+    auto end = failed.failed_samples.begin();
+    std::advance(end, std::min(kSamplesInText, failed.failed_samples.size()));
+    absl::StrAppend(&text, "; ", failed.appends, " appends failed, of samples ",
+                    absl::StrJoin(failed.failed_samples.begin(), end, ", "));
+    const size_t more = failed.failed_samples.size() - std::min(kSamplesInText, failed.failed_samples.size());
+    if (more > 0) absl::StrAppend(&text, " and ", more, " more");
   }
   ErrorDetail detail = GetErrorDetail(first.status).value_or(ErrorDetail());
   detail.sample = first.sample;

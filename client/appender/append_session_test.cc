@@ -140,7 +140,9 @@ TEST_F(AppendSessionTest, AnErrorNamesAllThatFailed) {
   const absl::Status error = session_.TakeError(&failures);
   EXPECT_THAT(error, Fails(absl::StatusCode::kFailedPrecondition, Reason::kGap));
   EXPECT_EQ(GetErrorDetail(error)->sample, "s0");
-  EXPECT_EQ(error.message(), "sample s0: a gap; 120 appends failed, of 60 samples");
+  EXPECT_EQ(error.message(),
+            "sample s0: a gap; 120 appends failed, of samples s0, s1, s10, s11, s12, s13, s14, s15, s16, s17 and 50 "
+            "more");
   EXPECT_EQ(failures.appends, 120);
   EXPECT_EQ(failures.failed_samples.size(), 60u);
   ASSERT_EQ(failures.failures.size(), 100u);

@@ -259,8 +259,8 @@ class Appender {
   // without an error, at the first append that would have to wait for room.
   virtual absl::Status AppendMany(absl::Span<const NewAppend> appends, QueuedAppends& queued, bool may_wait = true) = 0;
   // Waits until every append made so far has an outcome. Returns the first error since the last Flush, if there is any;
-  // its message names the sample, and `failures` has the others. After DEADLINE_EXCEEDED, the next Flush reports the
-  // failures.
+  // its message names the sample and some of the other samples with errors, and `failures` has more of them. After
+  // DEADLINE_EXCEEDED, the next Flush reports the failures.
   virtual absl::Status Flush(std::chrono::milliseconds timeout, AppendFailures* failures = nullptr) = 0;
   // Waits until all appends of one sample and attempt have an outcome, and returns what went wrong, if anything did.
   // The answer stays the same until the next append of the sample, and is kept for up to 100,000 samples. Flush reports
