@@ -1,11 +1,14 @@
 #include "client/channel/link.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
 
+#include <mutex>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "client/call/cancellation.h"
 #include "proto/wire/message/grpc_bytes.h"
 #include "proto/wire/status_macros.h"
@@ -54,9 +57,20 @@ std::shared_ptr<grpc::ChannelCredentials> CredentialsOf(const ChannelKeys& keys)
       {.pem_root_certs = keys.root_certificates, .pem_private_key = keys.key, .pem_cert_chain = keys.certificate});
 }
 
+google::protobuf::LogHandler* others_handler = nullptr;
+
+// Drops protobuf's log line about text that is not UTF-8, because the call ends with an error that says the same. All
+// other lines go to the previous handler, because the host process may use the same libprotobuf.
+void HandleProtobufLine(google::protobuf::LogLevel level, const char* file, int line, const std::string& message) {
+  if (absl::StrContains(message, "invalid UTF-8 data")) return;
+  if (others_handler != nullptr) others_handler(level, file, line, message);
+}
+
 }  // namespace
 
 std::shared_ptr<grpc::Channel> MakeChannel(const ServerTarget& target, const ChannelKeys& keys) {
+  static std::once_flag once;
+  std::call_once(once, [] { others_handler = google::protobuf::SetLogHandler(HandleProtobufLine); });
   grpc::ChannelArguments arguments;
   for (const ChannelOption& option : kChannelOptions) arguments.SetInt(option.name, option.value);
   if (target.round_robin) arguments.SetString(kPolicyOption, kRoundRobin);
