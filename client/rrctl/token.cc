@@ -3,16 +3,18 @@
 #include <fcntl.h>
 #include <openssl/rand.h>
 #include <openssl/sha.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -70,20 +72,53 @@ absl::Status WriteSecret(const std::string& path, const std::string& token) {
   return failed;
 }
 
-// Adds a line to the server's token file. The file keeps its owner and mode, so that the server can still read it. The
-// server does not use a file whose last line is incomplete.
-absl::Status AppendEntry(const std::string& path, const std::string& entry) {
+// Returns the content of the file; "" if it does not exist yet.
+absl::StatusOr<std::string> ReadEntries(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  const std::string before(std::istreambuf_iterator<char>(file), {});
-  const std::string line = absl::StrCat(before.empty() || absl::EndsWith(before, "\n") ? "" : "\n", entry, "\n");
-  if (const auto grants = ParseTokenFile(before + line); !grants.ok()) {
+  if (!file) return errno == ENOENT ? absl::StatusOr<std::string>("") : absl::ErrnoToStatus(errno, path);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!text.empty() && text.back() != '\n') text += '\n';
+  return text;
+}
+
+// Locks the directory, so that two commands do not change its files at once. Closing the descriptor releases the lock.
+absl::StatusOr<int> LockFolderOf(const std::filesystem::path& path) {
+  const std::string folder = path.has_parent_path() ? path.parent_path().string() : ".";
+  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return absl::ErrnoToStatus(errno, folder);
+  if (flock(fd, LOCK_EX) == 0) return fd;
+  absl::Status failed = absl::ErrnoToStatus(errno, folder);
+  close(fd);
+  return failed;
+}
+
+// Replaces the file by a rename, so that a server that reads it sees the old or the new version, but never part of an
+// entry, which might grant more. The file keeps its owner and mode, so that the server can still read it, and symbolic
+// links keep pointing to it.
+absl::Status AppendEntry(const std::string& named, const std::string& entry) {
+  std::error_code ignored;
+  const std::string path = std::filesystem::weakly_canonical(named, ignored).string();
+  RR_ASSIGN_OR_RETURN(const auto folder, LockFolderOf(path));
+  const absl::Cleanup unlock = [fd = folder] { close(fd); };
+  RR_ASSIGN_OR_RETURN(const auto before, ReadEntries(path));
+  const std::string text = absl::StrCat(before, entry, "\n");
+  if (const auto grants = ParseTokenFile(text); !grants.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", grants.status().message()));
   }
-  const int fd = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-  if (fd < 0) return absl::ErrnoToStatus(errno, path);
+  struct stat status;
+  const bool there = stat(path.c_str(), &status) == 0;
+  std::string part = path + ".XXXXXX";
+  const int fd = mkostemp(part.data(), O_CLOEXEC);
+  if (fd < 0) return absl::ErrnoToStatus(errno, part);
   const absl::Cleanup close_file = [fd] { close(fd); };
-  // The server ignores an incomplete last line.
-  return WriteAll(fd, line) ? absl::OkStatus() : absl::ErrnoToStatus(errno, path);
+  const bool written = WriteAll(fd, text) && (!there || fchown(fd, status.st_uid, status.st_gid) == 0) &&
+                       fchmod(fd, there ? status.st_mode & ALLPERMS : 0600) == 0 && fsync(fd) == 0 &&
+                       rename(part.c_str(), path.c_str()) == 0;
+  if (written) return absl::OkStatus();
+  const int error = errno;
+  unlink(part.c_str());
+  if (error != EPERM) return absl::ErrnoToStatus(error, part);
+  return absl::PermissionDeniedError(absl::StrCat(path, ": a new file cannot get its owner; run this as the owner"));
 }
 
 // Checks the entry with the server's rules, and names our flags in errors instead of its keys.
@@ -146,7 +181,10 @@ void AddToken(Application& application) {
       ->check(CLI::PositiveNumber);
   token->add_option("--expires", options->expires, "when the token expires: a day (2027-01-31, UTC) or a time")
       ->type_name("DATE");
-  token->add_option("--append", options->append, "add the entry to the server's token file")->type_name("FILE");
+  token
+      ->add_option("--append", options->append,
+                   "add the entry to the server's token file, which is replaced as a whole")
+      ->type_name("FILE");
   token->add_option("--out", options->file, "write the token to this new file, which only its owner can read")
       ->type_name("FILE");
 }

@@ -20,13 +20,13 @@ struct TokenOptions {
   std::string expires;
   int64_t max_runs = 0;  // 0: no limit.
   std::string file;      // New file for the token; empty: the answer contains it.
-  std::string append;    // The server's token file, to which the entry is added; empty: none.
+  std::string append;    // The server's token file, to which the entry is added by a rename; empty: none.
 };
 
 // Makes a token of 256 random bits. Returns "entry", the line for the server's token file, and either "token", the
 // token, or "file", the path of the new file that has it. Errors: ALREADY_EXISTS if that file exists, INVALID_ARGUMENT
-// if the server would reject the entry or its token file with the entry, and others that name a file. An error leaves
-// all files unchanged.
+// if the server would reject the entry or its token file with the entry, PERMISSION_DENIED if the token file could not
+// keep its owner, and others that name a file. An error leaves all files unchanged.
 absl::StatusOr<Document> MakeToken(const TokenOptions& options);
 
 }  // namespace routing_replay::client
