@@ -164,7 +164,7 @@ TEST(PlanFromJson, LayoutAsTextOrList) {
   for (int i = 0; i < 14; ++i) last.push_back("decoder");
   last.insert(last.end(), {"mtp", "loss"});
   description["split"]["layout"] = {first, last};
-  description["rank"]["pp"] = 1;
+  description["rank"] = {{"pp", 1}};
   EXPECT_EQ(LayersOf(PlanOf(description)).front(), 13);
 }
 

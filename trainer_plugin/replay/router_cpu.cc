@@ -1,4 +1,4 @@
-// Router replay on the CPU, and the checks of their arguments.
+// Router replay on the CPU, and the checks of its arguments.
 #include "routing_replay/trainer/router.h"
 
 #include <algorithm>

@@ -107,7 +107,7 @@ class LongAnswerTest(ServerTest):
         with rr.Client(self.server.endpoint) as client, client.run(self.run_name, GEOMETRY) as run:
             run.append("parent", rows, unrecorded=holes)
             for name in names[:-1]:
-                run.append(name, prefix=rr.Prefix("parent", 40_000))
+                run.append(name, rows, unrecorded=holes)
             run.flush(PATIENCE)
             self.assertEqual([state.sample for state in run.stat_many(names)], names)
 

@@ -230,8 +230,6 @@ class ArgumentTest(ServerTest):
             self.rejected("codec", run.run, "r", geometry, codec=codec)
         self.rejected("run", run.run, 5)
         for value in (1.5, True, 2**63):
-            self.rejected("num_tokens", self.run_.seal, "s", value)
-            self.rejected("revision", self.run_.seal, "s", 1, revision=value)
             self.rejected("rows", self.run_.truncate, "s", value)
             self.rejected("expected_revision", self.run_.truncate, "s", 1, expected_revision=value)
             self.rejected("groups", self.run_.release_groups, 0, value)

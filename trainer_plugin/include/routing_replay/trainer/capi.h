@@ -35,7 +35,7 @@ typedef struct rrt_agreement rrt_agreement;
  *                    "cu_seqlens_padded": [0, 16], "total_rows": 16, "partition": "zigzag_per_document",
  *                    "cp_size": 2, "tp_size": 2, "sequence_parallel": true},
  *    "rank": {"pp": 1, "cp": 0, "tp": 0}}
- * Values below are defaults; null stands for a field that is left out.
+ * Values below are defaults; leave a field out where the default is null.
  * geometry: moe_layers, all layers if absent; num_experts and top_k, one number or one per MoE layer.
  * split: one stage if absent.
  *   pipeline_size 1, virtual_stages null (1, or as the stages below give it), first_stage_layers and last_stage_layers

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /* The version of this interface; raised when the meaning of anything in it changes. */
-#define RRT_CUDA_ABI_VERSION 1
+#define RRT_CUDA_ABI_VERSION 2
 RRT_API int32_t rrt_cuda_abi_version(void);
 
 /* Checks whether the kernels run on a device; call it once, before anything is launched there. If not, returns

@@ -164,7 +164,7 @@ def text(value: Any) -> Text:
 
 
 LOG = logging.getLogger("routing_replay_trainer")
-_CUDA_ABI_VERSION = 1
+_CUDA_ABI_VERSION = 2
 _CUDA_NAME = "librouting_replay_trainer_cuda.so"
 _CUDA_FUNCTIONS = {
     "rrt_cuda_check_device": "w",

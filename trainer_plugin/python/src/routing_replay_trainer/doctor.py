@@ -72,6 +72,7 @@ def _shadow_pass(
     samples = [f"doctor/{index}" for index in range(len(ids))]
     trained = model.training
     model.eval()
+    replay = None
     try:
         for mode in ("R2", "shadow"):
             replay = attach(model, mode=mode, **options)
@@ -84,10 +85,14 @@ def _shadow_pass(
                 options = options | {"source": records.source}
             metrics = replay.metrics()
             replay.detach()
+            replay = None
     except errors.RoutingReplayError as error:
         print(f"shadow pass: {error}")
         return False
     finally:
+        if replay is not None:
+            replay.abandon_step()
+            replay.detach()
         model.train(trained)
     overlaps = [value for name, value in metrics.items() if "/overlap/" in name]
     least, rows = min(overlaps, default=0.0), int(metrics["routing_replay/replayed_rows"])

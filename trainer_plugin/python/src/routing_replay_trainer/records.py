@@ -8,13 +8,13 @@ from __future__ import annotations
 import ctypes
 import pickle
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from routing_replay import _native
+from routing_replay import _native, errors
 
 from routing_replay_trainer import _core
 from routing_replay_trainer._core import LIBRARY, invalid, token_ids, unmet
@@ -243,7 +243,7 @@ class RecordWriter:
             parts = self._collective.all_gather(own, end - time.monotonic())
             if writer == self._collective.rank and failure is None:
                 try:
-                    self._append(parts, records[0].samples, written, options)
+                    self._append(parts, records[0].samples, written, options, end)
                 except Exception as error:  # The other ranks wait for this one.
                     failure = error
         failed = np.array([failure is not None], np.int64)
@@ -271,6 +271,7 @@ class RecordWriter:
         samples: list[tuple[int, FetchSequence]],
         written: list[str],
         options: Mapping[str, Any],
+        end: float,
     ) -> None:
         """Appends the samples of a micro-batch, and adds their names to `written`."""
         if self._run is None:
@@ -281,7 +282,7 @@ class RecordWriter:
             tokens: Any = sample.tokens if len(rows) else None
             tokens = None if tokens is None else tokens[: len(rows)]
             fields = {"tokens": tokens, "num_tokens": sample.num_tokens, "producer": "trainer"}
-            outcome = self._run.put(name, rows, **fields, **options)
+            outcome = _patiently(end, lambda: self._run.put(name, rows, **fields, **options))
             if others := outcome.conflicting_rows + outcome.late_rows:
                 what = (
                     f"sample {name}: the service has {others} of its rows already, with other routes or none, and "
@@ -289,3 +290,17 @@ class RecordWriter:
                 )
                 raise unmet("write", what, sample=name, reason="CONFLICTING_ROWS")
             written.append(name)
+
+
+def _patiently(end: float, put: Callable[[], Any]) -> Any:
+    """Repeats a put until `end` while the service is away or full."""
+    pause = 0.05
+    while True:
+        try:
+            return put()
+        except (errors.ResourceExhaustedError, errors.UnavailableError) as error:
+            pause = max(pause, (error.retry_after_ms or 0) / 1000)
+            if time.monotonic() + pause >= end:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, 2.0)

@@ -145,8 +145,12 @@ def forward(original: Any, trainer: Any, model: Any, data_iterator: Any, **optio
     if said is None:
         return original(trainer, model, data_iterator, **options)
     trainer.replay.begin_step(said["sequences"], tokens=said["tokens"])
-    with trainer.replay.micro_batch(**said, index=0, schedule=False, forward_only=True):
-        answer = original(trainer, model, data_iterator, **options)
+    try:
+        with trainer.replay.micro_batch(**said, index=0, schedule=False, forward_only=True):
+            answer = original(trainer, model, data_iterator, **options)
+    except BaseException:
+        trainer.replay.abandon_step()
+        raise
     trainer.replay.end_step()
     return answer
 
