@@ -6,6 +6,7 @@ service (`Records`). The records of all ranks of a model replica can be merged i
 from __future__ import annotations
 
 import ctypes
+import functools
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -282,7 +283,7 @@ class RecordWriter:
             tokens: Any = sample.tokens if len(rows) else None
             tokens = None if tokens is None else tokens[: len(rows)]
             fields = {"tokens": tokens, "num_tokens": sample.num_tokens, "producer": "trainer"}
-            outcome = _patiently(end, lambda: self._run.put(name, rows, **fields, **options))
+            outcome = _patiently(end, functools.partial(self._run.put, name, rows, **fields, **options))
             if others := outcome.conflicting_rows + outcome.late_rows:
                 what = (
                     f"sample {name}: the service has {others} of its rows already, with other routes or none, and "
