@@ -267,7 +267,7 @@ TEST_F(FetchTest, RejectsABufferOfAnotherPlan) {
   };
   const auto one_layer = BufferLayout::Create(geometry_, {.ordinals = {0}, .rows = layout_.rows()});
   EXPECT_THAT(fetch(*one_layer, rows_, one_layer->bytes()), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
-  EXPECT_THAT(fetch(layout_, {}, indices.size()), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  EXPECT_THAT(fetch(layout_, ShownRows({}), indices.size()), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
   EXPECT_THAT(fetch(layout_, rows_, indices.size() - 1), Fails(absl::StatusCode::kInvalidArgument, Reason::kLength));
   EXPECT_OK(fetch(layout_, rows_, indices.size()));
 }
