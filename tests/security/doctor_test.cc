@@ -77,7 +77,7 @@ TEST(DoctorTlsTest, AServerThatAsksForACertificate) {
   EXPECT_THAT(without.back().fix, HasSubstr("--cert and --key"));
   files.SetIdentity(first.authority().Issue("URI:spiffe://example.org/worker"));
   ASSERT_OK_AND_ASSIGN(const auto with, examine());
-  EXPECT_FALSE(AnyFailed(with)) << ToDocument(with).dump();
+  EXPECT_NE(ToDocument(with)["verdict"], "fail") << ToDocument(with).dump();
 }
 
 }  // namespace
