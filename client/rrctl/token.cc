@@ -14,7 +14,9 @@
 #include <memory>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -77,6 +79,9 @@ absl::StatusOr<std::string> ReadEntries(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return errno == ENOENT ? absl::StatusOr<std::string>("") : absl::ErrnoToStatus(errno, path);
   std::string text(std::istreambuf_iterator<char>(file), {});
+  if (absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "[")) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": a JSON list; add the entry to it without --append"));
+  }
   if (!text.empty() && text.back() != '\n') text += '\n';
   return text;
 }
