@@ -423,7 +423,7 @@ class TrajectoryTest(ServerTest):
         ):
             with self.subTest(options), self.assertRaises(rr.InvalidArgumentError):
                 run.trajectory("a").add(rows, **options)
-        for options in ({"existing": "maybe"}, {"group": "x"}, {"engine": 7}):
+        for options in ({"existing": "maybe"}, {"group": "x"}):
             with self.subTest(options), self.assertRaises(rr.InvalidArgumentError):
                 run.trajectory("a", **options)
         for sample in ("", "a b", 7):
