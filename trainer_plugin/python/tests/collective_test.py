@@ -66,7 +66,7 @@ def on_all(size: int, body: Callable[[Collective], Any]) -> list[Any]:
 
 
 def states(count: int = 5) -> list[SampleReport]:
-    return [SampleReport(f"math/{i}", "OK", 100 + i, i % 2, 2**64 - 1 - i, -1 + i, 7 + i) for i in range(count)]
+    return [SampleReport(f"math/{i}", "OK", 100 + i, 2**64 - 1 - i, -1 + i, 7 + i) for i in range(count)]
 
 
 def plain(result: Any) -> Any:
