@@ -35,6 +35,7 @@ _ARGUMENTS = {
     "append.tensor.shape": "rows",
     "tensor.dtype": "rows",
     "tensor.shape": "rows",
+    "tensor.layer_ids": "layers",
     "token_ids": "tokens",
 }
 
@@ -385,11 +386,12 @@ class LocalSource(_HostSource):
         num_tokens: int | None = None,
         unrecorded: Sequence[tuple[int, int]] = (),
         tokens: ArrayLike | None = None,
+        layers: Sequence[int] | None = None,
     ) -> None:
         """Checks and narrows the rows of a sample and keeps a copy. Replaces an existing sample with this id.
 
         rows: ids [recorded rows, layers, K] of dtype uint8, uint16, int8, int16, int32 or int64; layers are all MoE
-            layers or all decoder layers (dense columns are ignored)
+            layers or all decoder layers (dense columns are ignored), or those that `layers` names
         num_tokens: T; rows and unrecorded rows together must be T - 1. If absent: the number of these rows plus one
         unrecorded: half-open ranges of rows that `rows` does not contain
         tokens: token ids from position 0 on, one per row or more, which `fetch` compares with the trainer's
@@ -399,7 +401,7 @@ class LocalSource(_HostSource):
         """
         ids = np.empty(0, np.uint32) if tokens is None else token_ids(tokens, sample)
         try:
-            tensor, _array = _convert.tensor(rows, None, sample)
+            tensor, _array = _convert.tensor(rows, layers, sample)
             LIBRARY.rrt_local_source_add(
                 self._handle.pointer,
                 _values.native_text(sample, "sample", sample),
