@@ -6,7 +6,6 @@ import functools
 import os
 import reprlib
 import time
-from collections import UserList
 from collections.abc import Sequence
 from ctypes import byref, c_void_p
 from dataclasses import dataclass
@@ -126,7 +125,7 @@ class Batch:
         return len(self.states) - self.replayed_rows - self.unrecorded_rows - self.pad_rows
 
 
-class _Records(UserList[dict[str, Any]]):
+class _Records(Sequence[dict[str, Any]]):
     """The library's reports about the sequences of a fetch, converted on demand."""
 
     def __init__(self, owner: _native.Handle, said: _core.Records) -> None:
@@ -134,11 +133,17 @@ class _Records(UserList[dict[str, Any]]):
         self._said = said
 
     @functools.cached_property
-    def data(self) -> list[dict[str, Any]]:
+    def _all(self) -> list[dict[str, Any]]:
         return [{"sequence": one.sequence, "sample": str(one.sample), **_state(one.said)} for one in self._said]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._all[index]
 
     def __len__(self) -> int:
         return self._said.count
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._all == list(other)
 
 
 def _state(said: _native.SampleRows) -> dict[str, Any]:
