@@ -12,7 +12,7 @@ published config.json files.
 from __future__ import annotations
 
 import itertools
-import operator
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
@@ -203,7 +203,8 @@ class Reader:
 
     def integer_or_integers(self, *keys: str) -> list[int] | None:
         value = self.find(*keys)
-        if value is None or isinstance(value, (list, tuple)):
+        listed = isinstance(value, Sequence) and not isinstance(value, str)
+        if value is None or listed or getattr(value, "ndim", 0) > 0:
             return self.integers(*keys)
         return [self._integer(keys, value)]
 
@@ -221,7 +222,7 @@ class Reader:
         if hasattr(value, "tolist"):
             value = value.tolist()
         # Any sequence: OmegaConf, which frameworks use for their settings, has lists of its own.
-        listed = isinstance(value, Sequence) and not isinstance(value, str)
+        listed = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
         if value is not None and not (listed and len(value) <= MAX_LAYERS):
             raise invalid(self.path_of(*keys), f"must be a list of at most {MAX_LAYERS}")
         return None if value is None else list(value)
@@ -233,10 +234,10 @@ class Reader:
         return value
 
     def _integer(self, keys: Sequence[str], value: Any) -> int:
-        whole = hasattr(value, "__index__") and not isinstance(value, bool)  # Also numpy's integers.
-        if not whole or not INT32[0] <= operator.index(value) <= INT32[1]:
+        whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)  # Also numpy's integers.
+        if not whole or not INT32[0] <= value <= INT32[1]:
             raise invalid(self.path_of(*keys), "must be a 32-bit integer")
-        return operator.index(value)
+        return int(value)
 
 
 # Which layers are MoE layers.

@@ -244,7 +244,8 @@ class RecordWriter:
             parts = self._collective.all_gather(own, end - time.monotonic())
             if writer == self._collective.rank and failure is None:
                 try:
-                    self._append(parts, records[0].samples, written, options, end)
+                    # Part of the time is left for telling the other ranks of a failure.
+                    self._append(parts, records[0].samples, written, options, end - min(10.0, deadline / 10))
                 except Exception as error:  # The other ranks wait for this one.
                     failure = error
         failed = np.array([failure is not None], np.int64)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -150,6 +151,8 @@ class Attachment:
         self._passed_by: set[str] = set()
         self._appender = run.appender(max_queued_bytes=max_queued_bytes, on_full="block")
         self._thread = ThreadPoolExecutor(1, "routing-replay-attachment")  # Makes the appends of event loops.
+        self._newest: futures.Future[None] | None = None  # What the thread does last.
+        self._made_in = os.getpid()
         self._lock = threading.Lock()
         self._rejected: dict[str, RoutingReplayError] = {}  # By sample, since the last flush. Guarded by _lock.
 
@@ -165,9 +168,13 @@ class Attachment:
     async def take_async(self, outputs: Iterable[tuple[Collector, Any]]) -> None:
         """As `take`, for an event loop."""
         if found := self._ended(outputs):
-            end = time.monotonic() + _PATIENCE
-            appending = asyncio.get_running_loop().run_in_executor(self._thread, self._append_all, found, end)
-            await asyncio.shield(appending)  # Rows of a request that is cancelled arrive, too.
+            try:
+                self._newest = self._thread.submit(self._append_all, found, time.monotonic() + _PATIENCE)
+            except RuntimeError as error:  # `detach` has ended the thread meanwhile.
+                for sample, _, _ in found:
+                    self._reject(sample, error)
+            else:
+                await asyncio.shield(asyncio.wrap_future(self._newest))  # Also rows of a cancelled request arrive.
 
     def _ended(self, outputs: Iterable[tuple[Collector, Any]]) -> list[tuple[str, Finished, dict[str, Any]]]:
         """The completions that end with these outputs, with their samples and the options of the appends, as they are
@@ -264,19 +271,21 @@ class Attachment:
         pass everything on.
         """
         self.attached = False
-        left = self._wait_for_thread(timeout)
+        try:
+            left = self._wait_for_thread(timeout)
+        except DeadlineExceededError as error:
+            _log.warning("detach from run %s: %s", self._run.name, error)
+            left = 0.0
         self._thread.shutdown(wait=False)
         self._appender.close(left)
 
     def _wait_for_thread(self, timeout: float) -> float:
         """Waits until the thread has made the appends that it was given. Returns the seconds that are left."""
-        end = time.monotonic() + timeout
-        try:
-            self._thread.submit(int).result(timeout)
-        except futures.TimeoutError as error:
-            raise DeadlineExceededError("outputs of an event loop still wait for room in the queue") from error
-        except RuntimeError:
-            pass  # The thread was shut down by `detach`, or the interpreter exits.
+        end = time.monotonic() + _values.seconds(timeout)
+        # A process that was forked has no such thread.
+        newest = [self._newest] if self._newest is not None and self._made_in == os.getpid() else []
+        if futures.wait(newest, end - time.monotonic()).not_done:
+            raise DeadlineExceededError("outputs of an event loop still wait for room in the queue")
         return max(0.0, end - time.monotonic())
 
     def __enter__(self) -> Attachment:
