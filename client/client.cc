@@ -69,7 +69,9 @@ absl::StatusOr<v1::AppendRequest> MakePut(const std::string& run, const AppendPi
   std::string bytes = EncodeAppendRequest({.run = run, .append = piece.header}, piece.payload_bytes);
   for (const absl::Span<const uint8_t> part : piece.payload) bytes.append(part.begin(), part.end());
   v1::AppendRequest request;
-  if (!request.ParseFromString(bytes)) return absl::InvalidArgumentError("a text of the append is not UTF-8");
+  if (!request.ParseFromString(bytes)) {
+    return Invalid({.reason = Reason::kField, .field = "append", .sample = piece.header.sample}, "a text is not UTF-8");
+  }
   return request;
 }
 

@@ -50,7 +50,7 @@ std::string ToJson(absl::string_view ts, absl::string_view level, absl::string_v
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-// Escapes line breaks and terminal control sequences.
+// Escapes line breaks and terminal control sequences in texts.
 std::string ToText(absl::string_view ts, absl::string_view level, absl::string_view event, absl::string_view message,
                    const LogFields& fields) {
   std::string text =

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "proto/wire/status_macros.h"
 #include "server/connections/accept_loop.h"
 

@@ -37,7 +37,7 @@ ReadRequest MakeReadRequest(const ReplayPlan& plan, absl::Span<const int32_t> sl
 
 // Collects the answer to MakeReadRequest. Pieces are staged one after the other as they arrive; with `into`, they are
 // moved to the index buffer at once instead. Live sequences fall back. All arguments must outlive the sink.
-// FAILED_PRECONDITION
+// It fails with FAILED_PRECONDITION
 //   under kStrict, naming the first sample that cannot be replayed
 //   under every policy, with field content_id, naming a sample whose content is not the one on which the ranks agreed
 class StagingSink final : public ReadSink {

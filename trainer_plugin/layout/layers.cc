@@ -79,6 +79,10 @@ absl::Status CheckUneven(const LayerSplit& split) {
     return Invalid("split.first_stage_layers",
                    "a given first or last stage excludes account_for_embedding and account_for_loss");
   }
+  for (const auto& [name, layers] : {std::pair("split.first_stage_layers", split.first_stage_layers),
+                                     std::pair("split.last_stage_layers", split.last_stage_layers)}) {
+    if (layers.value_or(1) < 1) return Invalid(name, "a given stage must have at least one layer");
+  }
   if (!split.first_stage_layers || !split.last_stage_layers) return absl::OkStatus();
   if (split.pipeline_size == 1) {
     return Invalid("split.last_stage_layers", "must not be given: the only rank is the first stage");

@@ -379,7 +379,7 @@ typedef struct rr_turn {
   int32_t missing_is_unrecorded;
   int32_t seal;
   rr_integer cut; /* Cuts the history to this many tokens. Such a turn may also seal, but nothing else. */
-  rr_text engine; /* Replaces the engine of the trajectory for this turn. */
+  rr_text engine; /* Name of the engine that made the rows. */
 } rr_turn;
 
 typedef struct rr_turn_result { /* A result. Fields as in Turn of the Python package. */
