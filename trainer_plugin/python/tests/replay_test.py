@@ -223,6 +223,7 @@ class RouterTest(unittest.TestCase):
                     np.testing.assert_allclose(out.probs, self.reference(router, logits), atol=2e-6)
                     self.assertEqual(out.routing_map.sum(), 20 * 6)
                     np.testing.assert_array_equal(out.chosen, self.indices)
+                    self.assertEqual(out.counters["replayed_rows"], 20)
 
     def test_bfloat16(self) -> None:
         router = trainer.Router(64, 6)
@@ -238,6 +239,7 @@ class RouterTest(unittest.TestCase):
         states[::3] = trainer.LIVE
         out = trainer.router_replay_forward(trainer.Router(64, 6), self.logits, self.indices, states)
         np.testing.assert_array_equal(out.chosen, np.argsort(-self.logits, 1, kind="stable")[:, :6])
+        self.assertEqual(out.counters["live_rows"], 20)
 
     def test_what_does_not_fit_is_rejected(self) -> None:
         router = trainer.Router(64, 6)

@@ -69,11 +69,13 @@ class Forward:
     probs: [N, E] in the dtype of the logits, zero outside the map
     routing_map: [N, E] bool
     chosen: [N, K] ids that were used, in slot order
+    counters: {"replayed_rows", "live_rows", "pad_rows", "clamped_ids"} of this call
     """
 
     probs: NDArray[Any]
     routing_map: NDArray[np.bool_]
     chosen: NDArray[Any]
+    counters: dict[str, int]
 
 
 def router_replay_forward(
@@ -108,10 +110,11 @@ def router_replay_forward(
     probs = np.empty_like(values)
     routing_map = np.empty(values.shape, np.bool_)
     chosen = np.empty_like(ids)
+    counters = Counters()
     arrays = (values, ids, state, bias, probs, routing_map, chosen)
     addresses = [None if array is None else array.ctypes.data for array in arrays]
-    LIBRARY.rrt_router_forward(byref(router._core(dtype)), rows, *addresses, byref(Counters()))
-    return Forward(probs, routing_map, chosen)
+    LIBRARY.rrt_router_forward(byref(router._core(dtype)), rows, *addresses, byref(counters))
+    return Forward(probs, routing_map, chosen, {name: getattr(counters, name) for name, _ in Counters._fields_})
 
 
 def _exactly(field: str, array: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
