@@ -162,9 +162,9 @@ absl::Status Trajectory::DecideSeal(const Turn& turn, TurnDecision& decision) co
                  "a sample must have at least one token");
   }
   if (reached < last_row && !turn.missing_is_unrecorded) {
-    return Error(
-        absl::StatusCode::kFailedPrecondition, {.reason = Reason::kNotCommitted, .row = reached},
-        absl::StrCat("rows ", ToString({reached, last_row}), " of its ", decision.num_tokens, " tokens are missing"));
+    return Error(absl::StatusCode::kFailedPrecondition, {.reason = Reason::kNotCommitted, .row = reached},
+                 absl::StrCat("cannot seal: rows ", ToString({reached, last_row}), " of a sample of ",
+                              decision.num_tokens, " tokens are missing"));
   }
   decision.tail.end = last_row;
   decision.seal_num_tokens = decision.num_tokens;

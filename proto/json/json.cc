@@ -138,7 +138,7 @@ absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, absl::string_vi
   try {
     return nlohmann::json::parse(text.begin(), text.end());
   } catch (const nlohmann::json::parse_error& error) {
-    return Invalid(field, absl::StrCat("is not JSON at byte ", error.byte, " of ", text.size()));
+    return Invalid(field, absl::StrCat("is not valid JSON: error at byte ", error.byte, " of ", text.size()));
   } catch (const nlohmann::json::exception&) {
     return Invalid(field, "is not JSON");
   }

@@ -28,7 +28,7 @@ TEST(GeometryJsonTest, WrongFieldsAreNamed) {
         << text;
   }
   EXPECT_THAT(ParseJson("{", "geometry"), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
-  EXPECT_EQ(ParseJson("{\"a\": 1,, 2}", "plan").status().message(), "plan: is not JSON at byte 9 of 12");
+  EXPECT_EQ(ParseJson("{\"a\": 1,, 2}", "plan").status().message(), "plan: is not valid JSON: error at byte 9 of 12");
   EXPECT_FALSE(ParseJson("1e999", "plan").ok());
 }
 

@@ -101,7 +101,7 @@ class Parser {
         "with TLS), a Redis or Valkey server or cluster that any number of servers share");
     Key("durability", config_.durability,
         "how far an append must be stored before it is acknowledged, in runs that do not set it: memory, written (to "
-        "the operating system) or synced (to the disk); default: written, or memory with the store memory");
+        "the operating system) or synced (to the disk); default: memory with --store memory, otherwise written");
     QuantityKey(
         "memory-budget", config_.memory_budget, kMemoryBytes,
         "memory for routing data, stored and in transfer; with rocksdb a quarter of it, at most 4 GiB, is its cache");
@@ -140,10 +140,10 @@ class Parser {
     Key("max-connections-per-address", config_.max_connections_per_address,
         "limit of open connections per client address (IPv6: per /64 network); raise it if clients share a proxy")
         ->check(CLI::PositiveNumber);
-    QuantityKey(
-        "max-connection-age", config_.max_connection_age, kSecondsOrNone,
-        "age after which a connection is asked to close, so that clients with a name (dns:///) look it up again "
-        "and find added servers; 0: never");
+    QuantityKey("max-connection-age", config_.max_connection_age, kSecondsOrNone,
+                "age after which a connection is asked to close, so that clients that connect by name (dns:///) "
+                "resolve it again "
+                "and find added servers; 0: never");
     app_.add_flag("--check-config", config_.check_config, "check the configuration and exit");
     app_.add_flag("--print-config", config_.print_config, "print the configuration as YAML and exit");
   }

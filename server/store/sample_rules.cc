@@ -315,7 +315,7 @@ absl::Status CheckTruncate(const SampleContent& content, int64_t rows, std::opti
   if (rows < 0) return Invalid("rows", absl::StrCat("must be at least 0, got ", rows));
   if (rows > content.rows()) {
     return MakeError(absl::StatusCode::kOutOfRange,
-                     absl::StrCat("rows: ", rows, " are more than the ", content.rows(), " committed ones"),
+                     absl::StrCat("rows: cannot truncate to ", rows, " rows: only ", content.rows(), " are committed"),
                      {.reason = Reason::kNotCommitted, .field = "rows"});
   }
   return absl::OkStatus();

@@ -28,7 +28,7 @@ struct DurabilityLevels {
 };
 
 // The options for a new run: `asked`, or `defaults` if absent, with a durability filled in. INVALID_ARGUMENT (kField)
-// naming options.durability if it is above the best level. The other options are not checked.
+// naming options.durability if the store does not offer it. The other options are not checked.
 absl::StatusOr<RunOptions> OptionsInForce(const std::optional<RunOptions>& asked, const RunOptions& defaults,
                                           const DurabilityLevels& levels);
 

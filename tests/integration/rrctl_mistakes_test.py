@@ -27,7 +27,7 @@ class MistakesTest(RrctlTest):
                 3,
                 "; run `rrctl doctor` for the cause and the fix\n",
             ),
-            (["plan"], 1, "is not JSON at byte 2 of 1"),
+            (["plan"], 1, "is not valid JSON: error at byte 2 of 1"),
         ):
             self.assertIn(said, self.run_rrctl(*words, code=code, stdin=b"{"), words)
 

@@ -39,7 +39,8 @@ struct rrt_staged final : c_api::Object {
 namespace {
 
 absl::Status NotEnded() {
-  return MakeError(absl::StatusCode::kFailedPrecondition, "fetch: must have ended", {.field = "fetch"});
+  return MakeError(absl::StatusCode::kFailedPrecondition, "fetch: has not ended yet; wait for it first",
+                   {.field = "fetch"});
 }
 
 FetchSequence SequenceFrom(const rrt_sequence& given) {

@@ -35,7 +35,7 @@ absl::Status CheckSequence(const SequenceShape& sequence, size_t index, int64_t 
   }
   if (sequence.recorded_rows > sequence.tokens) {
     return reject(Reason::kShape,
-                  absl::StrCat(sequence.recorded_rows, " recorded rows for ", sequence.tokens, " tokens"));
+                  absl::StrCat("has ", sequence.recorded_rows, " recorded rows but only ", sequence.tokens, " tokens"));
   }
   if (sequence.first_row <= padded_length && sequence.tokens <= padded_length - sequence.first_row) {
     return absl::OkStatus();
@@ -126,8 +126,9 @@ absl::Status CheckBshd(const MicroBatchLayout& layout) {
                                               " is not a rectangle of at most ", kMaxStreamRows, " rows"));
   }
   if (layout.sequences.size() > static_cast<size_t>(layout.batch_size)) {
-    return Invalid(Reason::kShape, "batch_size",
-                   absl::StrCat(layout.batch_size, " for ", layout.sequences.size(), " sequences"));
+    return Invalid(
+        Reason::kShape, "batch_size",
+        absl::StrCat("is ", layout.batch_size, ", but the batch has ", layout.sequences.size(), " sequences"));
   }
   for (size_t b = 0; b < layout.sequences.size(); ++b) {
     RR_RETURN_IF_ERROR(CheckSequence(layout.sequences[b], b, layout.padded_length));

@@ -218,7 +218,7 @@ void AddStreamRejections(std::vector<Rejection>& list) {
     r.layout.total_rows = 9;
     r.layout.partition = Partition::kContiguous;
   });
-  add("9 recorded rows for 8 tokens", Reason::kShape, [](Rejection& r) { r.layout.sequences[0].recorded_rows = 9; });
+  add("has 9 recorded rows but only 8 tokens", Reason::kShape, [](Rejection& r) { r.layout.sequences[0].recorded_rows = 9; });
   add("9 tokens in 8 padded rows", Reason::kShape, [](Rejection& r) { r.layout.sequences[0].tokens = 9; });
   add("more than 4194304", Reason::kField, [](Rejection& r) { r.layout.sequences[0].recorded_rows = 5 << 20; });
   add("negative", Reason::kField, [](Rejection& r) { r.layout.sequences[0].recorded_rows = -1; });
@@ -261,7 +261,7 @@ void AddRectangleRejections(std::vector<Rejection>& list) {
   add("rectangle", Reason::kField, [](Rejection& r) { r.layout.batch_size = int64_t{1} << 62; });
   add("rectangle", Reason::kField, [](Rejection& r) { r.layout.batch_size = 0; });
   add("only for a packed stream", Reason::kField, [](Rejection& r) { r.layout.tokens_per_sample = 4; });
-  add("1 for 2 sequences", Reason::kShape, [](Rejection& r) { r.layout.sequences.push_back({}); });
+  add("is 1, but the batch has 2 sequences", Reason::kShape, [](Rejection& r) { r.layout.sequences.push_back({}); });
 }
 
 TEST(BuildRowMap, RejectionsNameTheNumbers) {

@@ -35,7 +35,7 @@ struct DecodedRows {
   RowRange rows;  // Absolute; includes unrecorded rows.
   // DecodeOptions::unrecorded and the rows whose ids are all −1, merged into one normal list.
   std::vector<RowRange> unrecorded;
-  std::vector<Block> blocks;  // Ascending, cut at windows, cuts and unrecorded ranges, with CRCs.
+  std::vector<Block> blocks;  // Ascending, with CRCs. One begins at each window, cut and unrecorded range.
 };
 
 // Decodes, checks and tiles. Errors are INVALID_ARGUMENT with an ErrorDetail whose field is "append.tensor.…" or

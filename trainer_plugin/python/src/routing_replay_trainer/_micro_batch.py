@@ -357,7 +357,7 @@ def _lengths(sequences: int, given: Given, documents: list[int]) -> list[int] | 
     lengths, tokens, layout = given.lengths, given.tokens, given.layout
     if isinstance(tokens, (list, tuple)):
         if len(tokens) != sequences:
-            raise invalid("tokens", f"{len(tokens)} for {sequences} sequences", "LENGTH")
+            raise invalid("tokens", f"has {len(tokens)} entries, but there are {sequences} sequences", "LENGTH")
         if lengths is None and all(ids is not None for ids in tokens):
             lengths = [len(ids) for ids in tokens]
     if lengths is None and (documents or "cu_seqlens" in layout):
