@@ -218,7 +218,8 @@ void AddStreamRejections(std::vector<Rejection>& list) {
     r.layout.total_rows = 9;
     r.layout.partition = Partition::kContiguous;
   });
-  add("has 9 recorded rows but only 8 tokens", Reason::kShape, [](Rejection& r) { r.layout.sequences[0].recorded_rows = 9; });
+  add("has 9 recorded rows but only 8 tokens", Reason::kShape,
+      [](Rejection& r) { r.layout.sequences[0].recorded_rows = 9; });
   add("9 tokens in 8 padded rows", Reason::kShape, [](Rejection& r) { r.layout.sequences[0].tokens = 9; });
   add("more than 4194304", Reason::kField, [](Rejection& r) { r.layout.sequences[0].recorded_rows = 5 << 20; });
   add("negative", Reason::kField, [](Rejection& r) { r.layout.sequences[0].recorded_rows = -1; });
