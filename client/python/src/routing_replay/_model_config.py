@@ -203,10 +203,7 @@ class Reader:
 
     def integer_or_integers(self, *keys: str) -> list[int] | None:
         value = self.find(*keys)
-        listed = isinstance(value, Sequence) and not isinstance(value, str)
-        if value is None or listed or getattr(value, "ndim", 0) > 0:
-            return self.integers(*keys)
-        return [self._integer(keys, value)]
+        return self.integers(*keys) if value is None or _is_list(value) else [self._integer(keys, value)]
 
     def one_integer(self, key: str, default: int | None = None) -> int | None:
         """Returns a number that is the same for the whole model, whether it is written once or once per layer."""
@@ -219,13 +216,9 @@ class Reader:
 
     def _list(self, keys: Sequence[str]) -> list[Any] | None:
         value = self.find(*keys)
-        if hasattr(value, "tolist"):
-            value = value.tolist()
-        # Any sequence: OmegaConf, which frameworks use for their settings, has lists of its own.
-        listed = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
-        if value is not None and not (listed and len(value) <= MAX_LAYERS):
+        if value is not None and not (_is_list(value) and len(value) <= MAX_LAYERS):
             raise invalid(self.path_of(*keys), f"must be a list of at most {MAX_LAYERS}")
-        return None if value is None else list(value)
+        return None if value is None else value.tolist() if hasattr(value, "tolist") else list(value)
 
     def _typed(self, keys: Sequence[str], kind: type, what: str) -> Any:
         value = self.find(*keys)
@@ -238,6 +231,11 @@ class Reader:
         if not whole or not INT32[0] <= value <= INT32[1]:
             raise invalid(self.path_of(*keys), "must be a 32-bit integer")
         return int(value)
+
+
+def _is_list(value: Any) -> bool:
+    """Also for arrays, and for the lists of OmegaConf, which frameworks use for their settings."""
+    return getattr(value, "ndim", 0) > 0 or (isinstance(value, Sequence) and not isinstance(value, (str, bytes)))
 
 
 # Which layers are MoE layers.

@@ -169,12 +169,13 @@ class Attachment:
         """As `take`, for an event loop."""
         if found := self._ended(outputs):
             try:
-                self._newest = self._thread.submit(self._append_all, found, time.monotonic() + _PATIENCE)
+                job = self._thread.submit(self._append_all, found, time.monotonic() + _PATIENCE)
             except RuntimeError as error:  # `detach` has ended the thread meanwhile.
                 for sample, _, _ in found:
                     self._reject(sample, error)
             else:
-                await asyncio.shield(asyncio.wrap_future(self._newest))  # Also rows of a cancelled request arrive.
+                self._newest = job
+                await asyncio.shield(asyncio.wrap_future(job))  # Also rows of a cancelled request arrive.
 
     def _ended(self, outputs: Iterable[tuple[Collector, Any]]) -> list[tuple[str, Finished, dict[str, Any]]]:
         """The completions that end with these outputs, with their samples and the options of the appends, as they are
