@@ -108,7 +108,7 @@ absl::StatusOr<AppendHeader> MakeHeader(const AppendOptions& options, int64_t ro
   return header;
 }
 
-// The token check of positions 0 … start − 1 of an append, if it is known.
+// The token check of all tokens before the append's first row, if it is known.
 std::optional<uint32_t> KnownStart(const AppendHeader& header) {
   if (header.rows.begin == 0) return 0;
   return header.token_check_start;
@@ -130,8 +130,8 @@ void ShareTokens(const AppendHeader& whole, std::vector<AppendPiece>& pieces) {
   }
 }
 
-// Every piece is sent as a separate append. The keys do not come from a random engine of this process, which a fork
-// would duplicate, nor from a std::random_device: creating one takes 6 of the 30 us of an append on a virtual machine.
+// Gives each piece a key, by which the server recognizes a piece that is sent again. Asks the kernel, because a fork
+// would duplicate a random engine, and creating a std::random_device takes 6 of the 30 us of an append.
 void GiveResendKeys(std::vector<AppendPiece>& pieces) {
   uint64_t key = 0;
   if (getentropy(&key, sizeof(key)) != 0) std::abort();  // Fails only before Linux 3.17.

@@ -1,4 +1,4 @@
-// Makes from an append the messages that carry it.
+// Divides an append into the messages in which it is sent.
 #ifndef CLIENT_APPENDER_APPEND_PLAN_H_
 #define CLIENT_APPENDER_APPEND_PLAN_H_
 
@@ -36,16 +36,16 @@ struct BlockOptions {
 // One message to send. The sender sets `header.append_id`.
 struct AppendPiece {
   AppendHeader header;
-  std::vector<absl::Span<const uint8_t>> payload;  // Its bytes, in order …
-  std::shared_ptr<const void> owner;               // … kept alive by this.
+  std::vector<absl::Span<const uint8_t>> payload;  // The payload's bytes, as spans in their order.
+  std::shared_ptr<const void> owner;               // Keeps the bytes of `payload` alive.
   int64_t payload_bytes = 0;
 };
 
-// One append: pieces with consecutive rows, each with one weight version. Only the last one seals, only the first one
-// opens from a prefix.
+// One append: pieces with consecutive rows, each with one weight version. Only the last piece seals the sample, and
+// only the first one carries the prefix (AppendOptions::prefix_sample).
 struct AppendPlan {
   std::vector<AppendPiece> pieces;  // At least one.
-  int64_t bytes = 0;                // Memory that it holds, counted for the queue's limit.
+  int64_t bytes = 0;                // Memory that the plan holds; counts towards max_queued_bytes.
   // Called with the outcome, before AppenderOptions::on_outcome, on a thread of the appender. Must not call the
   // appender. May be null.
   std::function<void(const AppendOutcome&)> note;
@@ -61,14 +61,14 @@ constexpr std::optional<int64_t> AttemptOf(uint64_t restart_nonce) {
 // All functions below: INVALID_ARGUMENT naming the field of append.proto (by the rules of ParseAppendRequest) if the
 // options are invalid, or if token_ids has neither one id per row nor one per position from 0 on.
 
-// Decodes, checks and tiles the engine's array in this process, so that encoded blocks are sent. Also fails with the
-// errors of DecodeTensor.
+// Decodes and checks the engine's array and encodes its rows as blocks in this process, so that blocks are sent instead
+// of the array. Also fails with the errors of DecodeTensor.
 absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDescription& tensor,
                                     absl::Span<const uint8_t> payload, const Geometry& geometry,
                                     const BlockOptions& blocks);
-// Divides decoded rows into pieces. A new piece begins where the weight version changes, and at each window of
-// `block_rows` rows that would make the piece larger than `piece_bytes`. Windows are not divided for their size, so a
-// piece of one window may be larger.
+// Divides decoded rows into pieces. A new piece begins where the weight version changes, and before each window (rows
+// 0 … 255, 256 … 511 and so on, if `block_rows` is 256) that would make the piece larger than `piece_bytes`. A single
+// window that is larger is not divided.
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, int32_t block_rows,
                                       int64_t piece_bytes);
 // The rows at which blocks must be cut because the weight version changes there, for DecodeOptions::cuts.
@@ -116,7 +116,7 @@ class PlanAppender : public Appender {
  public:
   struct Queued {
     uint64_t sequence = 0;
-    bool dropped = false;  // Only the mark of its rows as unrecorded was queued.
+    bool dropped = false;  // The queue was full: the rows were queued as unrecorded, without their bytes.
   };
   static PlanAppender& Of(Appender& appender) { return static_cast<PlanAppender&>(appender); }
 

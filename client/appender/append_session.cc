@@ -95,7 +95,7 @@ std::optional<AppendQueue::Message> AppendQueue::NextMessage(Clock::Time now) {
   if (to_send_.empty() || now < send_after_) return std::nullopt;
   const PieceRef head = *to_send_.begin();
   const int64_t head_bytes = At(head).piece.payload_bytes;
-  // While a credit request is unanswered, it is unknown how much credit is left for a small payload.
+  // A small payload needs no credit, unless a request for credit is unanswered or was rejected.
   const bool is_free = head_bytes <= kFreePayloadBytes && !asked_ && !ask_little_;
   const bool fits = head_bytes <= credit_ || is_free;
   AppendRequest request{.want_bytes = is_free ? 0 : WantBytes(head_bytes, now)};
@@ -148,7 +148,7 @@ void AppendQueue::OnCredit(const Credit& credit, Clock::Time now) {
   }
   if (!credit.rejection.ok()) {
     ++metrics_.credit_rejections;
-    if (IsPermanent(credit.rejection.code()) && !to_send_.empty()) {  // Say the run is gone: asking again is no use.
+    if (IsPermanent(credit.rejection.code()) && !to_send_.empty()) {  // For example, the run is gone: never retry.
       return Finish(to_send_.begin()->sequence, credit.rejection);
     }
     trouble_ = credit.rejection;
@@ -170,7 +170,7 @@ std::optional<AppendQueue::Message> AppendQueue::NextIfSmall(Clock::Time now) {
 
 void AppendQueue::OnAck(const AppendAck& ack, Clock::Time now) {
   const auto found = in_flight_.find(ack.append_id);
-  if (found == in_flight_.end()) return;  // For an earlier attempt, or for an append that was given up.
+  if (found == in_flight_.end()) return;  // The piece was sent again, or its append has failed since.
   const PieceRef ref = found->second;
   if (IsOverBudget(ack.error)) ++metrics_.credit_rejections;
   const bool time_may_cure = IsOverBudget(ack.error) || ack.error.code() == absl::StatusCode::kUnavailable;

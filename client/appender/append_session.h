@@ -46,7 +46,7 @@ class AppendQueue {
     std::function<void(const AppendOutcome&)> note;  // From its plan.
   };
 
-  // `backoff` says how long to wait after a rejection (at least what the server says).
+  // `backoff` says how long to wait after a rejection, unless the server demands a longer wait.
   // Sequence numbers are `first`, `first` + `step`, …
   AppendQueue(std::string run, Backoff backoff, uint64_t first = 1, uint64_t step = 1)
       : run_(std::move(run)), backoff_(std::move(backoff)), next_sequence_(first), sequence_step_(step) {}
@@ -55,18 +55,18 @@ class AppendQueue {
   // sequence number.
   uint64_t Add(AppendPlan plan, Clock::Time deadline);
 
-  // A new stream begins, without credit.
+  // A new stream begins. It has no credit yet: the server must first grant the payload bytes that may be sent.
   void OnStreamStart();
-  // Returns the message to send now on the present stream. Nothing if there is none before an answer arrives, NextEvent
-  // is reached, or Add is called.
+  // Returns the message to send now on the current stream. If it returns nothing, call it again when an answer arrives,
+  // at the time of NextEvent, and after Add.
   std::optional<Message> NextMessage(Clock::Time now);
   void OnResponse(const AppendResponse& response, Clock::Time now);
   // The stream ended, with any status. Appends without an ack will be sent again. If `why` is a permanent error, the
   // server must have ended the stream because of the oldest unacknowledged append, and that append fails with it.
   void OnStreamEnd(const absl::Status& why);
 
-  // Fails the appends that were not acknowledged in time. Returns true if a part of them was sent: then the stream may
-  // be stuck.
+  // Fails the appends that were not acknowledged in time. Returns true if a piece of them was sent on this stream and
+  // not answered: then the stream may be stuck.
   bool Expire(Clock::Time now);
   // The next time at which Expire or NextMessage may have something to do without an answer.
   std::optional<Clock::Time> NextEvent(Clock::Time now) const;
@@ -97,7 +97,7 @@ class AppendQueue {
     Clock::Time deadline;
     Finished end;
   };
-  // Names a piece of an append. Pieces are sent in the order of these names.
+  // Identifies a piece of an append. Pieces are sent in ascending order.
   struct PieceRef {
     uint64_t sequence = 0;
     size_t piece = 0;
@@ -115,8 +115,8 @@ class AppendQueue {
   void OnCredit(const Credit& credit, Clock::Time now);
   void OnAck(const AppendAck& ack, Clock::Time now);
   void Acknowledge(PieceRef ref, const AppendAck& ack);
-  // Queues the piece to be sent again, and so the later pieces of its sample that are in flight: without this piece
-  // there is a gap, so the server will reject them.
+  // Queues the piece to be sent again, and with it the later pieces of its sample that are in flight: the server will
+  // reject those, because without this piece they leave a gap.
   void SendAgain(PieceRef ref);
   void QueueToSend(PieceRef ref);
   void Finish(uint64_t sequence, const absl::Status& status);
@@ -124,9 +124,9 @@ class AppendQueue {
 
   const std::string run_;
   Backoff backoff_;
-  std::map<uint64_t, Pending> pending_;  // By sequence number, and so by deadline.
+  std::map<uint64_t, Pending> pending_;  // By sequence number, which is also the order of the deadlines.
   std::set<PieceRef> to_send_;
-  std::map<uint64_t, PieceRef> in_flight_;  // By append_id; each sending has its own.
+  std::map<uint64_t, PieceRef> in_flight_;  // By append_id; a piece that is sent again gets a new append_id.
   std::vector<Finished> finished_;
   uint64_t next_sequence_;
   const uint64_t sequence_step_;
@@ -134,15 +134,15 @@ class AppendQueue {
   int64_t queued_bytes_ = 0;
   int64_t unsent_bytes_ = 0;  // Payload bytes of to_send_.
 
-  // State of the present stream.
+  // State of the current stream.
   bool named_run_ = false;
   int64_t credit_ = 0;
-  bool asked_ = false;       // A want_bytes has not been answered yet.
-  bool ask_little_ = false;  // After a rejection: ask only for the next piece.
+  bool asked_ = false;       // A request for credit (want_bytes) was sent and not answered yet.
+  bool ask_little_ = false;  // A request for credit was rejected: request only enough for the next piece.
   Clock::Time ask_after_;
   Clock::Time send_after_;
 
-  absl::Status trouble_;  // Why things do not move; OK when they do.
+  absl::Status trouble_;  // The last temporary failure; OK after a success. Becomes the error of expired appends.
   AppenderMetrics metrics_;
 };
 
@@ -210,12 +210,12 @@ class FailureLog {
 
  private:
   const std::string run_;
-  Clock::Time since_;  // Start of the present 10 seconds.
-  int lines_ = 0;      // Since then.
+  Clock::Time since_;  // Start of the current 10 seconds.
+  int lines_ = 0;      // Lines logged since `since_`.
   int64_t rest_ = 0;   // Failures that were only counted.
 };
 
-// The transport calls Next for what to do, does it, and reports the result. Not thread-safe.
+// Decides what an appender does. The appender calls Next, does what it says, and reports the result. Not thread-safe.
 class AppendSession {
  public:
   struct Options {
@@ -227,8 +227,8 @@ class AppendSession {
   enum class Step {
     kWait,     // Nothing to do before `until`, Add, or an event of the stream.
     kConnect,  // Start a stream; OnStreamEnd must follow at some time.
-    kSend,     // Send `message` on it.
-    kCancel,   // End it soon.
+    kSend,     // Send `message` on the stream.
+    kCancel,   // Cancel the stream.
   };
   struct Action {
     Step step = Step::kWait;
@@ -236,7 +236,7 @@ class AppendSession {
     AppendQueue::Message message;
   };
 
-  // Tests give backoffs whose waits are fixed instead of random.
+  // Tests pass backoffs whose waits are fixed instead of random.
   explicit AppendSession(const Options& options, Backoff rejection_backoff = Backoff(kRejectionBackoff),
                          Backoff reconnect_backoff = Backoff(kReconnectBackoff));
 
@@ -257,10 +257,10 @@ class AppendSession {
   // Handles a message from the server, or the error with which receiving it failed.
   void OnMessage(const absl::StatusOr<ByteChain>& bytes, Clock::Time now);
   void OnStreamEnd(absl::Status why, Clock::Time now);
-  // This side ended the stream, so the next one may begin without a pause.
+  // The client itself has ended the stream, for a fork, so the next stream may begin without a pause.
   void OnRest(Clock::Time now);
 
-  // Outcomes since the last call. They count as open until OnDelivered.
+  // Outcomes since the last call. Their appends count as open until OnDelivered.
   std::vector<AppendQueue::Finished> TakeFinished() { return queue_.TakeFinished(); }
   void OnDelivered(const std::vector<AppendOutcome>& outcomes);
   // The sequence number of the newest open append; 0 if none is open.
@@ -293,7 +293,7 @@ class AppendSession {
   Clock::Time connect_after_;
   bool connected_before_ = false;
   bool stuck_ = false;       // The stream is being ended because the server does not answer.
-  bool unreadable_ = false;  // The server sent something meaningless: the state of this stream is unknown.
+  bool unreadable_ = false;  // A message of the server could not be parsed: the stream must end.
   OpenAppends open_;
   AppendFailures failures_;
   FailureLog log_;

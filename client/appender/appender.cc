@@ -26,8 +26,8 @@ namespace {
 constexpr char kMethod[] = "/routing_replay.v1.RoutingReplay/Append";
 
 // Callers put appends into the queue; one thread owns the connection, sends, receives and reports. Over the direct path
-// a caller sends a small append itself if nothing waits before it: that costs less than to wake the thread. After a
-// fork the parent's thread continues with the queue; the child's thread begins with its first append.
+// (without gRPC) a caller sends a small append itself if nothing waits before it: that costs less than to wake the
+// thread. After a fork the parent's thread continues with the queue; the child's thread starts at its first append.
 class AppenderImpl final : public PlanAppender, private ForkPart {
  public:
   AppenderImpl(AppenderRun run, AppenderOptions options)
@@ -90,7 +90,7 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
       if (stopping_) return absl::OkStatus();
     }
     const absl::Status status = Flush(timeout, failures);
-    if (absl::IsCancelled(status) && absl::IsCancelled(CheckCall())) return status;  // The appender itself continues.
+    if (absl::IsCancelled(status) && absl::IsCancelled(CheckCall())) return status;  // The appender stays open.
     Abandon();
     return status;
   }
@@ -157,8 +157,8 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
     if (thread_.joinable()) thread_.join();
   }
 
-  // Waits until `done` returns true. DEADLINE_EXCEEDED; CANCELLED if the caller cancelled this call, or if the appender
-  // is closed.
+  // Waits until `done` returns true. DEADLINE_EXCEEDED if that takes too long; CANCELLED if the caller cancelled this
+  // call, or if the appender is closed.
   template <typename Done>
   absl::Status WaitFor(CondVar& condition, Clock::Time deadline, const Done& done)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -203,7 +203,7 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
       return;
     }
     events_->wake.Set(&events_->queue, gpr_time_0(GPR_CLOCK_MONOTONIC),
-                      QueueTag(kWake));  // Now would be rounded up to a millisecond.
+                      QueueTag(kWake));  // 0 is due at once; gRPC rounds the current time up to 1 ms.
   }
 
   // Ends the thread; open appends get no outcome.
@@ -240,7 +240,7 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
     ShutDown();
   }
 
-  // Does what can be done now and returns the time at which there may be more.
+  // Does everything that can be done now, and returns the time at which there may be more to do.
   Clock::Time Advance() {
     while (true) {
       AppendSession::Action action = Step();
@@ -274,7 +274,7 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
         return;
       case AppendSession::Step::kConnect: {
         auto connection = run_.link->Connect();
-        if (!connection.ok()) {  // Perhaps its file is being replaced: retry.
+        if (!connection.ok()) {  // A certificate or token may just be being replaced: retry.
           MutexLock lock(mutex_);
           return session_.OnStreamEnd(absl::UnavailableError(connection.status().message()), Clock::Real().Now());
         }
@@ -381,8 +381,8 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
   const AppenderOptions options_;
 
   mutable Mutex mutex_;
-  CondVar room_;       // Room in the queue.
-  CondVar delivered_;  // Outcomes were delivered.
+  CondVar room_;       // Notified when the queue may have room again.
+  CondVar delivered_;  // Notified when outcomes were delivered.
   AppendSession session_ ABSL_GUARDED_BY(mutex_);
   bool waking_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
@@ -392,9 +392,9 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
   // Null while the thread is not running. It is set before the thread starts and reset after the thread has ended, with
   // mutex_ held.
   std::unique_ptr<Events> events_;
-  ServerConnection connection_;                 // Of the stream.
+  ServerConnection connection_;                 // The connection of stream_ or direct_.
   std::unique_ptr<RawStream> stream_;           // At most one of stream_ and direct_ exists.
-  std::unique_ptr<DirectAppendStream> direct_;  // Used by callers, too, while on_direct_.
+  std::unique_ptr<DirectAppendStream> direct_;  // While on_direct_, callers use it, too (SendHere).
   // Guards direct_. Held from the choice of a message until it is written, so that messages are written in the order in
   // which they were chosen. Locked before mutex_.
   Mutex sending_;

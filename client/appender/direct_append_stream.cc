@@ -51,7 +51,7 @@ DirectAppendStream::Event DirectAppendStream::Wait(int wake, Clock::Time until) 
       eventfd_read(wake, &times);
       return {.woken = true};
     }
-    if (sending && CanWrite()) return {};  // There is room for the next one.
+    if (sending && CanWrite()) return {};  // The next message can be written.
   }
 }
 

@@ -1,4 +1,4 @@
-// One Append call on a connection of the direct path.
+// One Append call on a connection of the direct path, that is, without gRPC.
 #ifndef CLIENT_APPENDER_DIRECT_APPEND_STREAM_H_
 #define CLIENT_APPENDER_DIRECT_APPEND_STREAM_H_
 
@@ -43,7 +43,7 @@ class DirectAppendStream {
 
   Mutex& mutex_;
   std::unique_ptr<DirectConnection> connection_;
-  AppendQueue::Message message_;  // Being sent.
+  AppendQueue::Message message_;  // The message that is being sent.
   absl::Status broken_;
 };
 

@@ -8,8 +8,8 @@
  * with a queue run at a time: a further one begins, and observes its timeout, when one of them has ended.
  *
  * Arguments. Pointers must not be NULL unless a comment allows it. An rr_call may be NULL: the function blocks, with
- * the client's timeout. An rr_text may be zero: empty. Other structs have no defaults; zero is a value like any other,
- * so set all fields ("below 0" is how most say "not given").
+ * the client's timeout. A zeroed rr_text is the empty text. Other structs have no defaults, so set all their fields;
+ * where a comment says "below 0: …", any negative number stands for "not given".
  *
  * Errors. Functions that can fail return NULL on success, else an error that the caller frees with rr_free. With a
  * queue, the function itself returns only errors in the arguments; all others are in the completion. Outputs are
@@ -116,7 +116,7 @@ RR_API size_t rr_queue_take(rr_queue* queue, rr_ended* ended, size_t capacity);
  * This is cheaper than polling the descriptor, which does not become readable for a completion that this call takes. */
 RR_API int32_t rr_queue_wait(rr_queue* queue, int64_t timeout_ms, rr_ended* ended);
 /* Cancels the call with this tag: it ends with CANCELLED soon, unless it has ended already. Does nothing if no call has
- * this tag. Of more than 1,024 calls at once, the others wait for a thread, and end when they have one. */
+ * this tag. A call that waits because 1,024 others are running ends only when it would have begun. */
 RR_API void rr_queue_cancel(rr_queue* queue, uint64_t tag);
 
 /* Call these around fork(), in the thread that forks. rr_fork_before holds back new calls, pauses those in progress
@@ -133,13 +133,13 @@ RR_API void rr_fork_in_child(void);
 typedef struct rr_geometry {
   int32_t num_layers;
   const int32_t* moe_layers;  /* Global ids of the `count` MoE layers, ascending. */
-  const int32_t* num_experts; /* One value per MoE layer, as top_k. */
+  const int32_t* num_experts; /* One value per MoE layer, like top_k. */
   const int32_t* top_k;
   size_t count;
 } rr_geometry;
 
-typedef struct rr_geometry_facts { /* A result. */
-  int32_t max_top_k, id_bytes;     /* id_bytes of the widest layer. */
+typedef struct rr_geometry_facts { /* A result, freed by rr_free. */
+  int32_t max_top_k, id_bytes;     /* id_bytes: bytes of one expert id, 1 or 2. */
   rr_text text;
   uint64_t fingerprint;
 } rr_geometry_facts;
@@ -169,7 +169,7 @@ typedef struct rr_released {
   int64_t samples, bytes;
 } rr_released;
 
-typedef struct rr_run_info { /* A result. */
+typedef struct rr_run_info { /* A result, freed by rr_free. */
   rr_text name;
   rr_geometry geometry;
   rr_run_settings settings; /* The settings in force, with defaults filled in. */
@@ -184,19 +184,19 @@ typedef struct rr_counter {
   int64_t value;
 } rr_counter;
 
-typedef struct rr_counters { /* A result. */
+typedef struct rr_counters { /* A result, freed by rr_free. */
   const rr_counter* data;
   size_t count;
 } rr_counters;
 
-typedef struct rr_server_info { /* A result. */
+typedef struct rr_server_info { /* A result, freed by rr_free. */
   rr_text version, store;
   int64_t budget_bytes, stored_bytes, reserved_bytes, samples, runs, uptime_ms, spill_budget_bytes, spilled_bytes;
   int32_t draining;
   rr_counters counters;
 } rr_server_info;
 
-typedef struct rr_transports { /* A result. */
+typedef struct rr_transports { /* A result, freed by rr_free. */
   rr_text transport;
   int64_t grpc_streams, direct_streams, unix_streams, shm_streams;
 } rr_transports;
@@ -230,7 +230,7 @@ typedef struct rr_sample_state {
   size_t weights_count;
 } rr_sample_state;
 
-typedef struct rr_sample_states { /* A result. */
+typedef struct rr_sample_states { /* A result, freed by rr_free. */
   const rr_sample_state* data;
   size_t count;
 } rr_sample_states;
@@ -304,7 +304,7 @@ typedef struct rr_outcome {
   const rr_error* error; /* NULL: acknowledged. Part of the result. */
 } rr_outcome;
 
-typedef struct rr_outcomes { /* A result. */
+typedef struct rr_outcomes { /* A result, freed by rr_free. */
   const rr_outcome* data;
   size_t count;
 } rr_outcomes;
@@ -338,8 +338,8 @@ RR_API rr_error* rr_appender_flush(rr_appender* appender, const rr_call* call);
  * flush; closing again does nothing. */
 RR_API rr_error* rr_appender_close(rr_appender* appender, const rr_call* call);
 /* Waits for outcomes that no earlier call returned. Returns an empty result when the appender is closed and all
- * outcomes were returned. Outcomes count as handled when the next call is made, and flush and close wait until all
- * outcomes are handled. call->timeout_ms below 0: no limit. */
+ * outcomes were returned. Outcomes count as handled when this function is called again; flush and close wait until
+ * all are handled. call->timeout_ms below 0: no limit. */
 RR_API rr_error* rr_appender_outcomes(rr_appender* appender, const rr_call* call, const rr_outcomes** outcomes);
 /* The counters of AppenderMetrics. */
 RR_API rr_error* rr_appender_metrics(const rr_appender* appender, const rr_counters** counters);
@@ -382,14 +382,14 @@ typedef struct rr_turn {
   rr_text engine; /* Name of the engine that made the rows. */
 } rr_turn;
 
-typedef struct rr_turn_result { /* A result. Fields as in Turn of the Python package. */
+typedef struct rr_turn_result { /* A result, freed by rr_free. Fields as in Turn of the Python package. */
   int64_t num_tokens, unrecorded_rows, truncated_rows, repeated_rows, conflicting_rows, late_rows, uncompared_rows,
       shared_rows, surplus_rows, dropped_rows;
   rr_integer retokenised_at;
   rr_ranges appended;
 } rr_turn_result;
 
-typedef struct rr_trajectory_state { /* A result. */
+typedef struct rr_trajectory_state { /* A result, freed by rr_free. */
   int64_t num_tokens, rows;
   int32_t sealed;
 } rr_trajectory_state;
@@ -442,10 +442,10 @@ typedef struct rr_sample_rows {
   size_t ids_size;
 } rr_sample_rows;
 
-typedef struct rr_rows { /* A result. */
+typedef struct rr_rows { /* A result, freed by rr_free. */
   const int32_t* layers;
   size_t layer_count;
-  int32_t top_k, id_bytes; /* Of the layer that has the largest value. */
+  int32_t top_k, id_bytes; /* The largest value among the requested layers. */
   const rr_sample_rows* samples;
   size_t count;
 } rr_rows;
@@ -470,7 +470,7 @@ typedef struct rr_import_options {
   const rr_range* groups; /* NULL: all. */
 } rr_import_options;
 
-typedef struct rr_imported { /* A result. */
+typedef struct rr_imported { /* A result, freed by rr_free. */
   rr_text run;
   int64_t samples, appended, bytes;
 } rr_imported;
@@ -483,7 +483,7 @@ RR_API rr_error* rr_client_import(rr_client* client, const rr_import_options* op
 
 /* --- What engines emit ------------------------------------------------------------------------------------------- */
 
-/* The shape of ids that are not decoded yet. A result. */
+/* The shape of ids that are not decoded yet. A result, freed by rr_free. */
 typedef struct rr_form {
   const int64_t* shape;
   size_t shape_count;
@@ -503,7 +503,7 @@ typedef struct rr_route {
   rr_range data; /* Byte range of the text in the body, without its quotes. */
 } rr_route;
 
-typedef struct rr_routes { /* A result. */
+typedef struct rr_routes { /* A result, freed by rr_free. */
   const rr_route* data;
   size_t count;
 } rr_routes;
@@ -514,12 +514,12 @@ RR_API rr_error* rr_find_routes(const void* body, size_t size, const rr_routes**
 
 /* --- Small things ------------------------------------------------------------------------------------------------ */
 
-typedef struct rr_bytes { /* A result. */
+typedef struct rr_bytes { /* A result, freed by rr_free. */
   const void* data;
   size_t size;
 } rr_bytes;
 
-typedef struct rr_texts { /* A result. */
+typedef struct rr_texts { /* A result, freed by rr_free. */
   const rr_text* data;
   size_t count;
 } rr_texts;
@@ -531,7 +531,7 @@ RR_API rr_error* rr_log(const rr_call* call, const rr_texts** lines);
  * the id, and `run` may be NULL. With "shard:" it also depends on the list of servers of `run`. */
 RR_API rr_error* rr_sample_handle(const rr_run* run, rr_text sample, int64_t* handle);
 /* Checks `tokens` and converts them to u32. INVALID_ARGUMENT names `field` and `sample`. */
-typedef struct rr_ids { /* A result. */
+typedef struct rr_ids { /* A result, freed by rr_free. */
   const uint32_t* data;
   size_t count;
 } rr_ids;

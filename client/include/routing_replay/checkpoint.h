@@ -33,7 +33,7 @@ struct ExportOptions {
 
 struct ExportOutcome {
   int64_t samples = 0;  // Samples in the directory.
-  int64_t written = 0;  // Those read from the run and written; the others are from `previous`.
+  int64_t written = 0;  // Samples read from the run and written; the others are from `previous`.
   // Samples of the run that were left out: they were not sealed, or were begun again during the export.
   int64_t unsealed = 0;
   int64_t bytes = 0;  // Size of the rows written, in the dtype of storage.
@@ -43,11 +43,11 @@ struct ExportOutcome {
 // export is complete, the directory is named "DIRECTORY.part". Rows that several samples share are written for each
 // sample. Needs memory for one portion (some tens of MB), or for one sample if that is larger.
 //
-// Errors: those of RunExporter and of Run::Read (UNAVAILABLE and DEADLINE_EXCEEDED are final: call again);
-// ALREADY_EXISTS if the directory is not empty; for `previous` those of ReadExportedRun, and FAILED_PRECONDITION
-// (kField, kGeometryMismatch) if it is an export of another run. If a server lost the run before or during the export,
-// the error is that of Run::List. No directory is left after these errors. DATA_LOSS names a sample that the store or
-// the previous export lost: then the directory exists and holds all other samples.
+// Errors: those of RunExporter and of Run::Read (nothing is retried after UNAVAILABLE or DEADLINE_EXCEEDED: call
+// again); ALREADY_EXISTS if the directory is not empty; for `previous` those of ReadExportedRun, and
+// FAILED_PRECONDITION (kField, kGeometryMismatch) if it is an export of another run. If a server lost the run before or
+// during the export, the error is that of Run::List. No directory is left after these errors. DATA_LOSS names a sample
+// that the store or the previous export lost: then the directory exists and holds all other samples.
 absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& directory,
                                         const ExportOptions& options = {});
 
@@ -59,7 +59,7 @@ struct ImportOptions {
 struct ImportOutcome {
   std::string run;
   int64_t samples = 0;   // Samples of these groups in the directory; the run has all of them now.
-  int64_t appended = 0;  // Those to which this call appended rows or the seal.
+  int64_t appended = 0;  // Samples to which this call appended rows or the seal.
   int64_t bytes = 0;     // Size of the rows appended, in the dtype of storage.
 };
 

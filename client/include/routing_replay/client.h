@@ -99,14 +99,14 @@ struct ServerSummary {
 // Which transport appends and reads use: "grpc", or one without gRPC: "direct" (TCP), "unix" (unix socket) or "shm"
 // (shared memory).
 struct ClientMetrics {
-  std::string transport;  // Of the newest stream; if several servers differ, one for each. Empty: no stream yet.
+  std::string transport;  // Of the newest stream; of several servers, as "direct,grpc". Empty: no stream yet.
   int64_t grpc_streams = 0, direct_streams = 0, unix_streams = 0, shm_streams = 0;  // Streams begun so far.
 };
 
 class Run;
 
-// One server, several that share a store, or several that act as one. Thread-safe. Destroy it after everything made
-// from it.
+// Calls one server, several that share a store, or several over which samples are spread ("shard:"). Thread-safe. Must
+// outlive all runs and appenders that were made from it.
 class Client {
  public:
   // Returns without waiting for the server or for the file of a "file:PATH" endpoint. The first calls wait, and fail
@@ -144,8 +144,8 @@ struct AppendOptions {
   std::optional<RowRange> take;
   std::vector<RowRange> unrecorded;  // Rows of this append that the engine did not deliver; a normal list.
   int64_t revision = 0;              // The sample's revision that the rows belong to, from Stat or Truncate.
-  // Not 0: restarts the sample; use it instead of `revision`. The first append with a new nonce discards the sample's
-  // rows and begins a new incarnation. Every append of that incarnation must carry the same nonce.
+  // Not 0: restarts the sample. The first append with a new nonce discards the rows that the sample has at `revision`,
+  // and begins a new incarnation. Every append of that incarnation must carry the same nonce.
   uint64_t restart_nonce = 0;
   // The number of the attempt, 0 to 2^32 - 1. Use it instead of restart_nonce if one prompt may be dispatched several
   // times, to workers that do not know of each other. The first append with a higher attempt begins a new incarnation
@@ -255,8 +255,8 @@ class Appender {
   virtual absl::Status Append(const AppendOptions& options, const TensorDescription& tensor,
                               absl::Span<const uint8_t> payload) = 0;
   // Queues several appends in this order, and adds an entry to `queued` for each. Stops at the first append that fails
-  // and returns its error; this is the append after the last one in `queued`. If `may_wait` is false, also stops,
-  // without an error, at the first append that would have to wait for room.
+  // and returns its error; `queued` then has only the appends before it. If `may_wait` is false, also stops, without an
+  // error, at the first append that would have to wait for room.
   virtual absl::Status AppendMany(absl::Span<const NewAppend> appends, QueuedAppends& queued, bool may_wait = true) = 0;
   // Waits until every append made so far has an outcome. Returns the first error since the last Flush, if there is any;
   // its message names the sample and some of the other samples with errors, and `failures` has more of them. After
@@ -281,7 +281,7 @@ struct ReadPiece {
   RowRange rows;
   Codec codec = Codec::kRaw;
   int32_t bit_offset = 0;
-  absl::Span<const uint8_t> bytes;  // Valid during the call only. With staging(): the end of that buffer.
+  absl::Span<const uint8_t> bytes;  // Valid during the call only. If the sink has a staging(), its last bytes.
 };
 
 // Receives a read in the order of the request: a sample's record, then its pieces. A second record of a sample means:
@@ -313,8 +313,8 @@ struct ReleaseOptions {
 };
 
 struct ReleaseOutcome {
-  int64_t samples = 0;  // Samples that this call released,
-  int64_t bytes = 0;    // and the bytes that this freed.
+  int64_t samples = 0;  // Number of samples that this call released.
+  int64_t bytes = 0;    // Stored bytes that this call freed.
 };
 
 // One run on a server, or on several. Thread-safe. Keeps its client's channels alive.
