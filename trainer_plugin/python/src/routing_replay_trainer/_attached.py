@@ -37,7 +37,7 @@ Mode = Literal["disabled", "shadow", "R2", "R3"]
 class Options:
     """The options of `attach` that Megatron and Hugging Face share; a table in the trainer plugin's README explains
     them. Mode shadow only counts missing samples, whatever the other options say. Without `agree`, and in a replica of
-    one rank, each rank decides alone.
+    one rank, each rank decides alone which samples replay.
 
     Raises InvalidArgumentError naming an option that is wrong, or that the mode would ignore.
     """
@@ -80,7 +80,7 @@ class Options:
         """Raises InvalidArgumentError if a rank could fall back without the other ranks of its replica knowing.
 
         replica: number of ranks that share the samples of a step
-        sizes: the product that gives this number, as text for the message
+        sizes: names of the sizes whose product is this number, for the message: "cp_size", or "… x …"
         """
         size = None if self.agree is None else self.agree.size
         if self.mode == "R3" and self.missing != "strict" and replica > 1 and size != replica:
@@ -96,7 +96,7 @@ class Options:
         assert self.source is not None
         kept = 0 if self.source.keeps_rows else self.cache_bytes
         source = StepSource(self.source, cache_bytes=kept, deadline=self.fetch_deadline)
-        # Shadow mode must never stop training: samples that cannot be compared are only counted.
+        # Shadow mode must never stop training: even if no sample can be compared, this is only counted.
         limit = self.max_fallback_fraction if self.mode == "R3" else 1.0
         return Steps(source, self.missing_or_live, self.agree, limit, contract, self.mode == "R3")
 
@@ -122,8 +122,8 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Open:
-    """An open micro_batch context. described: None until the model is called; begun: passes begun so far; the other
-    fields are arguments of `micro_batch`."""
+    """An open `micro_batch` context. said: its arguments that describe the layout; described: made from these, None if
+    each call of the model describes itself (Megatron); begun: passes begun so far; others: as in `micro_batch`"""
 
     sequences: Listing[Any]
     said: Mapping[str, Any]
@@ -203,16 +203,16 @@ class Attached:
 
         sequences: all sequences on which the replica trains in this step, in the form that `micro_batch` takes, in the
             same order on all ranks
-        step: any name. If the previous step had the same name, that step continues: samples are decided again, but the
-            rows that were read stay. Use this if the log-probability pass and the training passes of one rollout each
-            call begin_step
+        step: any name. If the previous step had the same name, that step continues: the ranks decide on the samples
+            again, but rows that were read stay in the cache. Use this if the log-probability pass and the training
+            passes of one rollout each call begin_step
         tokens: token ids of each sequence, as a list of arrays or a rectangle [b, s]; lengths: number of tokens of each
             sequence, if lower than in `tokens`, or if `tokens` is absent. Absent values are not compared
 
         Asks the source once about every sample, and lets the ranks agree on which samples replay. `micro_batch` follows
         this decision in all passes of the step; if a sample has changed since, the rank that notices raises an error.
-        Waits no longer than `fetch_deadline`. Raises FailedPreconditionError under missing="strict",
-        FallbackLimitError, and the errors of `collective.agree`.
+        Waits no longer than `fetch_deadline`. Raises FailedPreconditionError for a missing sample if missing="strict",
+        FallbackLimitError if too many samples fall back, and the errors of `collective.agree`.
         """
         if self._steps is None:
             return NO_STEP
@@ -241,7 +241,7 @@ class Attached:
         announced = []
         for each in micro_batches:
             if not isinstance(each, Mapping) or "sequences" not in each:
-                raise invalid("sequences", f"must be among what is announced, got {reprlib.repr(each)}")
+                raise invalid("sequences", f"must be a key of each announced micro-batch, got {reprlib.repr(each)}")
             said = {name: each[name] for name in each if name not in others}
             if (said := self._guessed(each["sequences"], said)) is not None:
                 announced.append(self._described(each["sequences"], said))
@@ -251,15 +251,15 @@ class Attached:
             self._steps.source.prefetch(plans)
 
     def _guessed(self, sequences: Listing[Any], said: dict[str, Any]) -> dict[str, Any] | None:
-        """Returns the arguments of an announced micro_batch. Values that only the call of the model will give get
-        defaults. Returns None if nothing can be read before that call."""
+        """Returns the arguments of an announced micro_batch, with defaults for values that only the call of the model
+        will give. Returns None if too little is known before that call to prefetch anything."""
         return said
 
     @contextlib.contextmanager
     def _opened(self, sequences: Listing[Any], said: Mapping[str, Any], **passes: Any) -> Iterator[None]:
-        """passes: as in `Open`"""
+        """passes: further fields of `Open`"""
         if self._open is not None:
-            raise unmet("micro_batch", "one is open already")
+            raise unmet("micro_batch", "another micro_batch context is open already")
         if self._mode == "disabled":
             yield
             return
@@ -292,7 +292,7 @@ class Attached:
         opened.begun.append((chunk, begun))
 
     def _fetch(self, key: PassKey, number: int, described: MicroBatch, plan: Plan, forward_only: bool) -> Pass:
-        """Makes a pass that replays rows of the source. number: of its buffer"""
+        """Makes a pass that replays rows of the source. number: number of the pass's buffer"""
         assert self._steps is not None
         sequences = self._steps.apply(described.fetch)
         batch = self._buffers.fetch(number, self._steps.source, plan, sequences=sequences, missing=self._missing)
@@ -301,17 +301,17 @@ class Attached:
         return Pass(key, batch, number, "compare" if self._mode == "shadow" else "replay", forward_only, watch)
 
     def _replay_records(self, key: PassKey, number: int, described: MicroBatch, plan: Plan, records: Records) -> Pass:
-        """Makes a pass of mode R2 that replays. From now on, the records of earlier passes are kept."""
+        """Makes a pass of mode R2 that replays. Before that, settles the records: `abandon_step` then keeps them."""
         records.settle()
         options = {"sequences": described.fetch, "missing": self._missing}
         batch = self._buffers.fetch(number, records.source, plan, **options)
-        if self._missing == "strict":  # Else rows that are not there route live.
+        if self._missing == "strict":  # Otherwise rows that this rank has not recorded route live.
             check_own(batch)
         self._tally.batch(batch)
         return Pass(key, batch, number, "replay", False)
 
     def _record(self, key: PassKey, number: int, described: MicroBatch, plan: Plan, records: Records) -> Pass:
-        """Makes a pass of mode R2 that records. Until the record is settled, `abandon_step` discards it."""
+        """Makes a pass of mode R2 that records. `abandon_step` discards its record until a later pass replays."""
         records.check(described)
         batch = records.empty(plan, self._buffers.empty(number, plan))
         read = self._buffers.reader(number, plan)
@@ -326,7 +326,7 @@ class Attached:
         return Pass(key, batch, number, "record", True, keep=keep)
 
     def _plan(self, chunk: int, layout: Mapping[str, Any]) -> Plan:
-        """Returns the plan of a micro-batch for a chunk. Equal ones are made once."""
+        """Returns the plan of a micro-batch for a chunk. Cached: micro-batches with equal layouts share a plan."""
         return self._plans(chunk, json.dumps(plain(layout, "micro_batch")))
 
     def _make_plan(self, chunk: int, layout: str) -> Plan:
@@ -359,7 +359,7 @@ class Attached:
             records.settle()
         self._watch.end_step()
         if left:
-            what = f"{len(left)} passes were not finished, the first one {min(left)}: no backward part of it has run"
+            what = f"{len(left)} passes were not finished, the first one {min(left)}: its backward part has not run"
             raise unmet("targets", f"{what}. A pass without a backward part must be forward_only")
 
     def abandon_step(self) -> None:
@@ -389,8 +389,8 @@ class Attached:
         """Restores the model. Raises FailedPreconditionError, and changes nothing, while a pass waits for its backward
         part; end_step gives up such passes.
 
-        To run a kept graph backward after this call raises FailedPreconditionError, because recomputed routers would
-        now choose live. A checkpoint around the whole model is not detected.
+        After this call, backward through an autograd graph that was kept raises FailedPreconditionError, because
+        recomputed routers would choose live. Under a checkpoint around the whole model this is not detected.
         """
         for chunk in self._chunks:
             chunk.passes.check_none_in_flight()

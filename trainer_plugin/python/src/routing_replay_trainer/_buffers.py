@@ -1,4 +1,4 @@
-"""A pool of index buffers for passes. It grows to the number of passes that are open at the same time."""
+"""A pool of index buffers for passes. It grows to the largest number of passes that are open at the same time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from routing_replay_trainer.plan import Plan
 
 
 class Slots:
-    """Numbered buffers. All of them grow to the size of the largest pass, so that from the second step of a run on,
-    addresses stay the same, whatever the order of ragged micro-batches. Not thread-safe.
+    """Numbered buffers, which grow to the size of the largest pass. So from the second step of a run on, addresses stay
+    the same, in whatever order micro-batches of different sizes come. Not thread-safe.
 
-    allocate: makes an array of this many bytes
-    drop: called with an array that was replaced because it was too small
+    allocate: makes an array of a given number of bytes
+    drop: called with an array that is smaller than the largest pass needs, and is not used again
     """
 
     def __init__(self, allocate: Callable[[int], Any], drop: Callable[[Any], None] = lambda memory: None) -> None:
@@ -51,7 +51,7 @@ class Slots:
 
     @property
     def bytes(self) -> int:
-        """Bytes held, in use or free."""
+        """Size of all buffers together, in use or free."""
         return sum(len(memory) for memory in self._memory.values())
 
 

@@ -1,8 +1,8 @@
 """The functions of routing_replay/trainer/capi.h (in the library that routing_replay has loaded), those of
 librouting_replay_trainer_cuda.so, and conversions of users' values for these functions.
 
-Every call releases the GIL while it runs. The CUDA kernels are loaded at their first use on a GPU. They only make
-replay faster, so code that also works without them uses `kernels`, which returns None if they are missing.
+Every call releases the GIL while it runs. The CUDA kernels are loaded at their first use on a GPU. Code that also works
+without them, only slower, uses `kernels`, which returns None if they are missing; `cuda_library` raises an error then.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class Merged(_native.List):
 
 
 def declare(library: ctypes.CDLL, functions: dict[str, str]) -> None:
-    """Declares the arguments of functions that return an error or NULL (letters as in _native.fields); the functions
-    raise the error."""
+    """Declares native functions that return an error or NULL, and makes a call in Python raise this error. functions:
+    for each name one letter per argument, a key of _native._KINDS"""
 
     def check(error: int | None, function: Any, arguments: Any) -> None:
         if error is not None:
@@ -141,7 +141,7 @@ LIBRARY.rrt_agreement_words.argtypes, LIBRARY.rrt_agreement_words.restype = (c_v
 
 
 def make(function: Any, *arguments: Any) -> Handle:
-    """Returns the object that a function returns through its last argument; the object is freed with its handle."""
+    """Returns a handle of the object that a function returns through its last argument; the handle frees it."""
     return Handle(LIBRARY.rr_object_free, _native.made(function, *arguments))
 
 
@@ -151,8 +151,8 @@ def give(function: Any, *arguments: Any) -> Any:
 
 
 def make_described(function: Any, *arguments: Any) -> tuple[Handle, Any]:
-    """As `make`, for a function with one more last argument, through which it returns a description of the object in
-    JSON: returns that, too."""
+    """As `make`, for a function with one more argument at the end, through which it returns a description of the object
+    in JSON. Returns the handle and the parsed description."""
     out = c_void_p()
     described = give(function, *arguments, byref(out))
     return Handle(LIBRARY.rr_object_free, out.value), described
@@ -209,7 +209,7 @@ def _load_cuda() -> ctypes.CDLL:
             raise ImportError(f"{loaded._name} must be of ABI {_CUDA_ABI_VERSION}, got {found}")
         declare(loaded, _CUDA_FUNCTIONS)
     except (ImportError, OSError) as error:
-        raise unmet("cuda.library", f"{error}; the kernels are built where nvcc is found") from error
+        raise unmet("cuda.library", f"{error}; the kernels are part of a build only if it finds nvcc") from error
     return loaded
 
 
@@ -253,7 +253,8 @@ def geometry_json(geometry: Any) -> Any:
 
 
 def token_ids(tokens: ArrayLike, sample: Any) -> NDArray[np.uint32]:
-    """Converts token ids [n]. Raises InvalidArgumentError naming `tokens` for anything else, or if there are none."""
+    """Converts token ids [n] to uint32. Raises InvalidArgumentError naming `tokens` if they are of another shape or
+    type, or if there are none."""
     said, _array = _values.native_tokens(tokens, "tokens", sample)
     name = _native.text(str(sample).encode(errors="replace").decode())
 

@@ -32,7 +32,7 @@ class Queue:
         self._device = device
         self._kernels = _core.kernels(device.index)
         self._stream = torch.cuda.Stream(device)
-        # Blocks of equal size, each with the event of its last copy; the block that was taken last is at the end.
+        # Pinned blocks, each with the event of its last copy; the block that `pinned` returned last is at the end.
         self._blocks: collections.deque[tuple[torch.Tensor, torch.cuda.Event]] = collections.deque()
         self._largest = 0
         self._landing = self.allocate(0)
@@ -48,7 +48,7 @@ class Queue:
             return _bytes(size, device=self._device)
 
     def drop(self, memory: torch.Tensor) -> None:
-        """Frees the memory for reuse after the work that is queued on the computing stream now."""
+        """Called before the memory is freed: it is reused only after the work queued so far on the computing stream."""
         memory.record_stream(torch.cuda.current_stream(self._device))
 
     def pinned(self, size: int) -> NDArray[np.uint8]:
@@ -64,8 +64,8 @@ class Queue:
         return self._blocks[-1][0].numpy()
 
     def send(self, size: int) -> torch.Tensor:
-        """Copies the first bytes of the block that was taken last to the device. The result may be used on this stream
-        only."""
+        """Copies the first `size` bytes of the block that `pinned` returned last to the device. The result may be used
+        on the side stream only."""
         memory, copied = self._blocks[-1]
         if len(self._landing) < size:
             self._landing = self.allocate(len(memory))

@@ -23,8 +23,8 @@ from routing_replay_trainer.metrics import Counters, layer_key
 @dataclass(eq=False)
 class PassHooks:
     """module: a model chunk, or another module that contains all routers that ask `passes`
-    begin: called before the module, with the module's arguments; begins a pass in `passes`, or does nothing, so that
-        the call routes live
+    begin: called before each call of the module, with the arguments of the call; begins a pass in `passes`, or does
+        nothing, so that the call routes live
     """
 
     module: Any
@@ -48,7 +48,7 @@ class PassHooks:
 
     def before(self, arguments: Any, keywords: Any) -> None:
         if not in_backward():
-            self.passes.backward_pass = None  # A backward part that is still open has failed.
+            self.passes.backward_pass = None  # If a backward part has not ended by now, it has failed.
         self.begin(arguments, keywords)
 
     def after(self, output: Any) -> None:
@@ -71,12 +71,12 @@ class PassHooks:
             if tensor._is_view() and tensor._base.requires_grad:
                 # If a loss changes a view in place, hooks on the view are lost, but not those on its base.
                 tensor._base.register_hook(lambda _, of=ended: self._backward(of))
-        if in_backward():  # Under a checkpoint around the module, this output may or may not get a gradient.
+        if in_backward():  # Recomputed by a checkpoint: perhaps no gradient of this output arrives to end the pass.
             self._end_with_backward(ended)
 
     def _backward(self, of: Pass) -> None:
-        """Called with the gradient of the output. The autograd engine calls back when the whole backward call has
-        finished."""
+        """Called when the gradient of an output arrives: begins the backward part of the pass, which ends when the
+        autograd engine has finished the whole backward call."""
         if HOOKED.get(self.module) is not self:
             why = "its replay has been detached since, and routers that are recomputed would choose live"
             raise unmet("targets", f"{of.key}: {why}. Run backward before detach")
@@ -92,8 +92,8 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-# The modules of attached models. A copy of such a model has the hooks, too, but is not in here, so its hooks do
-# nothing.
+# The modules of attached models. A copy of such a model has the hooks, too, but its modules are not among these keys,
+# so its hooks do nothing.
 HOOKED: weakref.WeakKeyDictionary[Any, PassHooks] = weakref.WeakKeyDictionary()
 
 
@@ -110,8 +110,6 @@ def _after(module: Any, arguments: Any, output: Any) -> None:
 
 
 _MOST = 512  # Tally adds up the counters of router calls on the device when it holds this many.
-
-
 _COUNTED = ("replayed_rows", "unrecorded_rows", "live_rows", "pad_rows", "fallback_sequences")  # Fields of a batch.
 
 
@@ -172,10 +170,10 @@ class Tally:
 @dataclass(eq=False)
 class Binding:
     """module: the router
-    name, layer: its position
+    name, layer: its path in the model, and the layer's id
     passes: the passes of the router's chunk
     tally: counts the results of comparisons
-    is_recompute: True if the present call is a recompute
+    is_recompute: returns True if the present call is a recompute
     """
 
     module: Any
@@ -186,8 +184,9 @@ class Binding:
     is_recompute: Callable[[], bool]
 
     def ask(self, shape: tuple[int, ...], top_k: int) -> Answer | None:
-        """Returns the answer for this call. Raises InvalidArgumentError naming router and layer if the ids do not match
-        [N, E] and K. Megatron's RouterReplay would silently accept ids with fewer rows or with another K."""
+        """Returns which ids this call uses; None if it belongs to no pass, and so routes live. shape: [N, E] of its
+        scores. Raises InvalidArgumentError naming the router if the plan has another N, E or K. Megatron's RouterReplay
+        would silently accept ids with fewer rows or with another K."""
         answer = self.passes.ask(self.layer, recompute=self.is_recompute())
         if answer is None:
             return None
@@ -223,11 +222,10 @@ class Binding:
     ) -> torch.Tensor:
         """Returns [N, K] int64: the recorded ids, and for rows without a record the choice that `live` makes.
 
-        live_pads: pads also choose live; else they take filler ids
+        live_pads: rows in state PAD also choose live if there is padding; else they take filler ids
         """
         batch, ids, wants_live = answer.of.batch, self.ids(answer, device).long(), self.wants_live(answer)
-        # `pads` includes last tokens that take filler ids. If only pads lack a record and they take filler ids, no live
-        # choice is needed.
+        # Both padding and last tokens with filler ids are in state PAD, but the plan's "pads" counts only padding.
         live_pads = live_pads and batch.plan.described["row_map"]["pads"] > 0
         has_live = live_pads or batch.unrecorded_rows + batch.live_rows > 0
         if has_live or wants_live:
@@ -243,7 +241,7 @@ class Binding:
         return ids
 
     def chose(self, answer: Answer, chosen: torch.Tensor) -> None:
-        """In a pass that records or compares, call this with the choice [N, K] that the router makes and keeps."""
+        """In a pass that records or compares, call this with the router's own choice [N, K], which it also uses."""
         self.seen(answer, chosen)
         self.used(answer, chosen)
 
@@ -268,13 +266,13 @@ class Binding:
             self.tally.called(counters)
 
     def wants_live(self, answer: Answer) -> bool:
-        """True if a pass that replays also needs the live choice."""
+        """True if a pass that replays also needs the live choice, to compare it with the record."""
         return answer.of.watch is not None and not answer.recompute
 
     def used(self, answer: Answer, chosen: torch.Tensor) -> None:
-        """Call with the choice [N, K] with which the router continues. A recompute must use the choice of the forward
-        pass, because otherwise gradients would not match the activations; rows that differ are counted. Choices are
-        compared as sets, because torch.topk's order depends on whether gradients are needed."""
+        """Call this with the choice [N, K] that the router uses. A recompute must use the choice of the forward pass,
+        because otherwise gradients would not match the activations; rows that differ are counted. Choices are compared
+        as sets, because torch.topk's order depends on whether gradients are needed."""
         if answer.of.watch is None or answer.of.forward_only:
             return
         # Compared as int16, because torch cannot compare uint16; the bits of equal ids are equal.

@@ -31,12 +31,12 @@ _LIVE = FetchSequence("", live=True)  # Used for sequences that belong to no sam
 
 @dataclass(frozen=True)
 class Sequence:
-    """A part of a sample that is a sequence of the micro-batch, or one piece in a list of pieces.
+    """A part of a sample: a whole sequence of the micro-batch, or one piece of a sequence that is a list of pieces.
 
     sample: id or handle; None or handle 0 for tokens that belong to no sample and route live
     start: position in the sample of the first token
-    rows: number of rows to replay from there on. If absent: the number of tokens minus one, because the last token of a
-        sample has no row
+    rows: number of rows to replay from `start` on. If absent: the number of tokens minus one, because the last token of
+        a sample has no row
     tokens: number of tokens. If absent: the number of rows plus one, or the rest of the sequence
     """
 
@@ -48,8 +48,8 @@ class Sequence:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """layout: `micro_batch` of a plan
-    fetch: one entry per sequence
+    """layout: the argument `micro_batch` of `Plan`
+    fetch: what is expected of each sequence; if any sequence has pieces, one entry per piece
     """
 
     layout: dict[str, Any]
@@ -65,9 +65,9 @@ class Given(NamedTuple):
     take.
 
     tokens, lengths: as `micro_batch` takes them
-    layout: `micro_batch` of a plan, without its sequences; cu_seqlens: the real boundaries of a packed stream.
-        Documents after the named sequences, or rows of a rectangle, have no sample and route live
-    documents: number of tokens of each document or row, if the layout does not say it
+    layout: the argument `micro_batch` of `Plan`, without its sequences, but with `cu_seqlens`, the real boundaries of a
+        packed stream. Further documents or rows, after those of the sequences, have no sample and route live
+    documents: number of tokens of each document, or row of a rectangle, if the layout does not say it
     first: for each row of a rectangle, the column of the first token; empty if all are 0
     told: number of tokens of each sequence as given to `begin_step`, or None; used if `lengths` and `tokens` do not say
         it
@@ -175,11 +175,11 @@ def of_megatron(
         known |= _shape_of(tokens)
     known |= {**layout, **called}
     if "padding" not in layout and "partition" not in layout:
-        # Megatron-Core cuts each document, or each row of a rectangle, into 2 C parts.
+        # Megatron-Core cuts each document, or each row of a rectangle, into 2 * cp_size parts.
         known["partition"] = "zigzag_per_document" if known.get("format") == "THD" else "zigzag_per_sequence"
     counts, first = (None, ()) if mask is None else _tokens_of_rows(mask)
     if known.get("cu_seqlens") != known.get("cu_seqlens_padded"):
-        told = ()  # The real boundaries give the number of tokens.
+        told = ()  # The real boundaries, which leave out padding, give the number of tokens.
     return Given(tokens, lengths, known, None if counts is None else counts.tolist(), first, told)
 
 
@@ -211,7 +211,7 @@ def of_hf(
     lengths: Any = None,
     **layout: Any,
 ) -> Given:
-    """See `hf.Replay.micro_batch` for the arguments. sequences: how many there are"""
+    """See `hf.Replay.micro_batch` for the arguments. sequences: the number of sequences"""
     if attention_mask is not None:
         given = _masked(sequences, tokens, host(attention_mask), lengths)
     elif position_ids is not None:
@@ -246,7 +246,7 @@ def _restarts(position_ids: Any) -> list[int]:
     return [*starts.tolist(), int(stream.size)]
 
 
-_ROWS = {"partition": "contiguous_per_sequence", "row_order": "batch_major"}  # Of a rectangle.
+_ROWS = {"partition": "contiguous_per_sequence", "row_order": "batch_major"}  # How rows of a rectangle lie.
 
 
 def _masked(sequences: int, tokens: Any, mask: Any, lengths: Any) -> Given:
@@ -289,10 +289,10 @@ def lengths_by(sequences: Listing[Any], of_sample: Callable[[str | int], int | N
 
 
 def _parts(sequences: Listing[Any]) -> list[Any]:
-    """The pieces of each sequence."""
+    """Returns the list of pieces of each sequence; a whole sample is one piece."""
     if isinstance(sequences, (str, bytes)):
         raise invalid("sequences", f"{sequences!r} must be a list of samples")
-    if hasattr(sequences, "ndim"):  # Handles.
+    if hasattr(sequences, "ndim"):  # A tensor or an array of handles.
         handles = host(sequences)
         if handles.ndim != 1:
             raise invalid("sequences", f"shape {handles.shape} is not (b,)", "SHAPE")
@@ -329,7 +329,7 @@ def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[di
             continue
         rows = tokens - 1 if piece.rows is None else piece.rows
         pieces.append({"sample": _name(piece.sample), "tokens": tokens, "start": piece.start, "rows": rows})
-        # A token check starts at the first token of a sample, so later pieces cannot be checked.
+        # A token check starts at the first token of a sample, so pieces that start later cannot be checked.
         known = ids[offset : offset + rows + 1] if ids is not None and piece.start == 0 else None
         known = known if known is not None and len(known) else None
         needed = integer(piece.start, "start", sample=piece.sample) + integer(rows, "rows", sample=piece.sample)
@@ -372,7 +372,7 @@ def _lengths(sequences: int, given: Given, documents: list[int]) -> list[int] | 
         return None
     counts = [integer(count, "lengths") for count in plain(host(lengths), "lengths")]
     if len(counts) != sequences:
-        raise invalid("lengths", f"{len(counts)} for {sequences} sequences", "LENGTH")
+        raise invalid("lengths", f"has {len(counts)} entries, but there are {sequences} sequences", "LENGTH")
     return counts
 
 
@@ -397,7 +397,8 @@ def _behind(sequences: int, documents: Listing[int], layout: Mapping[str, Any]) 
 
 
 def _tokens(tokens: Any, counts: list[int], layout: Mapping[str, Any]) -> list[Any]:
-    """The ids of each sequence: from a list of arrays, a rectangle [b, s] or a packed stream [total] or [1, total]."""
+    """Returns the token ids of each sequence. tokens: a list of arrays, a rectangle [b, s], or a packed stream [total]
+    or [1, total]"""
     if isinstance(tokens, (list, tuple)):
         return [None if ids is None else host(ids)[:count] for ids, count in zip(tokens, counts, strict=True)]
     ids = host(tokens)

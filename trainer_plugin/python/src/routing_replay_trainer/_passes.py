@@ -19,9 +19,9 @@ from routing_replay_trainer.fetch import Batch
 class PassKey(NamedTuple):
     """A micro-batch in a model chunk of the rank.
 
-    step: number of the call of the schedule
-    micro_batch: Megatron's current_microbatch
-    chunk: its vp_stage, 0 without virtual stages
+    step: number of steps that the replay had ended before
+    micro_batch: index of the micro-batch in the step (Megatron's current_microbatch)
+    chunk: number of the chunk (Megatron's vp_stage); 0 without virtual stages
     """
 
     step: int
@@ -38,9 +38,9 @@ class Pass:
     batch: ids and states of the chunk's layers
     use: "replay", "record" or "compare"
     forward_only: no backward part follows
-    watch: collects the live choices of the routers, also those made in a recompute; None if the pass is not watched
-    keep: called with what the pass has recorded
-    kept: values that `_inject` keeps as long as the pass lasts
+    watch: collects the live choices of the routers in the forward part; None if the pass is not watched
+    keep: called when the forward part ends; stores what the pass has recorded
+    kept: tensors that are needed until the pass ends, such as the ids of each layer on the model's device
     asked: layers whose router has asked for ids in the forward part
     """
 
@@ -60,7 +60,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer for one router call: the pass, the slot of the layer, and whether the call is a recompute."""
+    """Which ids a router call uses: those at index `slot` in the batch of pass `of`. recompute: True in a recompute"""
 
     of: Pass
     slot: int
@@ -75,8 +75,8 @@ class ChunkPasses:
         self._buffers = buffers
         self._lock = lock
         self.forward_pass: Pass | None = None
-        # The pass whose backward part runs. It may have ended, in a second backward over the same graph; no router may
-        # be recomputed then.
+        # The pass whose backward part runs. In a second backward over the same graph, this pass has ended before, and
+        # none of its routers may be recomputed.
         self.backward_pass: Pass | None = None
         self._flying: dict[PassKey, Pass] = {}
 
@@ -90,17 +90,17 @@ class ChunkPasses:
     def begin(self, entered: Pass) -> None:
         with self._lock:
             if entered.key in self._flying:
-                raise _error(f"ids are kept for {entered.key} already")
+                raise _error(f"the pass of {entered.key} has begun already, and has not ended")
             self._flying[entered.key] = entered
             self.forward_pass = entered
-            self.backward_pass = None  # Left over from a pass whose backward part failed.
+            self.backward_pass = None  # It may be left over from a pass whose backward part failed.
 
     def ask(self, layer: int, *, recompute: bool) -> Answer | None:
-        """Returns the answer for the router of a layer; None if the call belongs to no pass that replays. Raises
-        FailedPreconditionError if the call is a recompute for a pass whose rows are gone, because the router would
-        choose live, and the gradients would be those of other experts.
+        """Returns which ids the router of a layer uses; None if its call belongs to no pass, and so routes live. Raises
+        FailedPreconditionError if the call is a recompute for a pass that has ended, because the router would choose
+        live, and the gradients would be those of other experts.
 
-        recompute: True if Megatron says that the call is a recompute
+        recompute: True if Megatron or the autograd engine says that the call is a recompute
         """
         with self._lock:
             again = self.backward_pass
@@ -117,7 +117,7 @@ class ChunkPasses:
                     "before, or its step has ended. Run backward once, before end_step"
                 )
             if layer not in of.slots:
-                raise _error(f"no ids are kept for {of.key}, layer {layer}", layer)
+                raise _error(f"the plan of {of.key} has no ids for layer {layer}", layer)
             if again and layer not in of.asked:
                 raise _error(f"recompute of {of.key}, layer {layer} before its forward pass", layer)
             if not again and layer in of.asked:
@@ -148,7 +148,7 @@ class ChunkPasses:
                 self._drop(ended)
 
     def drop_all(self) -> list[PassKey]:
-        """Gives up the rest of all passes; returns those whose backward part has not run."""
+        """Ends all passes, and returns the keys of those whose forward or backward part has not ended."""
         with self._lock:
             self.forward_pass = self.backward_pass = None
             return [of.key for of in list(self._flying.values()) if self._drop(of)]
@@ -168,7 +168,7 @@ class ChunkPasses:
                 )
 
     def _drop(self, of: Pass) -> bool:
-        """Gives the buffer of the pass back, but only once."""
+        """Ends a pass and gives its buffer back. Returns False, and does nothing, if the pass has ended before."""
         if not self.is_in_flight(of):
             return False
         del self._flying[of.key]

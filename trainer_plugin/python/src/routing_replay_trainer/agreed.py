@@ -42,7 +42,7 @@ class Steps:
     source: the source of all rows; its deadline also applies to `begin`
     collective: the ranks that must make the same decision; None: this rank decides alone
     max_fallback_fraction: largest share of a step's samples that may fall back; if more do, FallbackLimitError
-    contract: receives all samples that replay, and has the counters
+    contract: checks the weight versions of all samples that replay, and has the counters
     binds: True: the fetch fails if a sample has changed since the ranks agreed on it. False (for a replay that only
         compares): such a sample falls back
     """

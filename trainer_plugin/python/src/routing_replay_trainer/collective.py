@@ -182,9 +182,9 @@ class TorchCollective:
             yield
         except Exception as error:
             self._failure = f"collective: {error}"
-            # torch has many different messages for a timeout.
+            # Whether this is a timeout is judged by the time, because torch has many messages for it.
             if time.monotonic() + _ROUNDING >= end:
-                raise errors.DeadlineExceededError("collective: a rank did not come in time") from error
+                raise errors.DeadlineExceededError("collective: a rank did not take part in time") from error
             raise errors.RoutingReplayError(self._failure, code_name="UNAVAILABLE") from error
 
     def _wait(self, work: Any, end: float) -> None:

@@ -53,8 +53,8 @@ def judge_alignment(plan: Plan, recorded: Sequence[ArrayLike | None], live: Arra
 class _Seen:
     """What was observed in a watched pass.
 
-    replayed: the ids that were replayed (in mode shadow: that replay would have used), by slot: [rows, K] compact ids
-        on the model's device. Only the first local rows are kept, because a judgement uses at most _MOST_IDS ids
+    replayed: the ids that were replayed (in mode shadow: that replay would have used), by index in plan.layers: [rows,
+        K] compact ids on the model's device. Only the first rows are kept: a judgement uses at most _MOST_IDS ids
     live: the choices of the model's own routers for the same rows, in the same form
     counts: the results of `ops.compare`
     """

@@ -1,4 +1,4 @@
-"""Sources of rows, and fetches, which put rows into a rank's index buffers."""
+"""Sources of rows, and fetches, which read rows and realign them: put each at its place in a rank's index buffer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FetchSequence:
     """What a fetch expects of one sequence of the micro-batch, in addition to the plan's description.
 
     sample: id, or handle (routing_replay.Run.handle)
-    num_tokens: expected T; a sample with another T counts as missing
+    num_tokens: expected number of tokens; a sample with another number counts as missing
     tokens: the trainer's token ids [n] from position 0 on; a sample with other tokens counts as missing. Without
         num_tokens the last id is not compared, because it may be the sample's last token, which has no row; and the
         service then compares only up to the last multiple of the run's block_rows, because it has no token checks in
@@ -88,8 +88,8 @@ class FetchSequence:
 
 
 def _checked_rows(tokens: int, num_tokens: int | None, every: int) -> int:
-    """Returns up to which row a source can compare the tokens of a trainer that has `tokens` ids: all rows, if the
-    sample's length is expected; otherwise up to the last multiple of `every`, because the sample may be longer."""
+    """Returns for how many rows a source can compare the token ids of a trainer. tokens: number of these ids. All rows
+    if num_tokens is given; else a multiple of `every`, because a longer sample has no token check elsewhere."""
     if num_tokens is not None:
         return max(0, min(tokens, num_tokens - 1))
     return max(0, tokens - 1) // every * every
@@ -219,8 +219,8 @@ def slabs(plan: Plan, buffer: NDArray[np.uint8]) -> Sequence[NDArray[Any]] | NDA
 
 
 class Staged:
-    """The result of a fetch before it is realigned: everything is checked and planned, and a device realigns it in one
-    launch.
+    """The rows of a fetch before they are realigned: everything is checked and planned, and a device realigns them with
+    one kernel launch.
 
     shape: the rrt_staged_shape of the block that is copied to the device: a packed realign plan, followed by the staged
         rows in the compact form in which they arrived
@@ -337,7 +337,7 @@ class Source:
         return _Fetch(plan, missing, self._options(sequences, missing))
 
     def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
-        """Reads what the fetch needs, and ends it."""
+        """Reads the rows that the fetch needs. timeout: in seconds; None is that of the source"""
         raise NotImplementedError
 
     def _options(self, sequences: Sequence[FetchSequence] | None, missing: Missing = "strict") -> _core.FetchOptions:

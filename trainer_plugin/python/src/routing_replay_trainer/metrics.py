@@ -179,7 +179,7 @@ UNKNOWN = -1  # The version of rows whose producer did not know the weight versi
 
 class Contract:
     """kind: "strict", or None, which rejects nothing
-    counters: where the counts go
+    counters: receives the counts
     """
 
     def __init__(self, kind: OnPolicy | None = None, counters: Counters | None = None) -> None:
@@ -188,7 +188,7 @@ class Contract:
         self.counters = Counters() if counters is None else counters
 
     def take(self, samples: Iterable[Mapping[str, Any]]) -> None:
-        """Counts the samples of a step. A version is a number with its label.
+        """Counts the samples of a step. Versions are equal if both number and label are equal.
 
         samples: for each sample "sample" and "weights", as in `Batch.sequences`
 

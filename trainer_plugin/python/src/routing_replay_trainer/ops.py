@@ -40,7 +40,7 @@ def launch(name: str, router: Any, rows: int, device: torch.device, *tensors: to
 
 
 def on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Makes the device the current one."""
+    """Returns a context in which the device is the current one."""
     return contextlib.nullcontext() if torch.cuda.current_device() == device.index else torch.cuda.device(device)
 
 
@@ -160,7 +160,7 @@ def compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) ->
 
 @functools.lru_cache(maxsize=1024)
 def _handle(router: Router, dtype: torch.dtype) -> Any:
-    """rrt_router"""
+    """Returns the rrt_router of a router for logits of a dtype."""
     if dtype not in _DTYPES:
         raise wrong("logits", f"dtype must be float32, float64, bfloat16 or float16, got {dtype}", "DTYPE")
     return router._core(_DTYPES[dtype])

@@ -66,8 +66,8 @@ class Plan:
     geometry: {"num_layers", "num_experts", "top_k", "moe_layers"} or a routing_replay.Geometry
     micro_batch, rank, split, native_layers, ep_size: as rrt_plan_new (routing_replay/trainer/capi.h) and `rrctl plan`
         take them
-    megatron: the fields of Megatron-Core's TransformerConfig, instead of split and geometry (pass None). A geometry
-        that is given as well is that of the run, which may lack hash layers and native_layers
+    megatron: the fields of Megatron-Core's TransformerConfig, from which split and geometry follow; pass None for these
+        two. If a geometry is given as well, it is that of the run, which may lack hash layers and native_layers
 
     Raises InvalidArgumentError naming the field.
 
@@ -93,7 +93,7 @@ class Plan:
         description: dict[str, Any] = {} if geometry is None else {"geometry": geometry_json(geometry)}
         if megatron is not None:
             if split is not None:
-                raise invalid("megatron", "says the split: leave it out")
+                raise invalid("megatron", "determines the split: leave the argument split out")
             layers = megatron if isinstance(megatron, MegatronLayers) else MegatronLayers.of(megatron)
             if geometry is not None:
                 description["run_geometry"] = description["geometry"]
@@ -132,7 +132,7 @@ class MegatronLayers(NamedTuple):
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> MegatronLayers:
-        """The fields of the configuration that determine the layers; others are ignored, None counts as absent."""
+        """Reads the fields that determine the layers. Others are ignored, and None counts as absent."""
         reader = Reader(plain(config, "megatron"), "megatron")
         geometry = of_megatron(reader)._asdict()
         return cls(geometry, _split_of(reader), geometry.pop("hash_layers"))

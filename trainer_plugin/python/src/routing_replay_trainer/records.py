@@ -54,7 +54,7 @@ def merge_records(records: Sequence[tuple[Plan, NDArray[np.uint8]]]) -> list[NDA
 
 
 def _rows(merged: _core.MergedSequence, shapes: list[tuple[int, np.dtype[Any]]]) -> NDArray[Any]:
-    """Returns a copy."""
+    """Returns a copy of a sequence's ids, [rows, layers, K]."""
     rows = merged.rows
     planes = np.frombuffer(ctypes.string_at(merged.planes, merged.size), np.uint8)
     layers, offset = [], 0
@@ -95,8 +95,8 @@ class Records:
         return Batch(plan, indices, plan.local_rows().state, rows["replayed"], rows["unrecorded"], rows["pads"], 0, ())
 
     def check(self, described: MicroBatch) -> None:
-        """Called before a pass records. Raises as `recorded`, and names a sample that occurs twice, in the micro-batch
-        or since the last `settle`, because both sequences would then replay the choice of one of them."""
+        """Called before a pass records. Raises as `recorded`, and if a sample occurs twice, in the micro-batch or since
+        the last `settle`, because both sequences would then replay the choice of one of them."""
         names = set()
         for _, fetch in recorded(described, 2):
             earlier = self._open.get(fetch.sample)
@@ -132,8 +132,8 @@ class Records:
         self._open.clear()
 
     def release(self) -> None:
-        self.source = LocalSource(self._geometry)  # The rows.
-        self._rows: dict[str | int, int] = {}  # Rows of each sample.
+        self.source = LocalSource(self._geometry)  # Holds the recorded ids.
+        self._rows: dict[str | int, int] = {}  # Number of rows of each sample that this rank has recorded.
         # For each sample the pass and the micro-batch that recorded it, as long as the pass can still be given up.
         self._open: dict[str | int, tuple[PassKey, MicroBatch]] = {}
 
@@ -295,7 +295,7 @@ class RecordWriter:
 
 
 def _patiently(end: float, put: Callable[[], Any]) -> Any:
-    """Repeats a put until `end` while the service is away or full."""
+    """Retries a put until `end` while the service is unavailable or full."""
     pause = 0.05
     while True:
         try:

@@ -124,7 +124,7 @@ def _exactly(field: str, array: NDArray[Any], shape: tuple[int, ...], dtype: np.
 
 
 def check_logits(field: str, values: Any, router: Router) -> None:
-    """values: a numpy array or a torch tensor, also of `check_array`"""
+    """values: a numpy array or a torch tensor, here and in `check_array`"""
     if values.ndim != 2 or values.shape[1] != router.num_experts:
         raise wrong(field, f"must have shape (N, {router.num_experts}), got {tuple(values.shape)}")
 

@@ -37,8 +37,8 @@ _Jobs = SimpleQueue[Callable[[], Any] | None]
 
 
 def _work(jobs: _Jobs) -> None:
-    """Runs jobs in a daemon thread until the job None. The thread holds no reference to its owner, so that nothing
-    keeps the owner alive or waits for the thread when the program ends."""
+    """Runs jobs in a daemon thread until it gets None. The thread holds no reference to the StepSource, so that it does
+    not keep the StepSource alive, and the program does not wait for the thread when it ends."""
     while (run := jobs.get()) is not None:
         run()
         del run
@@ -55,8 +55,8 @@ class StepSource(Source):
         must not fall back alone. Without begin_step, the deadline applies to each fetch, and nothing is cached, because
         only within a step are samples assumed not to change
 
-    Fetches raise DeadlineExceededError, CancelledError after `close`. Thread-safe as the source is, in the process that
-    made it.
+    Fetches raise DeadlineExceededError, and CancelledError after `close`. Thread-safe if `source` is, but only in the
+    process that made it.
     """
 
     def __init__(self, source: Source, *, cache_bytes: int = 1 << 30, deadline: float = 120.0) -> None:
@@ -75,7 +75,7 @@ class StepSource(Source):
         self._begun = False
         self._waited = 0.0  # Seconds waited in this step.
         self._counts = {"wait_s": 0.0, "timeouts": 0}
-        self._seen = dict.fromkeys(("hits", "misses", "bytes_read"), 0)  # Values of the last `counts`.
+        self._seen = dict.fromkeys(("hits", "misses", "bytes_read"), 0)  # Totals at the last `counts`.
 
     def begin_step(self, *, goes_on: bool = False) -> None:
         """Begins a step: evicts the slices of the previous step.

@@ -1,8 +1,8 @@
 """Finds the layers of a live model that choose experts, and the code that chooses, in transformers 4.51 to 5.x. Does
 not need torch.
 
-Where a block chooses its experts differs by version: in the forward of the block (softmax families, 4.x), in a method
-of the router (DeepSeek-V3 and GLM, 4.x) or of the block (5.0), or in the forward of the router (gpt-oss; all in later
+Where a block chooses its experts differs by version: in the forward of the block (softmax routers, 4.x), in a method of
+the router (DeepSeek-V3 and GLM, 4.x) or of the block (5.0), or in the forward of the router (gpt-oss; all in later
 5.x). In all of these, exactly one function calls torch.topk for self.top_k experts, exactly once. `rewritten` finds
 this call, or says why it cannot. It changes only this call, torch.topk(scores, self.top_k, …), to
 self._routing_replay_choice(scores, self.top_k, …): scores, normalisation, scale, bias, types and gradients stay the

@@ -40,8 +40,8 @@ def attach(
         or torch.compile. Routers of other models are not changed, not even those of a copy of this one
     ranks, cp_size: if sequences are split over cp_size processes in contiguous pieces (Ulysses): {"cp": rank of this
         process}, and the number of processes
-    options: those of `Options`. Padding chooses live, and if there is any, last tokens do so too, whatever last_row
-        says. agree must consist of the cp_size processes that share a sequence
+    options: those of `Options`. Padding chooses live; in a micro-batch with padding, the last tokens of sequences do so
+        too, whatever last_row says. agree must consist of the cp_size processes that share a sequence
 
     Raises InvalidArgumentError for an option that is wrong or that the mode does not use, and FailedPreconditionError
     naming a module that chooses its experts in an unknown way (`hf/_modules.py`).
@@ -68,7 +68,7 @@ class Replay(Attached):
         found = _modules.decoder(model)
         self._geometry = geometry_of(found.num_layers, found.routers)
         chunk = Chunk(0, ChunkPasses(0, self._buffers, self._lock))
-        plan = self._plan(0, self._described([], {"position_ids": []}).layout)  # Used for a plan without rows.
+        plan = self._plan(0, self._described([], {"position_ids": []}).layout)  # A plan without rows.
         self._fingerprint = plan.described["geometry_fingerprint"]
         if self._mode == "R2":
             chunk.records = Records(found.num_layers, plan.layers, self._ranks, 1)

@@ -21,7 +21,7 @@ from routing_replay_trainer.fetch import ServiceSource
 
 LIVE = 0  # The handle of sequences that route live: padding, and answers without rows.
 _PAUSE = 60.0  # Seconds without further attempts after the service could not be reached.
-_not_before = 0.0  # Time of the next attempt.
+_not_before = 0.0  # Before this time.monotonic(), `put` does not try to reach the service.
 
 
 @contextlib.contextmanager
@@ -65,8 +65,8 @@ async def open_aio(name: str, geometry: Geometry) -> aio.Run:
 
 
 class Opening:
-    """The run for the rollouts of a process. It is opened once; all coroutines wait for this together. If opening
-    fails, the next coroutine tries again."""
+    """The run for the rollouts of a process. It is opened once; coroutines that need it meanwhile wait for this. If
+    opening fails, the next coroutine tries again."""
 
     def __init__(self) -> None:
         self._opened: asyncio.Future[aio.Run] | None = None
@@ -94,8 +94,8 @@ def lost(sample: str) -> None:
 
 def put(sample: str, call: Callable[[], object]) -> bool:
     """Calls `call`, which puts the rows of a sample, and returns whether it succeeded; otherwise logs that they are
-    lost. After a call that could not reach the service, none is made for a minute: in a rollout that puts one sample
-    after the other, each of them would wait for its whole timeout. FailedPreconditionError is raised."""
+    lost. If a call could not reach the service, further calls are skipped for a minute; otherwise, in a rollout that
+    puts one sample after the other, each would wait for its whole timeout. FailedPreconditionError is raised."""
     global _not_before
     if time.monotonic() < _not_before:
         LOG.error("%s: its routes are lost, because the service could not be reached a moment ago", sample)
@@ -121,15 +121,15 @@ def release(run: str, samples: Iterable[str | int]) -> None:
 
 
 def anywhere(run: str, names: Sequence[str]) -> Iterator[str]:
-    """Returns all ids that a sample with this name may have: with several servers, each worker puts its `Run.place`
+    """Returns all ids that samples with these names may have: with several servers, each worker puts its `Run.place`
     before the name."""
     for place in ("", *open_run(run).places):
         yield from (place + name for name in names)
 
 
 def replayed(replay: Any, schedule: Callable[..., Any], describe: Callable[[Any], Any], **options: Any) -> Any:
-    """As `megatron.replayed`, but also logs after each training pass what this rank has replayed, if this was
-    requested."""
+    """As `megatron.replayed`, but if ROUTING_REPLAY_METRICS is set, also prints this rank's metrics after each training
+    pass."""
     run = megatron.replayed(replay, schedule, describe, **options)
     if not os.environ.get("ROUTING_REPLAY_METRICS"):
         return run

@@ -16,7 +16,7 @@ from routing_replay import Geometry, aio, errors, token_check
 from routing_replay_trainer.integrations import _shared
 from routing_replay_trainer.integrations._shared import LIVE
 
-# Key in the metadata of an interrupted answer. The value: its name in the run, and number and check of its tokens.
+# Key in the metadata of an interrupted answer. Its value: the name in the run, number of tokens so far, their CRC.
 CUT_SHORT = "routing_sample"
 OWN = "--use-rollout-routing-replay"
 INIT = "--custom-megatron-init-path"
@@ -38,7 +38,7 @@ def _name(sample: Any) -> str:
 class Rollout:
     """The rollout's half; runs in the rollout manager's process.
 
-    integration: the module's name
+    integration: name of the integration's module
     begin: called before the first sample
     """
 
@@ -53,7 +53,7 @@ class Rollout:
         if evaluation:
             return
         ended = sample.status != type(sample).Status.ABORTED
-        given = rows is not None and np.ndim(rows) > 1  # A handle that an interruption has left has one dimension.
+        given = rows is not None and np.ndim(rows) > 1  # A handle, left by an interruption, has 1 dimension.
         handle = await self._put(args, sample, rows, ended) if given else LIVE
         # The framework may train on an interrupted answer, too, and needs a handle of every sample of a batch.
         sample.rollout_routed_experts = np.array([handle])

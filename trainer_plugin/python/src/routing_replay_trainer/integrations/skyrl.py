@@ -83,7 +83,7 @@ class Trainer(RayPPOTrainer):
 
     def _put(self, rows: Any, tokens: list[int]) -> int:
         name = self.routes.place + uuid.uuid4().hex
-        version = self.global_step - 1  # Number of training steps in the weights of the engines.
+        version = self.global_step - 1  # The engines' weights are those after this many training steps.
         options = {"group": self.global_step, "weight_version": version}
         _shared.put(name, lambda: self.routes.put(name, **_shared.whole(rows, tokens), **options))
         return self.routes.handle(name)

@@ -27,8 +27,8 @@ from routing_replay_trainer._hooks import Binding
 from routing_replay_trainer.router import Router
 
 _REPLACED = "topk_routing_with_score_function"
-# Compared by identity: a copied model has copies of these objects and modules, which are not in this set and therefore
-# route live.
+# A copy of an attached model has copies of these objects and modules. Keys are compared by identity, so the copies are
+# not found here and route live.
 _BINDINGS: weakref.WeakKeyDictionary[Any, Binding] = weakref.WeakKeyDictionary()
 _ROUTINGS: weakref.WeakKeyDictionary[Any, Callable[..., Any]] = weakref.WeakKeyDictionary()
 
@@ -83,7 +83,8 @@ INJECTIONS = {"native": Native, "fused": Fused}
 def get_replay_topk(
     self: Any, scores: Any, topk: int, num_groups: Any = None, group_topk: Any = None, default_compute_topk: Any = None
 ) -> tuple[Any, Any]:
-    """Calls RouterReplay.get_replay_topk with this call's target. Only here are ids converted to int64."""
+    """Replaces RouterReplay.get_replay_topk of an attached router: in a pass that replays, calls the original with the
+    ids of this call as its target; in a pass that records or compares, chooses live and reports the choice."""
     original = type(self).get_replay_topk
 
     def live() -> tuple[Any, Any]:
@@ -102,7 +103,7 @@ def get_replay_topk(
 
 
 def _with_target(replay: Any, original: Any, ids: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
-    # Looked up in the module of the class, because the method itself may be a framework's wrapper of Megatron's.
+    # The action is looked up in the module of the class, because a framework may have wrapped the method `original`.
     kinds = (getattr(sys.modules[kind.__module__], "RouterReplayAction", None) for kind in type(replay).__mro__)
     action = next(kind for kind in kinds if kind is not None).REPLAY_FORWARD
     before = replay.target_topk_idx, replay.router_replay_action
@@ -114,7 +115,7 @@ def _with_target(replay: Any, original: Any, ids: Any, arguments: tuple[Any, ...
 
 
 def routing(self: Any, *arguments: Any, **options: Any) -> Any:
-    """Replaces the `routing` method of a router; calls the replacement for this router if it is attached."""
+    """Replaces the `routing` method of a router. Calls the router's own entry in _ROUTINGS, or else the original."""
     return _ROUTINGS.get(self, type(self).routing)(self, *arguments, **options)
 
 
@@ -158,7 +159,7 @@ def _router_of(experts: int, topk: int, options: dict[str, Any]) -> Router:
 
 
 def _rounding() -> Any:
-    """Returns at which steps this Megatron-Core version rounds; before 0.18 after each step."""
+    """Returns `Router.rounding` for this Megatron-Core version: "each_step" before 0.18, "once" from then on."""
     core = sys.modules.get("megatron.core")
     major, minor = (getattr(core, "__version__", None) or "1.0").split(".")[:2]
     return "each_step" if (int(major), int(minor)) < (0, 18) else "once"

@@ -101,7 +101,7 @@ def check_dropping(config: Any, strict: bool) -> None:
         factor = getattr(config, option, None)
         if factor is None:
             continue
-        why = f"{option}={factor} drops experts of replayed rows behind the router, which nothing counts"
+        why = f"{option}={factor} drops experts of replayed rows after the router, which nothing counts"
         if strict:
             raise unmet("config", f'{why}: leave it off, or attach with missing="live"')
         LOG.warning("router replay: config: %s", why)
@@ -140,8 +140,8 @@ def _is_plain(value: Any) -> bool:
 
 
 def parallel_ranks() -> dict[str, int]:
-    """Returns pp, cp and tp of this process from Megatron's parallel_state; 0 if parallel_state is missing or not set
-    up."""
+    """Returns the ranks pp, cp and tp of this process from Megatron's parallel_state; {}, which means 0 for each, if
+    parallel_state is missing or not set up."""
     state = sys.modules.get("megatron.core.parallel_state")
     if state is None or not state.model_parallel_is_initialized():
         return {}
@@ -153,7 +153,7 @@ def parallel_ranks() -> dict[str, int]:
 
 
 def replica(config: Any) -> tuple[int, str]:
-    """Returns the number of ranks that share the samples of a step, and the product that gives this number, as text."""
+    """Returns the number of ranks that share the samples of a step, and the names of the sizes that it multiplies."""
     names = ("tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size")
     return math.prod(getattr(config, name, 1) or 1 for name in names), " x ".join(names)
 

@@ -140,9 +140,9 @@ class Replay(Attached):
             (current_microbatch). If both are known, they must agree
         schedule: False if the caller runs the model outside of any schedule: then only `index` counts, because
             current_microbatch is left over from an earlier schedule
-        forward_only: no backward pass follows (log-probabilities, evaluation). If absent: gradients are off. In mode R2
-            such a pass records, and others replay. Recording a sample again before a pass has replayed it or its step
-            has ended is an InvalidArgumentError
+        forward_only: True if no backward pass follows (log-probabilities, evaluation); by default, if gradients are
+            off. In mode R2 such a pass records, and others replay. Recording a sample again before a pass has replayed
+            it or its step has ended is an InvalidArgumentError
 
         The following are needed only for `prefetch`, where there is no call of the model to read from; here they are
         compared with the call:
@@ -178,8 +178,8 @@ class Replay(Attached):
             raise invalid(
                 "local_cp_size",
                 f"{size}, and context_parallel_size is {cp_size}: a micro-batch with process groups of its own "
-                "(dynamic or hybrid context parallelism) cannot fall back to live routing, as the ranks of `agree`, "
-                "which decide that together, are the same for all: attach with missing='strict'",
+                "(dynamic or hybrid context parallelism) cannot fall back to live routing, because the ranks of "
+                "`agree`, which decide that together, are the same for all micro-batches: attach with missing='strict'",
             )
         return given
 

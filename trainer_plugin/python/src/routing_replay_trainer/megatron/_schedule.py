@@ -143,7 +143,8 @@ _BEGUN: weakref.WeakKeyDictionary[Any, tuple[object, set[Any]]] = weakref.WeakKe
 
 
 def _name(replay: Any, sequences: list[Any]) -> object:
-    """Returns the step for these sequences: the replay's last step if that had all of their samples, else a new one."""
+    """Returns the argument `step` of begin_step: the previous one if that step had all samples of these sequences, so
+    that it continues; else a new one."""
     samples = {fetch.sample for fetch in expected(sequences, None, None, {}) if not fetch.live}
     name, before = _BEGUN.get(replay, (None, set()))
     if name is None or not samples <= before:

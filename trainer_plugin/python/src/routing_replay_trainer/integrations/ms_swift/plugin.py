@@ -30,7 +30,7 @@ with _shared.importing("ms-swift 4.6 and Megatron-Core"):
 
 
 def _around(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
-    """Replaces `owner.name(…)` by `function(original, …)`."""
+    """Decorator of a function that replaces `owner.name`: `owner.name(…)` then calls `function(original, …)`."""
 
     def put(function: Callable[..., Any]) -> None:
         original = getattr(owner, name)
@@ -48,7 +48,7 @@ def _run_name(args: Any) -> str:
 
 @contextlib.contextmanager
 def _saying(trainer: Any, described: Any) -> Iterator[None]:
-    """described: None: passes in this context route live"""
+    """A context whose passes replay. described: the arguments of `micro_batch`; None: the passes route live"""
     before, trainer.described = trainer.described, described
     try:
         yield

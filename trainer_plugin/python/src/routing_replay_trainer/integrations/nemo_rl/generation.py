@@ -1,5 +1,5 @@
-"""vLLM's worker: the column `routed_experts` holds a handle per token, [S, 1, 1], instead of the experts of all
-layers."""
+"""The worker of vLLM. Instead of the experts of all layers, its column `routed_experts`, [S, 1, 1], holds the sample's
+handle at each token."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ with _shared.importing("NeMo-RL"):
 
 _aligned = vllm_worker.pad_and_align_routed_expert_indices
 model = ""  # The model that the worker's configuration names.
-
-
 _opened: list[Run] = []  # The run, once it is opened.
 
 
