@@ -24,12 +24,13 @@ struct Extremes {
   int64_t greatest = 0;
 };
 
-// Writes facts; each call appends the words of one fact.
+// Builds the words of a round. Each call appends the words for one value of this rank.
 class WordWriter {
  public:
-  // Finds the greatest of the ranks' values.
+  // The maximum of these words over the ranks is the greatest of their values.
   void Greatest(std::optional<int64_t> value) { words_.push_back(value.value_or(kNothing)); }
-  // Finds the smallest of the ranks' values: ~ reverses the order and, unlike a minus sign, works for every number.
+  // The maximum of these words is ~ of the smallest value. ~ reverses the order and, unlike a minus sign, never
+  // overflows.
   void Least(std::optional<int64_t> value) { words_.push_back(value ? ~*value : kNothing); }
   void Both(std::optional<int64_t> value) {
     Greatest(value);
@@ -41,7 +42,7 @@ class WordWriter {
   std::vector<int64_t> words_;
 };
 
-// Reads the facts from the maxima, with the same calls in the same order. A value is not set if no rank had one.
+// Reads the values from the maxima over all ranks, in the order of WordWriter's calls. Not set: no rank had a value.
 class WordReader {
  public:
   explicit WordReader(absl::Span<const int64_t> words) : words_(words) {}
@@ -56,8 +57,8 @@ class WordReader {
     if (word == kNothing) return std::nullopt;
     return ~word;
   }
-  // Works for all numbers. The smallest int64 is kNothing as the first word, and the largest is kNothing as the second,
-  // but no value is kNothing as both. So both words are kNothing only if no rank had a value.
+  // A value sends itself and ~ itself, at most one of which is kNothing; a rank without a value sends kNothing twice.
+  // So both words are kNothing only if no rank had a value.
   std::optional<Extremes> Both() {
     const int64_t greatest = Next(), inverted = Next();
     if (greatest == kNothing && inverted == kNothing) return std::nullopt;
@@ -80,8 +81,8 @@ absl::Status Fail(Reason reason, absl::string_view field, absl::string_view what
                    {.reason = reason, .field = name, .sample = std::string(sample)});
 }
 
-// Orders statuses from good to bad. Any order among the bad ones will do, as long as all ranks use the same one; an
-// unknown status is the worst.
+// Badness is a number that orders statuses: kOk has the lowest, kUnspecified (the source failed) the highest. The order
+// between them does not matter, as long as all ranks use the same one.
 constexpr int64_t kSourceFailed = 255;
 
 int64_t Badness(SampleStatus status) {
@@ -143,8 +144,8 @@ Combined ReadSample(WordReader& in) {
   return said;
 }
 
-// Checks a value of the step, or of one of its samples, that must be the same on all ranks that know it. Values are not
-// negative, or are the bits of an unsigned number.
+// Checks a value of the step, or of one of its samples, that must be the same on all ranks that know it. Values are
+// printed as unsigned: none is negative, and some are the bits of an unsigned number.
 absl::Status CheckSame(std::optional<Extremes> values, Reason reason, absl::string_view field,
                        const SampleReport* report = nullptr) {
   if (!values || values->least == values->greatest) return absl::OkStatus();

@@ -26,7 +26,7 @@ struct rrt_staged final : c_api::Object {
   rrt_staged(const rrt_plan& of, const StagedRows& rows, RealignPlan realigned)
       : plan(of), staged(rows), realign(std::move(realigned)), size(SizeOfPackedPlan(of.layout, realign)) {}
 
-  // The staged rows are aligned like allocated device memory.
+  // The staged rows begin at a multiple of kBufferAlignment, as in device memory of their own.
   int64_t staging_offset() const { return RoundUp(size.bytes, kBufferAlignment); }
   int64_t bytes() const { return staging_offset() + static_cast<int64_t>(staged.staging.size()); }
 

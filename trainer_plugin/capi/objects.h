@@ -59,8 +59,8 @@ namespace routing_replay::capi {
 using c_api::Result;
 using c_api::View;
 
-// Runs the body of every function that can fail. Unlike the functions of c_api.h, these may run while another thread
-// forks the process.
+// Runs the body of every function that can fail. Unlike Guard of client/c_api, does not make a fork of the process in
+// another thread wait.
 template <typename Body>
 rr_error* Guard(Body&& body) noexcept {
   return c_api::NewError(c_api::WithoutExceptions(std::forward<Body>(body)));

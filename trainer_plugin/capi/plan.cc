@@ -45,7 +45,7 @@ absl::StatusOr<Ids> IdsFrom(const rrt_plan& plan, const rrt_route_ids& given) {
     const int64_t rows = given.rows[i];
     const std::optional<int64_t> size = geometry.array_ids(rows);
     if (!size || rows > kMaxStreamRows || *size > static_cast<int64_t>(given.recorded_count - at)) {
-      return Invalid(Reason::kShape, "recorded", absl::StrCat("has no ", rows, " rows of sequence ", i));
+      return Invalid(Reason::kShape, "recorded", absl::StrCat("must have ", rows, " rows of sequence ", i));
     }
     ids.recorded.push_back(
         {rows, geometry.num_moe_layers(), top_k, {given.recorded + at, given.recorded + at + *size}});

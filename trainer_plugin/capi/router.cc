@@ -12,7 +12,7 @@ using namespace routing_replay::trainer;  // NOLINT(build/namespaces)
 
 namespace {
 
-// Calls `body` with a value whose type is the dtype.
+// Calls `body` with a value of the C++ type that has this dtype.
 template <typename Body>
 absl::Status WithDtype(Dtype dtype, Body&& body) {
   switch (dtype) {

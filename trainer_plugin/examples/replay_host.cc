@@ -150,7 +150,7 @@ absl::Status RunRouter(const LayerRouting& layer, int32_t slot, const Batch& bat
   for (float grad : grad_logits) gradient += std::abs(grad);
   std::cout << "layer " << layer.layer_id << ": " << counters.replayed_rows << " rows replayed, " << counters.live_rows
             << " live, " << counters.pad_rows << " pads; probabilities sum to " << std::lround(sum)
-            << ", sizes of gradients to " << std::lround(gradient) << "\n";
+            << ", absolute gradients to " << std::lround(gradient) << "\n";
   return absl::OkStatus();
 }
 

@@ -20,9 +20,9 @@ absl::Status CheckTarget(const ReplayPlan& plan, const IndexBuffer& out) {
   const size_t layers = plan.layers.size();
   if (layout.num_layers() != static_cast<int32_t>(layers) || layout.rows() != plan.row_map.rows ||
       out.rows.size() != plan.row_map.rows) {
-    return Invalid("layout",
-                   absl::StrCat("must be of the plan's ", layers, " layers and ", plan.row_map.rows, " rows, got ",
-                                layout.num_layers(), ", ", layout.rows(), " and ", out.rows.size(), " shown"));
+    return Invalid(
+        "layout", absl::StrCat("must have the plan's ", layers, " layers and ", plan.row_map.rows, " rows, got ",
+                               layout.num_layers(), " and ", layout.rows(), ", with ", out.rows.size(), " shown rows"));
   }
   return CheckTargets(layout, out.indices, out.states);
 }

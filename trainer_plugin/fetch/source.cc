@@ -30,8 +30,8 @@ struct KnownSample {
   uint64_t content_id = 0;
   std::vector<WeightSpan> weights;
 
-  // Returns the record that a server would return for this read, with index 0. A token check at an unknown position
-  // counts as a mismatch.
+  // Returns the record that a server would return for this read, with index 0. A token check at a position whose tokens
+  // are not known gives kTokensNotKnown.
   SampleRecord Answer(const SampleRead& asked) const {
     SampleRecord record{.status = SampleStatus::kOk,
                         .committed_rows = num_tokens - 1,
@@ -179,7 +179,7 @@ uint64_t HashOf(const DecodedRows& rows) {
   return XXH64(words.data(), words.size() * sizeof(int64_t), 0);
 }
 
-// Checks that the layout's layers are those of the geometry, in order, and have the same K.
+// Checks that the layout has the geometry's layers in order, with equal K, and as many `rows` and `bytes` as given.
 absl::Status CheckRecorded(const Geometry& geometry, const BufferLayout& layout, size_t rows, size_t bytes) {
   bool same = layout.geometry() == geometry && layout.num_layers() == geometry.num_moe_layers();
   for (int32_t slot = 0; same && slot < layout.num_layers(); ++slot) {

@@ -133,8 +133,8 @@ absl::Status StagingSink::OnRecord(const SampleRecord& record) {
   out_.records[slice] = record;
   out_.records[slice].index = slice;
   const bool readable = record.status == SampleStatus::kOk;
-  // A sample that has no tokens to compare is still the one on which the ranks agreed. It falls back on every rank that
-  // passes tokens, so the ranks do not differ.
+  // kTokensNotKnown is not an error under kLive and kDrop: the sample falls back on every rank that passes token
+  // checks, so the ranks still do the same.
   const bool uncompared = record.status == SampleStatus::kTokensNotKnown && options_.missing != MissingPolicy::kStrict;
   if (named.content_id && !uncompared && (!readable || record.content_id != *named.content_id)) {
     return NotAsAgreed(sequence, named, record);

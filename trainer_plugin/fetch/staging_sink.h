@@ -31,7 +31,7 @@ absl::Status CheckFetch(const Geometry& geometry, const ReplayPlan& plan, absl::
 // CheckFetch returned OK.
 std::vector<int32_t> SlicesToRead(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences);
 
-// Makes the request for these slices of the plan, in this order, without a run. Requires that CheckFetch returned OK.
+// Makes the request, without the run's name, for these slices in this order. Requires that CheckFetch returned OK.
 ReadRequest MakeReadRequest(const ReplayPlan& plan, absl::Span<const int32_t> slices,
                             absl::Span<const FetchSequence> sequences, const FetchOptions& options);
 
@@ -83,7 +83,7 @@ class InspectSink final : public ReadSink {
 
   // Ends the answer here: samples without a record become kNotReady, with `why` as their message.
   void GiveUp(absl::string_view why);
-  // One per sample.
+  // One per sequence.
   const std::vector<SampleRecord>& records() const { return records_; }
 
  private:

@@ -70,7 +70,7 @@ struct StepCache::Entry {
   std::string key;
   State state = State::kReading;
   std::shared_ptr<const StagedRows> rows;  // Set in the state kReady.
-  int64_t bytes = 0;                       // Bytes of kept entries.
+  int64_t bytes = 0;                       // Memory of the entry; set if it is kept.
   bool awaited = false;                    // Prefetched, and not used yet.
   std::list<EntryPtr>::iterator place;     // Position in the list of kept entries.
   bool kept = false;
@@ -139,10 +139,10 @@ struct CachedFetch::Slice {
   int32_t sequence = 0;
   std::string key;
   int64_t expected_bytes = 0;
-  StepCache::EntryPtr own;                 // Set if this fetch reads it.
-  StepCache::EntryPtr other;               // Set if another fetch reads it.
-  std::shared_ptr<const StagedRows> rows;  // Set if the slice is there; its record may say why there are no rows.
-  bool settled = false;
+  StepCache::EntryPtr own;                 // Set while this fetch reads the slice.
+  StepCache::EntryPtr other;               // Set while another fetch reads the slice.
+  std::shared_ptr<const StagedRows> rows;  // Set once the slice was read; its record may say why it has no rows.
+  bool settled = false;                    // This fetch needs to do nothing more for the slice.
 };
 
 CachedFetch::CachedFetch(std::shared_ptr<StepCache> cache, const ReplayPlan& plan,
@@ -185,7 +185,7 @@ absl::StatusOr<std::vector<int32_t>> CachedFetch::Next(Clock::Time deadline) {
 std::vector<int32_t> CachedFetch::Claim() {
   using State = StepCache::Entry::State;
   std::vector<int32_t> claimed;
-  const bool late = time_ != FetchTime::kNow && step_ != cache_->step_;  // No fetch needs these slices any more.
+  const bool late = time_ != FetchTime::kNow && step_ != cache_->step_;  // A prefetch for an earlier step.
   for (Slice& slice : slices_) {
     slice.settled = slice.settled || late;
     if (slice.settled || slice.own != nullptr) continue;
@@ -218,14 +218,14 @@ void CachedFetch::Use(Slice& slice, const StepCache::EntryPtr& entry) {
   entry->awaited = false;
   if (entry->kept) cache_->kept_.splice(cache_->kept_.end(), cache_->kept_, entry->place);
   ++cache_->counters_.hits;
-  cache_->changed_.NotifyAll();  // A prefetch may be waiting for this room.
+  cache_->changed_.NotifyAll();  // Wakes prefetches that wait for room: used entries may be evicted.
 }
 
 bool CachedFetch::Open(Slice& slice) {
   if (time_ == FetchTime::kNow) {
     ++cache_->counters_.misses;
   } else {
-    slice.settled = slice.expected_bytes > cache_->max_bytes_;  // The slice is larger than the whole cache.
+    slice.settled = slice.expected_bytes > cache_->max_bytes_;  // Then the slice never fits into the cache.
     if (slice.settled || !cache_->MakeRoom(slice.expected_bytes)) return false;
     cache_->reserved_bytes_ += slice.expected_bytes;
   }

@@ -29,7 +29,7 @@ enum class FetchTime : uint8_t { kNow, kAhead };
 struct StepCacheCounters {
   int64_t hits = 0;        // Slices found in the cache, or already being read by another fetch.
   int64_t misses = 0;      // Slices that were not in the cache and had to be read.
-  int64_t bytes = 0;       // Present value.
+  int64_t bytes = 0;       // Bytes that the cache holds now.
   int64_t bytes_read = 0;  // Bytes of all slices read.
 };
 
@@ -63,8 +63,8 @@ class StepCache {
   using EntryPtr = std::shared_ptr<Entry>;
 
   EntryPtr Find(const std::string& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Evicts entries that no fetch holds or waits for, least recently used first, until `bytes` more fit. If this is not
-  // possible, evicts nothing and returns false.
+  // Evicts entries, least recently used first, until `bytes` more fit; not entries that a fetch holds or that were
+  // prefetched and not used yet. If this is not possible, evicts nothing and returns false.
   bool MakeRoom(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Keep(const EntryPtr& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(const EntryPtr& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -73,7 +73,7 @@ class StepCache {
   mutable Mutex mutex_;
   CondVar changed_;  // Signalled when an entry was read, when there may be room, and when stopped_ is set.
   std::unordered_map<std::string, EntryPtr> entries_ ABSL_GUARDED_BY(mutex_);  // Entries that are cached or being read.
-  std::list<EntryPtr> kept_ ABSL_GUARDED_BY(mutex_);                           // The least recently used first.
+  std::list<EntryPtr> kept_ ABSL_GUARDED_BY(mutex_);  // Cached entries, least recently used first.
   // Bytes of slices that are being prefetched.
   int64_t reserved_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t step_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -118,7 +118,6 @@ class CachedFetch {
  private:
   struct Slice;
 
-  // The following are called with the cache's lock held.
   std::vector<int32_t> Claim() ABSL_EXCLUSIVE_LOCKS_REQUIRED(cache_->mutex_);
   void Use(Slice& slice, const StepCache::EntryPtr& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(cache_->mutex_);
   bool Open(Slice& slice) ABSL_EXCLUSIVE_LOCKS_REQUIRED(cache_->mutex_);

@@ -61,8 +61,8 @@ class Comparison {
  public:
   explicit Comparison(const AlignmentInput& input) : input_(input) {}
 
-  // Returns how many experts the router of layer slot `slot` chose for this local row that the record has for `row` in
-  // MoE layer `ordinal`.
+  // Compares the experts that the router in slot `slot` chose for local row `local_row` with those that the record has
+  // for `row` in MoE layer `ordinal`. Nothing is counted if `row` is not replayed or one of the two has no ids.
   Fit Pair(const LocalRow& row, int64_t local_row, std::optional<int32_t> ordinal, int32_t slot) const {
     if (row.state != RowState::kReplayed || !ordinal) return {};
     const RouteIds& recorded = input_.recorded[row.sequence];
@@ -72,7 +72,7 @@ class Comparison {
     return slots == 0 ? Fit{} : Fit{.pairs = 1, .slots = slots, .common = CountCommon(theirs, live)};
   }
 
-  // Calls `of`(local row, slot, fit) for every (local row, slot).
+  // Calls `of`(local row, slot, fit) for every (local row, slot) whose experts could be compared.
   template <typename Of>
   void ForEach(const RowWay& rows, const LayerWay& layers, Of of) const {
     for (size_t slot = 0; slot < layers.seen.size(); ++slot) {
@@ -118,7 +118,7 @@ class Comparison {
 
 double Kept(double share, double chance) { return chance >= 1 ? 1 : (share - chance) / (1 - chance); }
 
-// Returns true if this part of the pairs keeps too few experts to be explained by drift.
+// Returns true if these pairs have too few experts in common to be explained by a drift of the weights.
 bool IsLost(const Fit& fit, double chance) {
   if (fit.pairs < kLeastPairs || chance >= 1) return false;
   const double pairs = static_cast<double>(fit.pairs), share = std::max(fit.share(), 1 / pairs);
@@ -126,7 +126,7 @@ bool IsLost(const Fit& fit, double chance) {
   return Kept(fit.share(), chance) + kDeviations * deviation < kLeastKept;
 }
 
-// Finds the part that fits worst, among parts with enough pairs.
+// Finds the part (a sequence or a layer) that fits worst, among those with kLeastPairs pairs if there are any.
 std::optional<size_t> Worst(const std::vector<Fit>& parts) {
   std::optional<size_t> worst;
   for (const int64_t least : {kLeastPairs, int64_t{1}}) {

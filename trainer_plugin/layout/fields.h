@@ -30,7 +30,7 @@ inline constexpr Bounds kRowBounds{1, kMaxStreamRows};
 template <typename Value>
 using Choices = std::vector<std::pair<const char*, Value>>;
 
-// A flag for which frameworks also accept the name of a format or a word that means off.
+// A flag for which frameworks also accept a text: the name of a format ("e4m3": true) or a word for off ("none").
 struct FlagOrFormat {};
 
 inline const Choices<TokenFormat>& ChoicesOf(TokenFormat) {
@@ -70,7 +70,7 @@ absl::string_view NameOf(Enum value) {
   return "";
 }
 
-// "split", together with the number of layers, which comes from the geometry.
+// "split", whose num_layers is not a field, because it comes from the geometry.
 template <typename Field>
 void Fields(Field&& field, LayerSplit& of) {
   field("pipeline_size", of.pipeline_size);

@@ -170,14 +170,14 @@ absl::StatusOr<std::string> WriteOut(absl::string_view text,
     }
     if (repeat->times * repeat->body.size() > kMaxLayoutText) {
       return InvalidLayout(
-          absl::StrCat("a repeat of \"", text, "\" writes out more than ", kMaxLayoutText, " entries"));
+          absl::StrCat("a repeat of \"", text, "\" expands to more than ", kMaxLayoutText, " entries"));
     }
     for (size_t i = 0; i < repeat->times; ++i) absl::StrAppend(&written, repeat->body);
     at = repeat->end;
     if (written.size() > kMaxLayoutText) break;
   }
   if (written.size() > kMaxLayoutText) {
-    return InvalidLayout(absl::StrCat("is more than ", kMaxLayoutText, " entries, written out"));
+    return InvalidLayout(absl::StrCat("has more than ", kMaxLayoutText, " entries after its repeats are expanded"));
   }
   return written;
 }
@@ -389,7 +389,7 @@ std::vector<LayerRange> PlaceStages(const std::vector<int32_t>& stages, int32_t 
 }  // namespace
 
 absl::StatusOr<PipelineLayout> ParsePipelineLayout(absl::string_view text) {
-  if (text.size() > kMaxLayoutText) return InvalidLayout(absl::StrCat("is longer than ", kMaxLayoutText));
+  if (text.size() > kMaxLayoutText) return InvalidLayout(absl::StrCat("exceeds ", kMaxLayoutText, " characters"));
   absl::StatusOr<std::string> written = WriteOut(absl::StrReplaceAll(text, {{",", ""}}), GroupRepeat);
   if (written.ok()) written = WriteOut(*written, CharacterRepeat);
   if (!written.ok()) return written.status();

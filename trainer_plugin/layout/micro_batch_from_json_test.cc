@@ -52,7 +52,7 @@ TEST(MicroBatchFromJson, AShapeThatWasPassedNeedsNoPrediction) {
 
 TEST(MicroBatchFromJson, APolicyOfAnotherFormatIsRejected) {
   EXPECT_THAT(Rejection(R"({"sequences": [{"tokens": 30}], "format": "BSHD", "padding": {"policy": "verl"}})"),
-              HasSubstr("micro_batch.format: BSHD is given without its shape, verl makes THD"));
+              HasSubstr("micro_batch.format: BSHD is given without its shape, but verl pads to THD"));
   EXPECT_THAT(Rejection(R"({"sequences": [{"tokens": 30}], "local_cp_size": 0, "padding": {"policy": "verl"}})"),
               HasSubstr("cp_size"));
   EXPECT_THAT(Rejection(R"({"padding": {"policy": "verl"}})"), HasSubstr("sequences"));

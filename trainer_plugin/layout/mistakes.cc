@@ -19,7 +19,7 @@ bool Same(const LocalRow& a, const LocalRow& b) {
 }
 bool Same(int32_t a, int32_t b) { return a == b; }
 
-// Collects the mistakes by which a rank gets other parts than the correct ones.
+// Collects the mistakes by which a rank gets other parts (rows or layers) than the correct ones.
 template <typename Part>
 class Catalogue {
  public:
@@ -148,7 +148,7 @@ void AddOrders(const MicroBatchLayout& layout, RowCatalogue& catalogue) {
   }
 }
 
-// Adds a layout with other document lengths than the padded ones; the rest of the stream is one padding document.
+// Sets the length of each document to `length` of its sequence; the rest of the stream is one padding document.
 void SetDocuments(MicroBatchLayout& layout, int64_t SequenceShape::*length) {
   layout.cu_seqlens_padded = {0};
   for (SequenceShape& sequence : layout.sequences) {
@@ -195,7 +195,7 @@ void AddPaddings(const MicroBatchLayout& layout, RowCatalogue& catalogue) {
       [](MicroBatchLayout& l, RowRank&) { SetDocuments(l, &SequenceShape::recorded_rows); });
 }
 
-// Adds the rows of the other ranks of a parallel group, of which this rank is number `rank.*place`.
+// Adds the rows of the other ranks of a parallel group. `place`: the field that says which rank of the group a rank is.
 void AddOtherRanks(const RowRank& rank, int32_t RowRank::*place, int32_t size, absl::string_view name,
                    absl::string_view group, RowCatalogue& catalogue) {
   const int32_t own = rank.*place;
@@ -237,7 +237,7 @@ class LayerCatalogue : public Catalogue<int32_t> {
   LayerCatalogue(const Geometry& geometry, const std::vector<OwnedLayer>& right)
       : Catalogue("the layers that this rank has", IdsOf(right), -1), geometry_(geometry) {}
 
-  // Adds a guess about the layers.
+  // Adds a mistake whose opposite has no name of its own.
   void AddGuess(const Mistake& guess, std::vector<int32_t> layers) {
     Add(guess, {guess.name, absl::StrCat("the model's layers match the record under this assumption: ", guess.what)},
         std::move(layers));
@@ -250,7 +250,7 @@ class LayerCatalogue : public Catalogue<int32_t> {
     Add(mistake, reversed, std::move(layers));
   }
 
-  // Adds a guess: the layers that the rank would have under `split`. Adds nothing if the split is not valid.
+  // Adds the layers that the rank would have under `split`. Adds nothing if the split is not valid.
   void AddSplit(const Mistake& guess, const LayerSplit& split, const PlanRank& rank) {
     const absl::StatusOr<LayerTable> table = LayerTable::Create(split);
     if (!table.ok()) return;

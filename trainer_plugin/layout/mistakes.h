@@ -26,9 +26,9 @@ template <typename Part>
 struct Way {
   std::vector<std::string> mistakes;  // All mistakes that lead to this in this layout.
   std::string what;
-  // The opposite mistake: the one that was made if the model has these parts, but the correct ones were replayed.
+  // The opposite mistake: the model really has the rows or layers `seen`, but the correct ones were replayed.
   Mistake reversed;
-  std::vector<Part> seen;
+  std::vector<Part> seen;  // One per local row or layer.
 };
 using RowWay = Way<LocalRow>;
 using LayerWay = Way<int32_t>;

@@ -11,7 +11,7 @@ namespace routing_replay::trainer {
 // The largest result, far above the rows of any stream: a layout that leads to this value is rejected.
 inline constexpr int64_t kMaxMultiple = int64_t{1} << 40;
 
-// Arguments must be in 1 … kMaxMultiple, and so is the result.
+// Arguments must be in 1 … kMaxMultiple; the result is in this range, too.
 inline int64_t Times(int64_t a, int64_t b) { return a > kMaxMultiple / b ? kMaxMultiple : a * b; }
 inline int64_t LeastCommonMultiple(int64_t a, int64_t b) { return Times(a / std::gcd(a, b), b); }
 

@@ -148,10 +148,10 @@ MicroBatchLayout PackedLayout(const UnpaddedBatch& batch, Partition partition, c
   return layout;
 }
 
-// Where the padding of the stream goes.
+// Where the padding of the stream goes: to the last sample, or into a document of its own.
 enum class Tail : uint8_t { kLastSample, kDocument };
 
-// Pads each sample to a multiple of `multiple`, and the stream to `total_of` their padded rows.
+// Pads each sample to a multiple of `multiple`, and the stream to total_of(sum of the padded samples) rows.
 template <typename TotalOf>
 Prediction PredictPacked(const UnpaddedBatch& batch, Partition partition, int64_t multiple, Tail tail,
                          const TotalOf& total_of) {

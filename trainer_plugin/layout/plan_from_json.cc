@@ -140,7 +140,7 @@ class MicroBatchReader {
   }
 
  private:
-  // object_.Find must not be used: a field that does not belong to the format must stay unknown and be rejected.
+  // Does not use object_.Find, which makes a field known: a field of the other format must be rejected as unknown.
   bool Has(const char* key) const { return json_.is_object() && json_.contains(key); }
   bool packed() const { return layout_.format == TokenFormat::kThd; }
 
@@ -231,8 +231,8 @@ class MicroBatchReader {
     return absl::OkStatus();
   }
 
-  // Completes what the trainer did not pass from the policy. If the padding differs, or the policy fails although it is
-  // not needed, adds a warning.
+  // Takes what the trainer did not pass from the policy's prediction. If the padding differs, or the policy fails
+  // although it is not needed, adds a warning.
   absl::Status ApplyPolicy() {
     if (!policy_) return object_.status();
     const bool partition_passed = object_.Find("partition") != nullptr;
@@ -249,8 +249,8 @@ class MicroBatchReader {
     }
     const TokenFormat predicted = prediction->layout.format;
     if (!shape_passed_ && format_passed_ && layout_.format != predicted) {
-      return Invalid("micro_batch.format", absl::StrCat(NameOf(layout_.format), " is given without its shape, ",
-                                                        prediction->policy, " makes ", NameOf(predicted)));
+      return Invalid("micro_batch.format", absl::StrCat(NameOf(layout_.format), " is given without its shape, but ",
+                                                        prediction->policy, " pads to ", NameOf(predicted)));
     }
     if (!shape_passed_) TakeShape(prediction->layout);
     if (!partition_passed) layout_.partition = prediction->layout.partition;
@@ -291,7 +291,7 @@ struct LayerFields {
   const Json* split = nullptr;
   const Json* run_geometry = nullptr;  // The geometry of the run, given if the run lacks hash layers or native layers.
   std::vector<int32_t> hash_layers;
-  const Json* model = nullptr;  // From its field "rank".
+  const Json* model = nullptr;  // The field "model" of "rank".
 };
 
 struct DescribedLayers {
@@ -315,8 +315,8 @@ absl::StatusOr<std::vector<LiveChunk>> ChunksFromJson(const Json& json) {
   return chunks;
 }
 
-// An engine that does not capture hash layers records a run without them. The other layers then have other ordinals in
-// the run.
+// Gives the layers the ordinals that they have in the run. These differ from the model's if the engine does not capture
+// hash layers, so that the run lacks them.
 absl::Status PlaceInRun(Geometry run, const std::set<int32_t>& may_lack, DescribedLayers& described) {
   const Geometry& model = described.geometry;
   const std::vector<LayerRouting> own(run.layers().begin(), run.layers().end());

@@ -1,6 +1,6 @@
 // Converts replay plans from and to JSON, for people, scripts and other languages. rrt_plan_new in
-// routing_replay/trainer/capi.h lists the fields of a description, rrt_plan_json those of a plan; layers.h, rows.h and
-// padding.h explain them; fields.h has the names.
+// routing_replay/trainer/capi.h lists the fields of a description and those of a plan; layers.h, rows.h and padding.h
+// explain them; fields.h has the names.
 #ifndef TRAINER_PLUGIN_LAYOUT_PLAN_JSON_H_
 #define TRAINER_PLUGIN_LAYOUT_PLAN_JSON_H_
 

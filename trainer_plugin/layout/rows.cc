@@ -41,11 +41,12 @@ absl::Status CheckSequence(const SequenceShape& sequence, size_t index, int64_t 
     return absl::OkStatus();
   }
   const std::string first = sequence.first_row > 0 ? absl::StrCat(" from row ", sequence.first_row, " on") : "";
-  return reject(Reason::kShape, absl::StrCat(sequence.tokens, " tokens", first, " in ", padded_length, " padded rows"));
+  return reject(Reason::kShape,
+                absl::StrCat(sequence.tokens, " tokens", first, " do not fit into ", padded_length, " padded rows"));
 }
 
 // Returns the number of chunks into which a span is divided over CP ranks; its rows must be a multiple of this number.
-// Zigzag gives each rank two chunks, contiguous one. For a span of padding alone, one per rank is enough.
+// Zigzag gives each rank two chunks, a contiguous partition one. A span of padding alone needs one per rank.
 int64_t CpUnit(const MicroBatchLayout& layout, bool padding_alone) {
   const bool zigzag =
       layout.partition == Partition::kZigzagPerDocument || layout.partition == Partition::kZigzagPerSequence;

@@ -220,7 +220,7 @@ void AddStreamRejections(std::vector<Rejection>& list) {
   });
   add("has 9 recorded rows but only 8 tokens", Reason::kShape,
       [](Rejection& r) { r.layout.sequences[0].recorded_rows = 9; });
-  add("9 tokens in 8 padded rows", Reason::kShape, [](Rejection& r) { r.layout.sequences[0].tokens = 9; });
+  add("9 tokens do not fit into 8 padded rows", Reason::kShape, [](Rejection& r) { r.layout.sequences[0].tokens = 9; });
   add("more than 4194304", Reason::kField, [](Rejection& r) { r.layout.sequences[0].recorded_rows = 5 << 20; });
   add("negative", Reason::kField, [](Rejection& r) { r.layout.sequences[0].recorded_rows = -1; });
   add("not a multiple of tp_size = 3", Reason::kShape, [](Rejection& r) {
@@ -232,7 +232,7 @@ void AddStreamRejections(std::vector<Rejection>& list) {
     r.layout.tokens_per_sample = 3;
   });
   add("tokens_per_sample", Reason::kField, [](Rejection& r) { r.layout.tokens_per_sample = 0; });
-  add("8 tokens from row 1 on in 8 padded rows", Reason::kShape,
+  add("8 tokens from row 1 on do not fit into 8 padded rows", Reason::kShape,
       [](Rejection& r) { r.layout.sequences[0].first_row = 1; });
   add("negative", Reason::kField, [](Rejection& r) { r.layout.sequences[0].first_row = -1; });
   add("cp_size", Reason::kField, [](Rejection& r) { r.layout.cp_size = 0; });

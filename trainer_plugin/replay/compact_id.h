@@ -7,8 +7,8 @@
 #include <cstring>
 #include <type_traits>
 
-// RR_HOST_DEVICE marks functions that the CPU code and the CUDA kernels share. Before a loop, RR_UNROLL says that its
-// arrays must become registers in a kernel; RR_NO_UNROLL says that the loop has few passes and is not worth many
+// RR_HOST_DEVICE marks functions that the CPU code and the CUDA kernels share. In a kernel, RR_UNROLL unrolls the next
+// loop, so that its arrays become registers, and RR_NO_UNROLL leaves a loop of few passes as it is, which saves
 // registers.
 #ifdef __CUDACC__
 #define RR_HOST_DEVICE __host__ __device__

@@ -31,7 +31,7 @@ absl::Status CheckRecord(const Geometry& geometry, size_t index, const RankRecor
 // The rows of one sequence in one layer.
 struct Plane {
   uint8_t* ids = nullptr;   // [rows][K]
-  std::vector<bool> there;  // Per row: a record had it.
+  std::vector<bool> there;  // Per row: true once a record had it.
 };
 
 class Merger {

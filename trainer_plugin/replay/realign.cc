@@ -79,8 +79,8 @@ absl::Status CheckInput(const BufferLayout& layout, const RealignInput& input) {
   }
   if (input.rows.sequences().size() > input.unrecorded.size()) {
     return Reject(Reason::kField, "rows",
-                  absl::StrCat("of sequence ", input.rows.sequences().size() - 1, " are shown, ",
-                               input.unrecorded.size(), " sequences exist"));
+                  absl::StrCat("of sequence ", input.rows.sequences().size() - 1, " are shown, but there are only ",
+                               input.unrecorded.size(), " sequences"));
   }
   return absl::OkStatus();
 }
@@ -195,7 +195,7 @@ void AddFills(const std::vector<int64_t>& others, RowPlan& plan) {
 
 ShownRows::ShownRows(absl::Span<const LocalRow> row_map) {
   states_.reserve(row_map.size());
-  const LocalRow* last = nullptr;  // Where to add the row if it is replayed.
+  const LocalRow* last = nullptr;  // The latest row of the map if it is replayed, else null.
   for (size_t i = 0; i < row_map.size(); ++i) {
     const LocalRow& row = row_map[i];
     const auto local_row = static_cast<int64_t>(i);
@@ -268,7 +268,7 @@ void CopyRows(const BufferLayout& layout, const StagedPiece& piece, const Realig
 void CopyLayers(const BufferLayout& layout, const StagedPiece& piece, const RealignCopy& copy,
                 absl::Span<const uint8_t> cuts, absl::Span<uint8_t> indices) {
   for (int32_t slot = piece.layer_begin; slot < piece.layer_begin + piece.layer_count; ++slot) {
-    if (piece.codec == Codec::kRaw) {  // The usual case. A cut of one layer has only about 2 KB.
+    if (piece.codec == Codec::kRaw) {  // The usual case, copied without DecodeCut: a cut has only about 2 KB.
       const int64_t row = layout.row_bytes(slot);
       std::memcpy(indices.data() + layout.slab_offset(slot) + copy.local_row * row, cuts.data() + copy.first_row * row,
                   copy.rows * row);

@@ -119,7 +119,7 @@ RR_HOST_DEVICE inline int32_t ForwardRow(const Lanes& lanes, const RouterConfig&
   return clamped;
 }
 
-// Softmax before the choice reaches all E logits: ∂x_e = s_e (g_e [e chosen] − Σ_k g_k s_jk).
+// With softmax before the choice, all E logits get a gradient: ∂x_e = s_e (g_e [e chosen] − Σ_k g_k s_jk).
 template <typename Math, typename Lanes, typename T>
 RR_HOST_DEVICE inline void PreSoftmaxBackwardRow(const Lanes& lanes, const RouterConfig& config, const T* logits,
                                                  const uint16_t* ids, const T* grad_probs, T* grad_logits) {

@@ -1,5 +1,5 @@
-// The Lanes of row_math.h for a warp, and a warp's live choice. `Warp` is that of a GPU, or in tests one made of
-// fibers.
+// The Lanes of row_math.h for a warp, and a warp's live choice. `Warp` is a warp of a GPU, or in tests one that fibers
+// simulate on the CPU.
 #ifndef TRAINER_PLUGIN_REPLAY_WARP_ROWS_H_
 #define TRAINER_PLUGIN_REPLAY_WARP_ROWS_H_
 
@@ -68,7 +68,7 @@ class WarpLanes {
     for (int32_t e = begin + warp_.lane(); e < end; e += kWarpSize) body(e);
   }
 
-  // The same with less code, for rare rows. The compiler unrolls the other version, so that loads overlap.
+  // The same in less code, for rare rows. The compiler unrolls ForEachExpert, so that its loads overlap.
   template <typename Body>
   RR_HOST_DEVICE void VisitExperts(int32_t begin, int32_t end, Body&& body) const {
     RR_NO_UNROLL

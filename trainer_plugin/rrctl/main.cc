@@ -102,7 +102,7 @@ absl::StatusOr<Document> DiagnoseReplayedIds(Client& client, const DiagnoseOptio
   RR_ASSIGN_OR_RETURN(const auto seen, IdsOfFile(options.ids));
   const int32_t top_k = described.geometry.max_top_k();
   if (seen.top_k != top_k) {
-    return Invalid("observed.ids", absl::StrCat("K is ", seen.top_k, ", that of the geometry is ", top_k));
+    return Invalid("observed.ids", absl::StrCat("has K = ", seen.top_k, ", but the geometry has K = ", top_k));
   }
   RR_ASSIGN_OR_RETURN(const auto recorded, RecordedIds(client, options, described));
   RR_ASSIGN_OR_RETURN(const auto judged, JudgeIds(described, recorded, seen, true));

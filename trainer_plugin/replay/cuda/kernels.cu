@@ -65,7 +65,7 @@ constexpr int32_t kBlocksPerProcessor = 4;
 
 uint32_t BlocksFor(int64_t warps) { return static_cast<uint32_t>((warps + kWarpsPerBlock - 1) / kWarpsPerBlock); }
 
-// Index among all warps of the grid. The same for all lanes of a warp.
+// Index of this thread's warp among all warps of the grid.
 __device__ int64_t WarpIndex() {
   return static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + static_cast<int64_t>(threadIdx.x / kWarpSize);
 }
@@ -95,11 +95,11 @@ struct BlockCounts {
   }
 };
 
-// More warps would only wait for others to end.
+// Limit for the warps of a realign: further ones would only wait for others to end.
 constexpr int64_t kMaxWarps = 1 << 16;
-static_assert(kUnitLanes == kWarpSize, "a warp carries a unit out");
+static_assert(kUnitLanes == kWarpSize, "a unit is the work of one warp");
 
-// The grid has as many warps as the usual plan has units.
+// The grid has about as many warps as the plan is expected to have units; if there are more, a warp runs several.
 __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
     RealignKernel(const uint8_t* packed, const uint8_t* staging, uint8_t* indices, RowState* states) {
   const int64_t units = NumUnits(*reinterpret_cast<const PackedHeader*>(packed));

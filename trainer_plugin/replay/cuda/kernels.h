@@ -1,5 +1,5 @@
-// The host functions of kernels.cu. The caller must have checked the arguments, which must not be empty. They return
-// cudaGetLastError().
+// The host functions of kernels.cu. The caller must have checked the arguments; a router call must have at least one
+// row. They return CUDA's error code.
 #ifndef TRAINER_PLUGIN_REPLAY_CUDA_KERNELS_H_
 #define TRAINER_PLUGIN_REPLAY_CUDA_KERNELS_H_
 

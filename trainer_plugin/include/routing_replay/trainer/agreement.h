@@ -36,7 +36,7 @@ struct SampleReport {
   SampleStatus status = SampleStatus::kOk;  // kUnspecified: this rank's source failed for the sample.
   std::optional<int64_t> num_tokens;
   std::optional<uint64_t> content_id;
-  std::optional<int64_t> oldest_weight_version;  // kUnknownWeightVersion if any row's is unknown.
+  std::optional<int64_t> oldest_weight_version;  // kUnknownWeightVersion if any row has none.
   std::optional<int64_t> newest_weight_version;
 };
 
@@ -68,7 +68,7 @@ struct StepDecision {
   std::vector<SampleDecision> samples;
   std::map<SampleStatus, int64_t> counts;  // Number of samples with each status.
   int64_t replayed = 0;
-  int64_t fallen_back = 0;  // Live or dropped.
+  int64_t fallen_back = 0;  // Samples that route live or are dropped.
   friend bool operator==(const StepDecision&, const StepDecision&) = default;
 };
 
@@ -93,7 +93,7 @@ class StepAgreement {
   //
   // These errors concern this rank alone:
   //   the error that it passed as its step
-  //   INVALID_ARGUMENT (kLength) for a wrong number of words, after which the agreement can go on
+  //   INVALID_ARGUMENT (kLength) for a wrong number of words, after which Push may be called again
   //   FAILED_PRECONDITION (kField) if the agreement has ended
   absl::Status Push(absl::Span<const int64_t> reduced);
   // FAILED_PRECONDITION (kField) if the last round is not done yet, or if a round failed.

@@ -35,21 +35,22 @@ typedef struct rrt_agreement rrt_agreement;
  *                    "cu_seqlens_padded": [0, 16], "total_rows": 16, "partition": "zigzag_per_document",
  *                    "cp_size": 2, "tp_size": 2, "sequence_parallel": true},
  *    "rank": {"pp": 1, "cp": 0, "tp": 0}}
- * Values below are defaults; leave a field out where the default is null.
+ * The value after a field below is its default; to get the default null, leave the field out.
  * geometry: moe_layers, all layers if absent; num_experts and top_k, one number or one per MoE layer.
  * split: one stage if absent.
- *   pipeline_size 1, virtual_stages null (1, or as the stages below give it), first_stage_layers and last_stage_layers
- *     null, account_for_embedding and account_for_loss false, mtp_num_layers 0;
+ *   pipeline_size 1, virtual_stages null (1, or the number that layout or hybrid_pattern has), first_stage_layers and
+ *     last_stage_layers null, account_for_embedding and account_for_loss false, mtp_num_layers 0;
  *   or all stages written out: layout, "Et*3|(tt|)*29m|L" or a list of lists of embedding, decoder, mtp and loss;
  *   or hybrid_pattern, "M*ME|MEME", whose symbols E are the MoE layers of the geometry.
  * run_geometry: the geometry of the run, if it has fewer MoE layers than `geometry` because the engine does not capture
- *   them. The missing ones must be in hash_layers (default []) or native_layers.
- * native_layers: [], MoE layers that the trainer routes live instead of replaying (in some trainers, hash-routed ones).
- * micro_batch:
+ *   them. The missing ones must be in native_layers, or in hash_layers (default [], the hash-routed layers).
+ * native_layers: [], MoE layers that the trainer routes live instead of replaying (in some trainers, layers that are
+ *   hash-routed, that is, find their experts in a table of token ids).
+ * micro_batch, explained in routing_replay/trainer/rows.h:
  *   format "THD" with cu_seqlens_padded and total_rows, or "BSHD" with batch_size and padded_length;
  *   sequences: sample "", tokens, recorded_rows tokens - 1, first_row 0 (rows of padding before it); instead of sample
  *     and recorded_rows, pieces that follow each other in the sequence, [{"sample", "tokens", "start": 0,
- *     "rows": tokens - 1}]: its tokens are those of the sample from `start` on; the first `rows` of them have a route.
+ *     "rows": tokens - 1}]: a piece has the sample's tokens from `start` on, of which the first `rows` have a route.
  *     If any sequence has pieces, then "sequence" below, in row maps, slices and fetches, means one piece; pieces of
  *     all sequences are numbered in order (a sequence without tokens has none). live false: true for a sequence or a
  *     piece that belongs to no sample and so has no recorded rows: it routes live, and its rows are in state 3;
@@ -79,7 +80,7 @@ typedef struct rrt_agreement rrt_agreement;
  *   nemo_rl: sequence_packing true, make_sequence_length_divisible_by 1, fp8_recipe "", "delayed", "tensorwise",
  *     "blockwise" or "mxfp8", hybridep false, pp 1, max_packed_length_in_batch 0 (the length of this pack)
  *   ms_swift: padding_free true, fp8_recipe "", fp8_format "", fp4_format "", attention_backend "", release "main"
- *     or "before_9722"; of its pull request 8393, if pull_request_8393 is true: moe_flex_dispatcher_backend "",
+ *     or "before_9722"; used only with pull_request_8393 true (default false): moe_flex_dispatcher_backend "",
  *     seq_length null, max_length null
  *   prime_rl: pad_to_multiple_of 1 */
 /* described: the plan as JSON, for rr_free:
@@ -105,7 +106,7 @@ RRT_API rr_error* rrt_plan_row_map(const rrt_plan* plan, int32_t* sequences, int
                                    size_t count);
 /* One sequence of a fetch, or a sample of an inspection (FetchSequence in routing_replay/trainer/source.h). */
 typedef struct rrt_sequence {
-  rr_text sample; /* If it is absent, handle is used. */
+  rr_text sample; /* If absent, the handle names the sample. */
   int64_t handle;
   rr_integer num_tokens; /* Expected T; a sample with another T counts as missing. */
   /* Expected token check, if has_token_check; a sample with another one counts as missing. */
@@ -137,7 +138,7 @@ typedef struct rrt_records { /* A result. */
   const rrt_record* data;    /* For a fetch: one per sequence that the rank reads. */
   size_t count;
   int64_t fallback_sequences;
-  int64_t replayed_rows, unrecorded_rows, pad_rows; /* Counted when the rows are realigned. */
+  int64_t replayed_rows, unrecorded_rows, pad_rows; /* 0 if no target was passed. */
 } rrt_records;
 
 /* The destination of rows: an index buffer of the plan (buffer_bytes) and one state per local row. The states are those
@@ -156,13 +157,13 @@ RRT_API rr_error* rrt_fetch_new(const rrt_plan* plan, const rrt_fetch_options* o
  * that cannot be replayed (with RRT_STRICT), or, with every policy and with the field content_id, a sample whose
  * content is not the one that the ranks agreed on. INVALID_ARGUMENT (GEOMETRY_MISMATCH) if the plan's geometry is not
  * the run's. After UNAVAILABLE or DEADLINE_EXCEEDED, either call this function again, which reads everything again, or
- * call rrt_fetch_give_up. With a queue, do not use the fetch until the call has ended. */
+ * call rrt_fetch_give_up. If `call` has a queue, do not use the fetch until the call has ended. */
 RRT_API rr_error* rrt_fetch_read(rrt_fetch* fetch, rr_run* run, const rr_call* call);
 /* Performs several fetches, one after the other, in one call: each as rrt_fetch_new, rrt_fetch_read and
  * rrt_fetch_result together, with two differences. Rows are written to the target as soon as they arrive, so after an
  * error the content of the target is undefined. Without RRT_STRICT, a sample that does not arrive in time falls back.
- * The timeout is for all fetches together. With a queue, plans, targets and `fetches` must live until the call has
- * ended. */
+ * The timeout is for all fetches together. If `call` has a queue, plans, targets and `fetches` must live until the
+ * call has ended. */
 typedef struct rrt_row_fetch {
   const rrt_plan* plan;
   rrt_fetch_options options;
@@ -190,7 +191,7 @@ RRT_API rr_error* rrt_inspect(rr_run* run, const rrt_fetch_options* options, con
  * layers, sample and rows, but not the source. Samples must not change within a step. Attach a new fetch to the
  * cache, then:
  *   while (rrt_step_cache_next(fetch, …, &reads), reads) { read the fetch as one without a cache }
- * After this loop the fetch has ended. A fetch may outlive the cache's handle. */
+ * After this loop the fetch has ended. The cache may be freed before its fetches. */
 typedef struct rrt_step_cache_counts {
   int64_t hits;   /* Slices found in the cache, or already being read by another fetch. */
   int64_t misses; /* Slices that were not in the cache and had to be read. */
@@ -206,8 +207,8 @@ RRT_API rr_error* rrt_step_cache_attach(const rrt_step_cache* cache, rrt_fetch* 
  * fetch keeps its result. Freeing a fetch also detaches it. */
 RRT_API rr_error* rrt_step_cache_detach(rrt_fetch* fetch);
 /* Sets `reads` to 1 if the caller must now read the fetch, to 0 if the fetch has ended. DEADLINE_EXCEEDED if the fetch
- * has waited timeout_ms for slices that another fetch reads, or a prefetch for room in the cache; rrt_fetch_give_up
- * then ends it with the slices that exist. CANCELLED after rrt_step_cache_stop. FAILED_PRECONDITION if the previous
+ * has waited timeout_ms for slices that another fetch reads or, as a prefetch, for room in the cache; rrt_fetch_give_up
+ * then ends it with the slices that were read. CANCELLED after rrt_step_cache_stop. FAILED_PRECONDITION if the previous
  * read has neither ended nor been given up. */
 RRT_API rr_error* rrt_step_cache_next(rrt_fetch* fetch, int64_t timeout_ms, int32_t* reads);
 /* Begins the next step: evicts all slices. */
@@ -260,8 +261,8 @@ RRT_API rr_error* rrt_staged_new(const rrt_fetch* fetch, rrt_staged** staged, rr
  * memory, at least that of the block. */
 RRT_API rr_error* rrt_staged_write(const rrt_staged* staged, void* block, size_t size);
 
-/* Router replay: Megatron-Core's topk_routing_with_score_function with its top-k replaced. dtype: of logits,
- * probabilities and gradients. */
+/* Router replay: Megatron-Core's topk_routing_with_score_function with its top-k replaced by given ids. dtype: the type
+ * of logits, probabilities and gradients. */
 enum { RRT_FLOAT32 = 0, RRT_FLOAT64 = 1, RRT_BFLOAT16 = 2, RRT_FLOAT16 = 3 };
 typedef struct rrt_router {
   int32_t dtype;
@@ -274,13 +275,13 @@ typedef struct rrt_router {
   int32_t group_topk;
   double scaling_factor;
 } rrt_router;
-/* Every call adds to these. */
+/* Counters of router calls. Every call adds to them. */
 typedef struct rrt_router_counters {
   int64_t replayed_rows, live_rows, pad_rows, clamped_ids;
 } rrt_router_counters;
-/* logits, probs [rows][E]; indices, chosen [rows][K] compact ids; states [rows]; routing_map [rows][E] of 0 and 1;
- * expert_bias [E] is used only when a row routes live with sigmoid or sqrtsoftplus. expert_bias and chosen may be NULL.
- * Memory must be aligned to its dtype. */
+/* logits, probs [rows][E]; indices (ids to replay) and chosen (ids that were used) [rows][K] compact ids; states
+ * [rows]; routing_map [rows][E] of 0 and 1; expert_bias [E] is used only when a row routes live with sigmoid or
+ * sqrtsoftplus. expert_bias and chosen may be NULL. Every array must be aligned to the size of its elements. */
 RRT_API rr_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void* logits, const void* indices,
                                      const uint8_t* states, const float* expert_bias, void* probs, uint8_t* routing_map,
                                      void* chosen, rrt_router_counters* counters);
@@ -307,9 +308,8 @@ RRT_API rr_error* rrt_agreement_decision(const rrt_agreement* agreement, const r
 
 /* For R2: merges what the ranks recorded of one micro-batch into whole rows of its sequences. `plans` has one plan,
  * without pieces, for each chunk of each rank; together they must have all layers of the model's geometry. `indices`
- * are their index buffers, of `sizes` bytes. FAILED_PRECONDITION naming a sample, row and layer that no plan has, or
- * that differs between two.
- */
+ * are their index buffers, of `sizes` bytes. FAILED_PRECONDITION naming a sample, row and layer whose ids are in no
+ * index buffer, or differ between two. */
 typedef struct rrt_merged_sequence {
   int64_t rows;
   const void* planes; /* One array per MoE layer: ids [rows][K] as in an index buffer. */
@@ -328,7 +328,7 @@ typedef struct rrt_route_ids {
   const int64_t* rows;     /* Rows in the record of each sequence; 0 leaves the sequence out. */
   const int32_t* recorded; /* Records [rows][all MoE layers][K], one sequence after the other; -1: unknown. */
   size_t recorded_count;
-  const int32_t* seen; /* [local rows][layers of the plan][K] */
+  const int32_t* seen; /* The live choice, [local rows][layers of the plan][K]. */
   size_t seen_count;
 } rrt_route_ids;
 /* Judges whether the recorded experts belong to the rows and layers where they would be replayed, by comparing them
@@ -337,8 +337,8 @@ typedef struct rrt_route_ids {
  *   {"misaligned": true, "kept": 0.04, "chance": 0.06, "explained_kept": 0.97, "sequence": 1, "layer": 17,
  *    "explanations": [{"of": "rows", "mistakes": ["partition_contiguous"], "matched": 10, "compared": 10,
  *                      "exact": true, "what": "…"}, {"of": "layers", …}]}
- * explanations: the known mistakes that explain the observation best (routing_replay/trainer/diagnose.h), one entry for
- * the rows and one for the layers. sequence and layer: those whose record fits worst; null if nothing was compared. */
+ * kept, chance, explained_kept: see routing_replay/trainer/diagnose.h. explanations: the known mistakes that explain
+ * the live choice best, for rows and for layers. sequence, layer: where the record fits worst; null if not compared. */
 RRT_API rr_error* rrt_judge_alignment(const rrt_plan* plan, const rrt_route_ids* ids, const rr_bytes** verdict);
 
 #ifdef __cplusplus

@@ -1,16 +1,16 @@
-/* The trainer plugin's kernels for other languages: realign and router replay on a GPU. The library
- * behind it, librouting_replay_trainer_cuda.so, contains CUDA's runtime and needs only the driver. It can be loaded
- * without a driver; rrt_cuda_check_device then returns an error. It exports no other symbols.
+/* The trainer plugin's kernels for other languages: realign and router replay on a GPU. Their library,
+ * librouting_replay_trainer_cuda.so, contains CUDA's runtime and needs only the driver. It can be loaded without a
+ * driver; rrt_cuda_check_device then returns an error. It exports only the functions below.
  *
  * Each function puts one kernel on `stream` (a cudaStream_t of the current device; NULL is the default stream). It does
  * not wait, allocate or make streams, so it may be captured in a CUDA graph, which keeps addresses and everything that
  * is passed by value. Tensors are device memory, contiguous and aligned to their elements; the caller must keep them
- * until the stream has passed the call. capi.h describes them, and has the same functions for the CPU; both compute the
+ * until the kernel has run. capi.h describes the tensors, and has the same functions for the CPU; both compute the
  * same, with sums in the same order. States are not checked: an unknown state counts as replayed. Counters are in
- * device memory, at an address that is a multiple of 8, and calls only add to them; NULL: nothing is counted.
+ * device memory, at an address that is a multiple of 8, and calls only add to them; with NULL, nothing is counted.
  *
  * Functions return NULL, or an error for rr_free of librouting_replay.so, which must have the version of this library:
- * INVALID_ARGUMENT naming the field, INTERNAL with CUDA's message if it rejects the launch. Thread-safe. */
+ * INVALID_ARGUMENT naming the field, INTERNAL with CUDA's message if CUDA rejects the launch. Thread-safe. */
 #ifndef ROUTING_REPLAY_TRAINER_CUDA_CAPI_H_
 #define ROUTING_REPLAY_TRAINER_CUDA_CAPI_H_
 

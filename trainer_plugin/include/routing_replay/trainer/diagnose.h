@@ -24,11 +24,11 @@ namespace routing_replay::trainer {
 
 // One hypothesis about which rows or layers were used, and how well it explains the observed experts.
 struct Explanation {
-  // The mistakes that all lead to this assignment in this layout; "none" means the correct assignment.
+  // The mistakes that all lead to these rows or layers in this layout; "none" means the correct ones.
   std::vector<std::string> mistakes;
-  std::string what;  // The first of these mistakes, described in a sentence.
-  int64_t matched = 0;
-  int64_t compared = 0;
+  std::string what;      // The first of these mistakes, described in a sentence.
+  int64_t matched = 0;   // Of the compared experts, those that both sides have.
+  int64_t compared = 0;  // Number of experts compared.
 
   bool exact() const { return matched == compared; }
 };
@@ -72,9 +72,9 @@ struct Alignment {
   // True if `kept` of a sequence, of a layer, or of everything is below kLeastKept (by at least four standard
   // deviations), or if the `kept` of a known mistake exceeds that of the plan by kLeastKept.
   bool misaligned = false;
-  double kept = 0;            // The measure above for the assignment that the plan makes.
+  double kept = 0;            // The measure above for the rows and layers of the plan.
   double chance = 0;          // Share of experts in common with the record of another row.
-  double explained_kept = 0;  // The measure for the best explanation, over the same pairs.
+  double explained_kept = 0;  // The measure for the rows and layers of the best explanation.
   // The best explanation: "none" if no known mistake's measure exceeds that of the plan by more than kLeastKept.
   Explanation rows;
   Explanation layers;

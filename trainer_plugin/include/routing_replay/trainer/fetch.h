@@ -23,8 +23,8 @@ namespace routing_replay::trainer {
 // Errors: INVALID_ARGUMENT if the plan reads a sequence that `sequences` lacks (kField) or was made for another
 // geometry (kGeometryMismatch); the errors of Run::Read; under kStrict, FAILED_PRECONDITION that names the first sample
 // that cannot be replayed. Under kLive and kDrop, DEADLINE_EXCEEDED and UNAVAILABLE are not errors: samples that were
-// not read completely get the status kNotReady and fall back. Exception: a sample with a content_id, on
-// which the ranks have agreed before, must not fall back: then the fetch fails.
+// not read completely get the status kNotReady and fall back. Exception: a sample with a content_id must not fall back,
+// because the ranks have agreed on it: then the fetch fails.
 absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                        const FetchOptions& options);
 

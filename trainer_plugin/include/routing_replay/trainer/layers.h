@@ -46,8 +46,8 @@ struct PipelineLayout {
 absl::StatusOr<PipelineLayout> ParsePipelineLayout(absl::string_view text);
 
 // Parses the list form: for each stage a list of the names embedding, decoder, mtp and loss. Case and spaces around a
-// name are ignored. All other names are INVALID_ARGUMENT as above, encoder included, which Megatron defines but does
-// not support.
+// name are ignored. All other names are INVALID_ARGUMENT as above. This includes encoder, which Megatron defines but
+// does not support.
 absl::StatusOr<PipelineLayout> PipelineLayoutFromNames(const std::vector<std::vector<std::string>>& stages);
 
 // Hybrid patterns: one symbol per layer of a model that mixes Mamba, attention and MoE layers, as Megatron-Core's
@@ -82,7 +82,7 @@ struct LayerRange {
 };
 
 // How the decoder is split over pipeline stages; names in parentheses are Megatron's. Without further fields, every
-// stage has equally many layers. Only one of these four ways may be used for another split:
+// stage has equally many layers. Any other split is given in exactly one of these four ways:
 //   - first_stage_layers, last_stage_layers or both
 //   - account_for_embedding, account_for_loss or both
 //   - layout
@@ -176,7 +176,7 @@ struct LiveChunk {
 
 // Describes the first chunk (v = 0, 1, …) in which the model of pipeline rank `pp_rank` and the split differ, with the
 // layers of both; nothing if they agree. Routers of `native_layers` are optional in the model. Each chunk is compared
-// by itself, so the same layers in other chunks are a difference. Errors as OwnedMoeLayers.
+// by itself, so the same layers in other chunks are a difference. Fails with the errors of OwnedMoeLayers.
 absl::StatusOr<std::optional<std::string>> LiveDifference(const Geometry& geometry, const LayerTable& table,
                                                           int32_t pp_rank, absl::Span<const LiveChunk> chunks,
                                                           absl::Span<const int32_t> native_layers = {});

@@ -22,8 +22,8 @@ namespace routing_replay::trainer {
 
 // What one rank recorded for the layers of its stage, or of one of its chunks. Refers to the caller's data.
 struct RankRecord {
-  const BufferLayout& layout;         // The layout of `indices`; says which layers they are.
-  const RowMap& row_map;              // The rank's BuildRowMap; has as many rows as `layout`.
+  const BufferLayout& layout;         // The layout of `indices`, with the rank's layers.
+  const RowMap& row_map;              // Of BuildRowMap for the rank; as many rows as `layout`.
   absl::Span<const uint8_t> indices;  // The rank's index buffer, layout.bytes() bytes.
 };
 

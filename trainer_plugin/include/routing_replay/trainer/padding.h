@@ -3,8 +3,8 @@
 //
 // A policy describes the padding of one framework. Its options are below, with the framework's own names (in
 // parentheses where our name differs); its arithmetic is in layout/padding.cc. Use a policy to preallocate buffers and
-// to check a layout; the layout that the trainer really passed always wins. B sequences of T tokens each; cp, tp: sizes
-// of context and tensor parallelism.
+// to check a layout; the layout that the trainer really passed always wins. Below, B is the number of sequences, T the
+// tokens of one, cp and tp the sizes of context and tensor parallelism, and SP sequence parallelism.
 #ifndef ROUTING_REPLAY_TRAINER_PADDING_H_
 #define ROUTING_REPLAY_TRAINER_PADDING_H_
 
@@ -94,8 +94,8 @@ struct SkyRlPadding {
 
 // NeMo-RL: nemo_rl/models/megatron/data.py.
 //
-// Packed (_pack_sequences_for_megatron): each sample is padded to a multiple of `individual` (below), and the last
-// sample also gets the padding of the pack. Rectangle: the longest sample is padded to a multiple of
+// Packed (_pack_sequences_for_megatron): each sample is padded to a multiple of NemoRlMultiples::individual, and the
+// last sample also gets the padding of the pack. Rectangle: the longest sample is padded to a multiple of
 // make_sequence_length_divisible_by. A sample may have at most T recorded rows.
 struct NemoRlPadding {
   bool packed = true;  // (sequence_packing) True: packed. False: a rectangle.
@@ -117,7 +117,8 @@ struct NemoRlPadding {
 struct MsSwiftPadding {
   enum class Release : uint8_t {
     kMain = 0,
-    // Before pull request 9722: an FP8 format multiplies by 8 (at least 16), and mxfp8 has no rule of its own.
+    // Before pull request 9722: an FP8 format gives 8 times the multiple (at least 16), and mxfp8 has no rule of its
+    // own.
     kBefore9722 = 1,
   };
   bool padding_free = true;  // True: packed (THD). False: a rectangle.

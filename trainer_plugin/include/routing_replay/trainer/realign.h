@@ -21,7 +21,8 @@ namespace routing_replay::trainer {
 //
 // There is no padding, neither between slabs nor inside them, whatever E and K the layers have. Only the start of the
 // buffer is aligned. Slabs with two-byte ids come first, so that every id is at a multiple of its width; slabs with the
-// same width are in slot order. Addresses depend only on the layout, so they may be captured in a CUDA graph.
+// same width are in the order of Options::ordinals. Addresses depend only on the layout, so they may be captured in a
+// CUDA graph.
 
 // Recommended alignment of a buffer, or of a pool of buffers.
 inline constexpr int64_t kBufferAlignment = 256;
@@ -31,8 +32,8 @@ inline constexpr int64_t kMaxLocalRows = int64_t{1} << 24;
 class BufferLayout {
  public:
   struct Options {
-    // Indexes of the local layers among all MoE layers, in slot order, each at most once (OwnedLayer::ordinal). May be
-    // empty.
+    // The local layers by their index among all MoE layers (OwnedLayer::ordinal), each at most once. The layer at
+    // position s of this list is in slot s. May be empty.
     std::vector<int32_t> ordinals;
     int64_t rows = 0;     // Local rows, pads included.
     int32_t ep_size = 1;  // Size of the expert-parallel group; filler ids are spread evenly over it.
@@ -119,7 +120,7 @@ class ShownRows {
 
 struct RealignInput {
   absl::Span<const StagedPiece> pieces;  // Those of one fetch, in any order.
-  const ShownRows& rows;                 // layout.rows() of them.
+  const ShownRows& rows;                 // Must have the layout's rows.
   // For each sequence, its rows without a route (a normal list). They become kUnrecorded even if they are staged. For a
   // sequence that falls back to live routing, list all its rows.
   absl::Span<const std::vector<RowRange>> unrecorded;
@@ -138,7 +139,7 @@ struct RealignCopy {
   int64_t local_row = 0;
 };
 
-// Writes the filler ids with the number `ordinal` to this local row, for all layers.
+// Writes the filler ids of filler row number `ordinal` to this local row, for all layers.
 struct RealignFill {
   int64_t local_row = 0;
   int64_t ordinal = 0;
@@ -179,9 +180,8 @@ absl::Status Realign(const BufferLayout& layout, const RealignPlan& plan, absl::
 // At the end, PlanRows makes the checks that PlanRealign would make for staged pieces, and FinishRealign writes filler
 // and states.
 
-// Moves the ids of a piece to the local rows that show them. The read must have checked the piece. `bytes`: the
-// cuts of the piece, one after the other.
-// Requires that CheckTargets returned OK.
+// Moves the ids of a piece to the local rows that show them. The read must have checked the piece. `bytes`: the cuts of
+// the piece, one after the other. Requires that CheckTargets returned OK.
 void MovePiece(const BufferLayout& layout, const ShownRows& rows, const StagedPiece& piece,
                absl::Span<const uint8_t> bytes, absl::Span<uint8_t> indices);
 absl::StatusOr<RowPlan> PlanRows(const BufferLayout& layout, const RealignInput& input);
@@ -207,12 +207,11 @@ void ShownRows::ForEachPart(int32_t sequence, RowRange rows, Body&& body) const 
 // A packed plan is a realign plan in one block of bytes without pointers, which can be copied to a device together with
 // the staged bytes.
 //
-//   plan ─PackPlan─▶ bytes ─copy─▶ device ─LaunchRealign (replay_cuda.h)─▶ index buffers of all local layers, row
-//   states
+//   plan ─PackPlan─▶ bytes ─copy─▶ device ─LaunchRealign (replay_cuda.h)─▶ index buffers and row states
 //
-// The work is divided into units of one warp each. A unit is up to 1024 ids of one layer that are contiguous in both
-// buffers, up to 32 filler rows of one layer, or up to 1024 row states. If rows are in long runs, the packed plan takes
-// about 24 bytes per 1024 ids.
+// The work is divided into units of one warp each. A unit is up to 1024 ids of one layer that are contiguous in the
+// staging buffer and in the index buffer, up to 32 filler rows of one layer, or up to 1024 row states. If rows are in
+// long runs, the packed plan takes about 24 bytes per 1024 ids.
 
 // Required alignment of a packed plan.
 inline constexpr int64_t kPackedPlanAlignment = 16;

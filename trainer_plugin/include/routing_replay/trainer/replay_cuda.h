@@ -7,12 +7,12 @@
 // always gives the same bits.
 //
 // Ids out of range do not stop a kernel: they are clamped and counted. Counters are in device memory, aligned to 8
-// bytes; null: nothing is counted. The caller sets them to zero once, kernels only add to them, and they can be read at
-// any time.
+// bytes; with null, nothing is counted. The caller sets them to zero once, kernels only add to them, and they can be
+// read at any time.
 //
-// All pointers are device pointers that must stay valid until the stream has passed the call; tensors are contiguous
-// and aligned to their elements' size. INVALID_ARGUMENT for invalid arguments (as the CPU's functions, and kField
-// naming a missing pointer); INTERNAL with CUDA's message if it rejects a launch. Thread-safe.
+// All pointers are device pointers that must stay valid until the kernel has run; tensors are contiguous and aligned to
+// their elements' size. INVALID_ARGUMENT for invalid arguments (as the CPU's functions, and kField naming a missing
+// pointer); INTERNAL with CUDA's message if CUDA rejects a launch. Thread-safe.
 #ifndef ROUTING_REPLAY_TRAINER_REPLAY_CUDA_H_
 #define ROUTING_REPLAY_TRAINER_REPLAY_CUDA_H_
 
@@ -40,7 +40,7 @@ struct CudaRealign {
   const uint8_t* packed_plan = nullptr;  // The bytes from PackPlan, at a multiple of kPackedPlanAlignment.
   const uint8_t* staging = nullptr;      // The staged bytes for which the plan was made.
   uint8_t* indices = nullptr;            // BufferLayout::bytes() bytes, at a multiple of 2.
-  RowState* states = nullptr;            // BufferLayout::rows()
+  RowState* states = nullptr;            // BufferLayout::rows() entries.
   // Expected number of units, from which the grid size follows. Plans with more or fewer units also work, so for a
   // captured graph pass the usual number.
   int64_t units = 0;
@@ -55,10 +55,10 @@ struct CudaRouterForward {
   const void* logits = nullptr;
   const uint8_t* indices = nullptr;
   const RowState* states = nullptr;
-  const float* expert_bias = nullptr;  // Or null.
+  const float* expert_bias = nullptr;  // May be null.
   void* probs = nullptr;
   uint8_t* routing_map = nullptr;
-  uint8_t* chosen = nullptr;  // Or null.
+  uint8_t* chosen = nullptr;  // May be null.
   RouterCounters* counters = nullptr;
 };
 absl::Status LaunchRouterForward(const RouterConfig& config, const CudaRouterForward& call, CudaStream stream);

@@ -65,12 +65,12 @@ absl::Status RouterReplayForward(const RouterConfig& config, const RouterForward
 template <typename D>
 struct RouterBackwardInput {
   absl::Span<const D> logits;        // [N][E], those of the forward call.
-  absl::Span<const uint8_t> chosen;  // From the forward call. If no row routed live, `indices` will do.
+  absl::Span<const uint8_t> chosen;  // From the forward call; may be `indices` if no row routed live.
   absl::Span<const D> grad_probs;    // [N][E], gradient of the loss with respect to `probs`.
 };
 
 // Writes the gradient of the loss with respect to the logits to `grad_logits`, [N][E], N = logits.size() / E. Of the
-// counters only clamped_ids is updated. INVALID_ARGUMENT (kShape) as above.
+// counters only clamped_ids is updated. INVALID_ARGUMENT (kShape) as for RouterReplayForward.
 template <typename D = float>
 absl::Status RouterReplayBackward(const RouterConfig& config, const RouterBackwardInput<D>& input,
                                   absl::Span<D> grad_logits, RouterCounters& counters);

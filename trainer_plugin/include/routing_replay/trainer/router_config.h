@@ -10,7 +10,7 @@ namespace routing_replay::trainer {
 
 enum class Dtype : uint8_t { kFloat32 = 0, kFloat64 = 1, kBfloat16 = 2, kFloat16 = 3 };
 
-// Rounds as torch does: to the nearest, ties to even; NaN stays NaN.
+// A bfloat16 number. A float is rounded as torch does: to the nearest, ties to even; NaN stays NaN.
 struct Bf16 {
   uint16_t bits = 0;
 
@@ -23,7 +23,7 @@ struct Bf16 {
   explicit operator float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
 };
 
-// Rounds as torch does: to the nearest, ties to even; values from 65520 on become infinity; NaN stays NaN.
+// An fp16 number. A float is rounded as for Bf16; absolute values from 65520 on become infinity.
 struct Fp16 {
   uint16_t bits = 0;
 
@@ -45,8 +45,8 @@ struct Fp16 {
     if (word > 0x7F800000u) return 0x7E00u;
     if (word >= 0x477FF000u) return 0x7C00u;
     if (word < 0x38800000u) {
-      // Subnormal fp16 numbers are multiples of 2^-24. Adding 2^23 such multiples rounds to a whole number of them,
-      // which is then in the mantissa.
+      // Subnormal fp16 numbers are multiples of 2^-24. Floats from 2^23 to 2^24 have no fraction bits, so adding 2^23
+      // rounds the number of multiples to an integer, which is then in the mantissa.
       const float units = std::bit_cast<float>(word) * 0x1p24f + 0x1p23f;
       return std::bit_cast<uint32_t>(units) & 0x7FFu;
     }

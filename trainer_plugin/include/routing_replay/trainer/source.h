@@ -156,7 +156,7 @@ class LocalSource final : public Source {
   Geometry geometry_;
   HandleFunction handle_of_;
   std::map<std::string, std::unique_ptr<const Entry>, std::less<>> samples_;
-  std::map<int64_t, std::string> names_;  // Sample ids by handle.
+  std::map<int64_t, std::string> names_;  // The sample id of each handle.
 };
 
 // A source of rows that were exported to a directory (proto/FORMAT.md, "Exported runs"), for replay without the
@@ -170,8 +170,8 @@ class LocalSource final : public Source {
 // with INVALID_ARGUMENT, naming a sample whose file never matched the index.
 class DirectorySource final : public Source {
  public:
-  // FAILED_PRECONDITION: kNotCommitted if there is no finished export, kVersionMismatch; DATA_LOSS for a damaged index;
-  // ALREADY_EXISTS (kHandleCollision) naming two samples with the same handle.
+  // FAILED_PRECONDITION: kNotCommitted if there is no finished export, kVersionMismatch if the index has another format
+  // version; DATA_LOSS for a damaged index; ALREADY_EXISTS (kHandleCollision) naming two samples with the same handle.
   static absl::StatusOr<std::unique_ptr<const DirectorySource>> Open(const std::filesystem::path& directory,
                                                                      const HandleFunction& handle_of = SampleHandle);
   ~DirectorySource() override;
