@@ -14,7 +14,7 @@
 namespace routing_replay::server {
 namespace {
 
-// Allocator overhead: headers of the block, its bytes, its CRC list and the growing piece list.
+// Memory that the allocator adds per block: headers of the block, its bytes and CRCs; spare room of the piece list.
 constexpr int64_t kAllocationOverhead = 128;
 
 class ResidentBlock final : public StoredBlock {
@@ -37,7 +37,7 @@ absl::Status CheckStored(const Geometry& geometry, const BlockView& block) {
                    absl::StrCat("stored rows ", ToString(block.rows), " are damaged: ", crc.message()), detail);
 }
 
-// How many pieces the open run of rows may have before small ones are merged.
+// If the rows at a sample's open end consist of so many pieces, small ones are merged (MergeOpenTail).
 constexpr size_t kOpenPieces = 8;
 
 // The codec that Merge gives this many rows: PACKED only if it is smaller.
@@ -87,7 +87,7 @@ LoadedBlock BlockOfValue(const Geometry& geometry, RowRange rows, Codec codec, s
                          absl::Span<const uint8_t> value) {
   struct Loaded {
     std::shared_ptr<const void> value;
-    std::vector<uint32_t> crcs;  // Aligned; those in the value may not be.
+    std::vector<uint32_t> crcs;  // A copy: those in the value may not be aligned.
   };
   auto loaded = std::make_shared<Loaded>(Loaded{std::move(owner), std::vector<uint32_t>(geometry.num_moe_layers())});
   const size_t crc_bytes = CrcBytes(loaded->crcs).size();
@@ -200,8 +200,8 @@ void PieceChange::Finish(Group& group, RowRange committed, bool sealed) {
 }
 
 // Chooses the pieces to merge, from the end, as long as the piece before them is not longer than all of them together.
-// The merged piece is at least twice as long as each of its parts, so each row is merged at most log2(block_rows)
-// times.
+// The merged piece is at least twice as long as each of its parts but the last, so a row is merged about
+// log2(block_rows) times at most.
 void PieceChange::MergeOpenTail() {
   std::vector<Part>& parts = groups_.back().parts;
   size_t first = parts.size() - 1;
@@ -241,7 +241,7 @@ absl::Status PieceChange::Merge() {
     if (group.merge) {
       RR_ASSIGN_OR_RETURN(Block merged, MergeParts(group));
       Keep(std::move(merged), group.rows());
-      // Freed here, so that at most one window is in memory twice.
+      // Frees the parts here, so that at most one window is in memory twice.
       for (Part& part : group.parts) part.block = Block{};
       continue;
     }

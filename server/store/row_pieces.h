@@ -1,10 +1,10 @@
-// The recorded rows of one sample: an ascending list of pieces, each a range of rows of a counted block.
+// The recorded rows of one sample: an ascending list of pieces, each a range of rows of a shared block.
 //
 //   window 0              window 1              window 2 (open)
 //   [ one block        ]  [ block ][ block  ]   [ piece ][ piece ]        gaps are unrecorded rows
 //
 // Blocks are immutable once stored. Several samples (forks) and readers may hold the same block; its bytes go back to
-// the budget with the last of them.
+// the budget when nobody holds it any more.
 //
 // How new rows are added: the change is planned, charged to the budget and merged before the sample is touched, and
 // then applied in one step that cannot fail.
@@ -15,10 +15,10 @@
 //   write change.tail(), in a durable store
 //   change.Commit(pieces, pool);
 //
-// A maximal run of recorded rows inside one window becomes one block in the run's codec as soon as it is complete: when
-// the window ends, an unrecorded range or another window follows, or the sample is sealed. So after a seal the blocks
-// are the same however the rows arrived. The pieces of a run that is still open are merged in growing groups, so that n
-// appends of one row cost n log n and not n squared.
+// Consecutive recorded rows inside one window become one block, in the codec of the run, as soon as their number is
+// final: when the window ends, an unrecorded range follows, or the sample is sealed. So after a seal the blocks are the
+// same however the rows arrived. Until then their pieces are merged in growing groups, so that n appends of one row
+// cost n log n and not n squared.
 #ifndef SERVER_STORE_ROW_PIECES_H_
 #define SERVER_STORE_ROW_PIECES_H_
 
@@ -39,12 +39,12 @@
 
 namespace routing_replay::server {
 
-// Running totals of a run. Thread-safe; each total is consistent by itself only.
+// Running totals of a run. Thread-safe, but a reader may see some totals before a change and others after it.
 struct RunUsage {
-  // `of` must outlive it.
+  // `of` must outlive this object.
   explicit RunUsage(ByteBudget& of) : budget(of) {}
 
-  ByteBudget& budget;  // The budget that its bytes are charged to.
+  ByteBudget& budget;  // The budget to which the run's bytes are charged.
   std::atomic<int64_t> samples{0};
   std::atomic<int64_t> sealed_samples{0};
   std::atomic<int64_t> committed_rows{0};
@@ -63,17 +63,17 @@ class StoredBlock : public KeptBlock {
 
   // The bytes of the memory budget that this block takes. Only Spill changes the number.
   virtual int64_t cost() const { return cost_; }
-  // Takes cost() bytes out of `pool`, which belongs to the home's budget, once pieces refer to the block.
+  // Call once pieces refer to the block: charges it, with cost() bytes out of `pool`, a part of the home's budget.
   void Charge(ByteReservation& pool);
   bool charged() const { return charged_; }
-  // Takes the charge away from a block that is about to be replaced. The caller must be its only holder.
+  // Ends the charge of a block that is about to be replaced, and returns its bytes. The caller must be the only holder.
   virtual ByteReservation TakeCharge() { return Uncharge(); }
 
   // The part of cost() that Spill would free.
   virtual int64_t spillable_bytes() const { return 0; }
-  // Moves the bytes to a place outside memory, if the home has one. The caller must hold the block in addition to the
-  // pieces that refer to it. RESOURCE_EXHAUSTED if there is no room, UNAVAILABLE for any other failure: the bytes stay
-  // in memory then.
+  // Moves the bytes to the disk, if the home has one. The caller must hold a reference besides those of the pieces, so
+  // that no change takes the charge meanwhile (RowPiece::exclusive). RESOURCE_EXHAUSTED if there is no room,
+  // UNAVAILABLE for any other failure: then the bytes stay in memory.
   virtual absl::Status Spill() { return absl::OkStatus(); }
 
  protected:
@@ -89,7 +89,7 @@ class StoredBlock : public KeptBlock {
   const std::shared_ptr<BlockHome> home_;
 };
 
-// Keeps the blocks of a run and charges them. Thread-safe; held by its blocks.
+// Stores the blocks of a run and charges them to the budget. Thread-safe; its blocks keep it alive.
 class BlockHome : public std::enable_shared_from_this<BlockHome> {
  public:
   // `usage`: null if its blocks are not charged.
@@ -97,19 +97,19 @@ class BlockHome : public std::enable_shared_from_this<BlockHome> {
   virtual ~BlockHome() = default;
 
   const std::shared_ptr<RunUsage>& usage() const { return usage_; }
-  // Writes changes of the run's samples before they take effect. Null: samples do not outlive the process.
+  // Writes changes of the run's samples before they take effect. Null if samples do not outlive the process.
   virtual SampleJournal* journal() { return nullptr; }
 
   // StoredBlock::cost of a new block of `rows` rows in `codec`.
   virtual int64_t Cost(const Geometry& geometry, int64_t rows, Codec codec) const = 0;
-  // Keeps `block` with this cost; nothing is charged for it yet. Requires that the home is held by a shared_ptr.
+  // Makes a stored block of `block`, not charged yet. Requires that the home is held by a shared_ptr.
   virtual std::shared_ptr<StoredBlock> Keep(Block block, int64_t cost) = 0;
 
  private:
   const std::shared_ptr<RunUsage> usage_;
 };
 
-// Keeps the bytes in memory, where they are.
+// Keeps blocks in memory.
 class MemoryHome final : public BlockHome {
  public:
   using BlockHome::BlockHome;
@@ -126,23 +126,23 @@ class MemoryHome final : public BlockHome {
 // Size of a block as a value outside memory: the CRCs of its planes (u32, little-endian), then its bytes.
 int64_t ValueBytes(const Geometry& geometry, int64_t rows, Codec codec);
 absl::Span<const uint8_t> CrcBytes(absl::Span<const uint32_t> crcs);
-// The block in a value of ValueBytes that `owner` holds.
+// Makes a block of `value`, which has the layout given at ValueBytes. `owner` keeps the value's bytes alive.
 LoadedBlock BlockOfValue(const Geometry& geometry, RowRange rows, Codec codec, std::shared_ptr<const void> owner,
                          absl::Span<const uint8_t> value);
 
 struct RowPiece {
   std::shared_ptr<StoredBlock> stored;
   RowRange rows;        // Inside stored->rows().
-  bool shared = false;  // Came with a prefix: charged to the sample that it came from.
+  bool shared = false;  // Came with a prefix: the block is charged to the parent.
 
-  // True if the block can be reached only through this piece, now and later.
+  // True if only this piece refers to the block, so that nobody else can get to it.
   bool exclusive() const { return stored.use_count() == 1; }
 };
 
 // Index of the first of ascending pieces that ends after `row`; size() if none does.
 size_t FirstEndingAfter(absl::Span<const RowPiece> pieces, int64_t row);
 
-// A list of pieces. Move-only. Not thread-safe. The caller destroys returned pieces outside of locks.
+// A list of pieces. Move-only. Not thread-safe. Destroy returned pieces while no lock is held.
 class RowPieces {
  public:
   RowPieces() = default;
@@ -155,7 +155,7 @@ class RowPieces {
   size_t FirstEndingAfter(int64_t row) const { return server::FirstEndingAfter(pieces_, row); }
   // Bytes charged for the pieces that are not shared.
   int64_t charged_bytes() const;
-  // Bytes charged for the blocks that nobody else holds.
+  // Bytes charged for the exclusive pieces.
   int64_t exclusive_bytes() const;
   // Moves exclusive_bytes() into `pool`, for pieces that are about to be removed.
   void TakeExclusiveCharges(ByteReservation& pool);
@@ -180,15 +180,15 @@ class RowPieces {
 absl::StatusOr<RowDifferences> CompareRows(const Geometry& geometry, const RowPieces& stored,
                                            absl::Span<const Block> blocks, RowRange range);
 
-// Not thread-safe. `pieces` must not change between construction and Commit. Nothing changes before Commit.
+// A change of `pieces`, which stay as they are until Commit; nobody else may change them meanwhile. Not thread-safe.
 class PieceChange {
  public:
-  // The sample has rows [0, committed.begin) in `pieces`, and will end at committed.end. Of `blocks` only the rows
-  // inside `committed` are used.
+  // The sample has rows [0, committed.begin) in `pieces`, and will end at committed.end. Only rows inside `committed`
+  // are taken from `blocks`.
   PieceChange(const RunInfo& run, BlockHome& home, const RowPieces& pieces, std::vector<Block> blocks,
               RowRange committed, bool sealed);
 
-  // Budget bytes of the blocks that this change makes.
+  // Budget bytes of the blocks that this change creates.
   int64_t cost() const { return cost_; }
   // Budget bytes of the blocks that this change replaces and that only `pieces` hold.
   int64_t reclaimable_bytes() const { return reclaimable_bytes_; }
@@ -207,13 +207,13 @@ class PieceChange {
   std::vector<RowPiece> Commit(RowPieces& pieces, ByteReservation& pool);
 
  private:
-  // Rows of an existing piece, or of a new block.
+  // Rows of an existing piece (`piece` is its index), or of a new block.
   struct Part {
     RowRange rows;
     std::optional<size_t> piece;
     Block block;
   };
-  // Consecutive parts of one run of rows. If merged, `parts` become one new block.
+  // Parts of one window, without a gap between them. If `merge` is true, they become one new block.
   struct Group {
     std::vector<Part> parts;
     bool merge = false;
@@ -232,7 +232,7 @@ class PieceChange {
   const RunInfo& run_;
   BlockHome& home_;
   const RowPieces& pieces_;
-  size_t first_piece_ = 0;  // Pieces before it are not changed.
+  size_t first_piece_ = 0;
   std::vector<Group> groups_;
   std::vector<std::shared_ptr<StoredBlock>> added_;
   std::vector<RowPiece> tail_;

@@ -27,7 +27,7 @@ absl::Status OtherTokens(int64_t window, int64_t row, absl::string_view what) {
                    detail);
 }
 
-// Tokens are compared first: if they differ, the routes are not in conflict but belong to another sample.
+// Called before routes are compared: other tokens mean another trajectory, so differing routes would be no conflict.
 absl::StatusOr<TokenComparison> CompareTokens(const RunInfo& run, const SampleContent& content,
                                               const AppendHeader& header, absl::Span<const Block> blocks) {
   TokenComparison tokens = content.tokens.Compare(TokensOf(header));

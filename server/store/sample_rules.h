@@ -1,13 +1,13 @@
-// The content of a sample, and its rules as functions of the content. Every store applies them and keeps the result in
-// its own way; this code does not know where a content or its blocks are kept. An incarnation of a sample lasts from
-// its opening or restart to the next restart.
+// The content of a sample (its rows and all else that is stored about it), and functions that compute how an append, a
+// seal or a truncation changes it. Every store calls them, and then stores the new content in its own way. An
+// incarnation of a sample lasts from its opening or restart to the next restart.
 //
-//   append    CheckIncarnation ─▶ (NewIncarnation) ─▶ PlanAppend ─▶ NextContent + PieceChange ─▶ the store keeps both
+//   append    CheckIncarnation ─▶ (NewIncarnation) ─▶ PlanAppend ─▶ NextContent + PieceChange ─▶ the store writes both
 //             ─▶ AckOf
 //   seal      CheckSeal ─▶ SealedContent + PieceChange ─▶ …
 //   truncate  CheckTruncate ─▶ TruncatedContent ─▶ …
 //
-// The functions return contents without pieces, except NewIncarnation. Pure; thread-safe.
+// The functions return contents without pieces, except TakePrefix and NewIncarnation. Pure; thread-safe.
 #ifndef SERVER_STORE_SAMPLE_RULES_H_
 #define SERVER_STORE_SAMPLE_RULES_H_
 
@@ -32,16 +32,16 @@
 
 namespace routing_replay::server {
 
-// The weight spans of a sample cover [0, committed rows); neighbours differ.
+// A weight span is a range of rows with the same weight version and label. The spans of a sample cover all its rows.
 
 // Adds `next`, which starts where the list ends. If the last span differs from it only in rows, that span grows
 // instead. No effect if empty.
 void AppendWeights(std::vector<WeightSpan>& list, WeightSpan next);
 
-// Keeps rows [0, rows).
+// Keeps the spans of rows [0, rows).
 void TruncateWeights(std::vector<WeightSpan>& list, int64_t rows);
 
-// A content without its pieces.
+// The content of a sample without its pieces (the blocks that hold its rows).
 struct SampleFacts {
   // `checks`: those of a new sample, which has no rows, or those of the sample that this content continues.
   explicit SampleFacts(TokenChecks checks) : tokens(std::move(checks)) {}
@@ -53,17 +53,17 @@ struct SampleFacts {
   int64_t group = 0;
   std::string engine;
   std::optional<int64_t> num_tokens;
-  std::vector<RowRange> unrecorded;  // Normal list.
+  std::vector<RowRange> unrecorded;  // Normal list (row_range.h).
   std::vector<WeightSpan> weights;
   TokenChecks tokens;  // tokens.rows() is the committed row count.
 
   int64_t rows() const { return tokens.rows(); }
   bool sealed() const { return num_tokens.has_value(); }
-  // Memory of the lists.
+  // Memory of the sample without its blocks.
   int64_t metadata_bytes() const;
-  // Upper bound for a sample made by one append over `windows` windows with `ranges` unrecorded ranges.
+  // Upper bound of metadata_bytes() after a first append over `windows` windows with `ranges` unrecorded ranges.
   static int64_t AppendBytes(int64_t windows, size_t ranges);
-  // Upper bound for the growth by one append that ends at row `end` and has `ranges` unrecorded ranges.
+  // Upper bound of the growth of metadata_bytes() by an append that ends at row `end`, with `ranges` unrecorded ranges.
   int64_t growth_bytes(int64_t end, size_t ranges) const;
 };
 
@@ -75,18 +75,18 @@ struct SampleContent : SampleFacts {
   RowPieces pieces;
 
   SampleContent WithoutPieces() const { return SampleContent(SampleFacts(*this)); }
-  // Keeps rows [0, rows), unsealed. Returns the removed pieces.
+  // Keeps rows [0, rows) and removes the seal. Returns the removed pieces.
   std::vector<RowPiece> Truncate(int64_t rows);
   // The content of a new sample that begins with rows [0, rows) of this one: their blocks, token checks,
   // weights and unrecorded ranges, and nothing else of this sample, such as its seal, revision or group.
   SampleContent Prefix(int64_t rows) const;
 };
 
-// Upper half of the nonce of a numbered attempt; the lower half is the number. Attempts are ordered: a later attempt
-// replaces the rows of an earlier one.
+// A client may number its attempts to generate a sample. The restart nonce then has this mark in its upper half and the
+// number in its lower half. A later attempt replaces the rows of an earlier one.
 inline constexpr uint64_t kAttempt = uint64_t{0x41545054} << 32;
-// Replaces kAttempt in the stored nonce after a truncation; never sent. So an append of the same attempt cannot
-// continue by its nonce alone: it must name the new revision.
+// The store replaces kAttempt by this mark when it truncates the sample; clients never send it. So an append of the
+// same attempt has another nonce than the sample and must name the new revision.
 inline constexpr uint64_t kEndedAttempt = uint64_t{0x41545045} << 32;
 
 // The number of the attempt that a nonce names; nothing if the nonce names no attempt.
@@ -129,7 +129,7 @@ inline constexpr size_t kMaxWeightSpans = size_t{1} << 12;  // Per sample.
 struct AppendPlan {
   RowRange added;                       // From the committed count on; may be empty.
   std::vector<RowRange> unrecorded;     // Among the added rows; normal list.
-  std::optional<uint32_t> token_check;  // The append's own check, at added.begin.
+  std::optional<uint32_t> token_check;  // The append's own check at added.begin.
   bool seals = false;                   // The content is not sealed yet and the append seals it.
   int64_t trimmed_rows = 0;
   int64_t conflicting_rows = 0;
@@ -149,17 +149,17 @@ absl::StatusOr<AppendPlan> PlanAppend(const RunInfo& run, const SampleContent& c
 // The effect of an append on the incarnation of its sample.
 enum class IncarnationStep { kContinue, kOpen, kRestart };
 
-// `content`: null if the sample does not exist. If the sample is at another attempt than the nonce, the revision is
-// ignored: a later attempt restarts, an earlier one is rejected. FAILED_PRECONDITION (kOldRevision; kField: it was not
-// opened with this prefix).
+// `content`: null if the sample does not exist. If the header's nonce names another attempt than the sample's, the
+// revision is ignored: a later attempt restarts the sample, an earlier one is rejected. FAILED_PRECONDITION
+// (kOldRevision; kField: the sample was not opened with this prefix).
 absl::StatusOr<IncarnationStep> CheckIncarnation(const SampleContent* content, const AppendHeader& header);
 
 // The content that a child takes from `parent`, whose id is prefix.sample. FAILED_PRECONDITION (kOldRevision,
 // kNotCommitted).
 absl::StatusOr<SampleContent> TakePrefix(const SampleContent& parent, const PrefixReference& prefix);
 
-// The content that the append begins with. `before`: the incarnation that kRestart ends. `prefix`: the result of
-// TakePrefix; if it is an error, that is returned. Required, and consumed, if the header names a prefix.
+// The content of a new incarnation before the append adds rows: empty, or the prefix. `before`: the content that
+// kRestart replaces. `prefix`: the result of TakePrefix, needed and consumed if the header names a prefix.
 absl::StatusOr<SampleContent> NewIncarnation(IncarnationStep step, const SampleContent* before,
                                              const AppendHeader& header, int32_t block_rows,
                                              std::optional<absl::StatusOr<SampleContent>>& prefix);
@@ -184,8 +184,8 @@ SampleContent SealedContent(const SampleContent& content, int64_t num_tokens);
 absl::Status CheckTruncate(const SampleContent& content, int64_t rows, std::optional<int64_t> expected_revision);
 SampleContent TruncatedContent(const SampleContent& content, int64_t rows, ContentIds& ids);
 
-// Marks a content that may have lost acknowledged changes: gives it the revision `now_ms`, the time of day, which is
-// higher than any revision that was lost. A seal stays, because a sealed sample's rows are complete.
+// Gives a new revision to a content that may have lost acknowledged changes: `now_ms`, the time of day, which is far
+// above any revision that was reached by counting. A seal stays, because a sealed sample's rows are complete.
 void MarkDoubtful(SampleContent& content, int64_t now_ms, ContentIds& ids);
 
 // `status` with the sample, its committed rows and its revision in the detail. `content`: null if there is none.
@@ -196,9 +196,9 @@ struct SampleName {
   int64_t handle = 0;
   Producer producer = Producer::kRollout;
 };
-// Approximate memory of a snapshot of `pieces` pieces, and of the record that a reader gets of it.
+// Approximate memory of a snapshot of `pieces` pieces, and of the message about the sample that is sent to a reader.
 int64_t SnapshotBytes(const SampleContent& content, size_t pieces);
-// Everything but stored_bytes and idle_ms.
+// Fills in everything but stored_bytes and idle_ms.
 SampleState StateOf(const SampleName& name, const SampleContent& content);
 
 }  // namespace routing_replay::server

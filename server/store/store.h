@@ -1,13 +1,13 @@
-// The store: committed rows of samples, per run and producer. One interface; every implementation passes the suite in
-// conformance/.
+// The interface of a store. A store keeps the committed rows of samples, separately for each run and producer. Every
+// implementation must pass the tests in conformance/.
 //
 // Steps of an append, the same in every store (conformance/ tests each one):
-//   1. the incarnation: revision or restart nonce must match, or the append opens (or forks) the sample
+//   1. the append must name the present revision or restart nonce of the sample, or it opens or restarts the sample
 //   2. the overlap with committed rows: tokens are compared (other tokens: ALREADY_EXISTS), then routes (differences
 //      are counted; in a strict run they are an error), then the overlap is trimmed: first write wins
 //   3. the remaining rows must start at the committed count, or the append is rejected (GAP)
-//   4. blocks are charged and kept, and the pieces of a completed window are merged into one block
-//   5. the seal, if the append carries one
+//   4. blocks are charged to the budget and stored; the pieces of a completed window are merged into one block
+//   5. the sample is sealed, if the append says so
 // An append that is rejected at any step changes nothing at all.
 #ifndef SERVER_STORE_STORE_H_
 #define SERVER_STORE_STORE_H_
@@ -34,14 +34,14 @@
 
 namespace routing_replay::server {
 
-// The bytes of a block, for as long as `owner` is held.
+// The bytes of a block: `view` is valid as long as `owner` is held.
 struct LoadedBlock {
   std::shared_ptr<const void> owner;
   BlockView view;
 };
 
-// A block in the store, wherever its bytes are. It stays readable as long as somebody holds it, whatever happens to its
-// sample. Thread-safe. A run may have millions of blocks, so members are as small as possible.
+// A block in the store; its bytes are in memory, on a disk or in Redis. Readable as long as somebody holds it, even if
+// its sample is released. Thread-safe. Members are as small as possible: a run may have millions of blocks.
 class KeptBlock {
  public:
   // `rows` lie in one window.
@@ -63,8 +63,8 @@ class KeptBlock {
   const Codec codec_;
 };
 
-// May read from a disk or a network. DATA_LOSS if the bytes are missing or not those that were stored; UNAVAILABLE if
-// they cannot be read now. Does not check CRCs: whoever uses the bytes does.
+// Reads the bytes of a block, from a disk or a network if necessary. DATA_LOSS if they are missing or found to be
+// damaged; UNAVAILABLE if they cannot be read now. Does not check the CRCs of the planes: the caller must.
 inline absl::StatusOr<LoadedBlock> Load(std::shared_ptr<const KeptBlock> block) {
   absl::StatusOr<LoadedBlock> loaded = block->LoadBytes();
   if (loaded.ok() && loaded->owner == nullptr) loaded->owner = std::move(block);
@@ -77,15 +77,15 @@ struct RunOptions {
   bool strict = false;
   int32_t block_rows = kDefaultBlockRows;
   Codec codec = Codec::kRaw;
-  std::optional<Durability> durability;  // Every existing run has one; in a request, nothing means the store's default.
-  // Fingerprint of the list of servers that the run is spread over; 0: no list was stated.
+  std::optional<Durability> durability;  // Always set for an existing run. Missing in a request: the store's default.
+  // Fingerprint of the list of servers that the run is spread over; 0: the run is on one server.
   uint64_t shard_fingerprint = 0;
   friend bool operator==(const RunOptions&, const RunOptions&) = default;
 };
 
 struct RunInfo {
   std::string run;
-  std::shared_ptr<const Geometry> geometry;  // A different object if the run was dropped and made again.
+  std::shared_ptr<const Geometry> geometry;  // A new object if the run is dropped and created again.
   RunOptions options;
   bool created = false;  // True if this call created the run.
 };
@@ -103,7 +103,7 @@ struct RunPage {
   std::string next_token;      // Empty: the end.
 };
 
-// A sample by id, or by handle where `sample` is empty.
+// Names a sample by its id or, if `sample` is empty, by its handle.
 struct SampleRef {
   std::string sample;
   int64_t handle = 0;
@@ -111,13 +111,13 @@ struct SampleRef {
 
 struct AppendCommand {
   std::string run;
-  // The geometry that the blocks were made with. If the run was dropped and made again with another one meanwhile, the
+  // The geometry that the blocks were made with. If the run was since dropped and created again with another one, the
   // append is rejected (FAILED_PRECONDITION, kGeometryMismatch). Null if there are no blocks.
   std::shared_ptr<const Geometry> geometry;
   AppendHeader header;  // payload_kind is ignored.
-  // Exactly header.rows without header.unrecorded, ascending; shape and CRC are checked.
+  // Hold exactly the rows of header.rows without header.unrecorded, ascending. The caller has checked their CRCs.
   std::vector<Block> blocks;
-  ByteReservation reservation;  // Made before the bytes arrived; the store uses it up before it reserves more.
+  ByteReservation reservation;  // Made before the payload arrived; the store spends it before it reserves more.
 };
 
 // Some rows of a block.
@@ -126,15 +126,15 @@ struct StoredRows {
   RowRange rows;  // Absolute, inside block->rows().
 };
 
-// One consistent look at a sample.
+// A sample at one moment.
 struct SampleSnapshot {
   SampleState state;
   std::vector<StoredRows> rows;  // Ascending; exactly the requested rows that are committed and recorded.
   TokenChecks tokens{kDefaultBlockRows};
 };
 
-// Called before a sample's state is copied to a snapshot, with about the memory that the snapshot takes. If it returns
-// an error, Snapshot returns that error.
+// Called before a sample's state is copied into a snapshot; `bytes` is about the memory that the snapshot takes. If it
+// returns an error, Snapshot returns that error.
 using AdmitSnapshot = std::function<absl::Status(int64_t bytes)>;
 
 // Half-open range of groups.
@@ -165,19 +165,19 @@ class Store {
   // True if its calls may wait for a disk or a network.
   virtual bool MayWait() const { return true; }
 
-  // Makes the run or joins it. RESOURCE_EXHAUSTED (kOverBudget) if there is no room for the run's own record. Joining
-  // with another geometry (or other options, where given): FAILED_PRECONDITION (kGeometryMismatch). Without a geometry,
-  // and if there is no such run: NOT_FOUND. A run made without options has the defaults.
+  // Creates the run, or joins it if it exists. RESOURCE_EXHAUSTED (kOverBudget) if there is no room for the run's own
+  // record. Joining with another geometry (or other options, where given): FAILED_PRECONDITION (kGeometryMismatch). If
+  // `geometry` is null and there is no such run: NOT_FOUND. A run that is created without options has the defaults.
   virtual absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
                                           const std::optional<RunOptions>& options) = 0;
   virtual absl::StatusOr<RunInfo> GetRun(absl::string_view run) = 0;
-  // The run as this process knows it, without access to disk or network, for callers that append next. It may be stale
-  // if another process dropped the run. Then the append is rejected (kGeometryMismatch), or goes to the run that was
-  // created since, if it fits.
+  // The run as this process knows it, without access to disk or network, for callers that append next. It may be out of
+  // date if another process has dropped the run. The append then goes to the new run of that name if its blocks fit
+  // there, and is rejected otherwise.
   virtual absl::StatusOr<RunInfo> KnownRun(absl::string_view run) { return GetRun(run); }
   // NOT_FOUND: kNoRun.
   virtual absl::StatusOr<RunState> StatRun(absl::string_view run) = 0;
-  // At most `limit` (above 0) runs, by name. A run whose record cannot be read is left out and hides no other run.
+  // At most `limit` (above 0) runs, by name. A run whose record cannot be read is left out; others are listed.
   virtual absl::StatusOr<RunPage> ListRuns(absl::string_view page_token, size_t limit) = 0;
   // All pages at once.
   absl::StatusOr<std::vector<RunState>> ListRuns() {
@@ -189,10 +189,10 @@ class Store {
   virtual absl::StatusOr<int64_t> CountRuns() = 0;
   virtual absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) = 0;
 
-  // The ack without append_id. Errors: FAILED_PRECONDITION (kGap, kOldRevision, kSealed, kNotCommitted, kField: another
+  // The ack has no append_id. Errors: FAILED_PRECONDITION (kGap, kOldRevision, kSealed, kNotCommitted, kField: another
   // prefix, kGeometryMismatch), ALREADY_EXISTS (kOtherTokens, kConflictingRows, kHandleCollision), RESOURCE_EXHAUSTED
-  // (kOverBudget), INVALID_ARGUMENT (kRowCount, kField), DATA_LOSS (stored rows that it needs are damaged). If the
-  // sample exists, every detail has its committed_rows and revision.
+  // (kOverBudget), INVALID_ARGUMENT (kRowCount, kField), DATA_LOSS (stored rows must be compared or merged, but are
+  // damaged). If the sample exists, the ErrorDetail has its committed_rows and revision.
   virtual absl::StatusOr<AppendAck> Append(AppendCommand command) = 0;
   // Errors: FAILED_PRECONDITION (kOldRevision, kSealed if it was sealed with another num_tokens, kNotCommitted),
   // INVALID_ARGUMENT (kRowCount: more rows are committed), RESOURCE_EXHAUSTED, DATA_LOSS as in Append.
@@ -202,15 +202,15 @@ class Store {
   virtual absl::StatusOr<SampleState> Truncate(absl::string_view run, Producer producer, absl::string_view sample,
                                                int64_t rows, std::optional<int64_t> expected_revision) = 0;
 
-  // The sample's state and its recorded rows inside `rows` (normal list). Counts as use for the TTL. `admit` may be
-  // null.
+  // The sample's state and its recorded rows inside `rows` (normal list). Counts as a use: the TTL begins again.
+  // `admit` may be null.
   virtual absl::StatusOr<SampleSnapshot> Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
                                                   absl::Span<const RowRange> rows, const AdmitSnapshot& admit) = 0;
   absl::StatusOr<SampleSnapshot> Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
                                           absl::Span<const RowRange> rows) {
     return Snapshot(run, producer, sample, rows, nullptr);
   }
-  // The state only; does not count as use.
+  // The state alone. Does not count as a use of the sample.
   virtual absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) = 0;
   // Stat of each sample, in this order, with fewer round trips where a round trip takes time. If `take` returns an
   // error, the loop ends with that error.
@@ -234,10 +234,10 @@ class Store {
 
   // Calls `changed` once, from any thread and without a lock held, after the next change of the sample (append, seal,
   // truncate, release, drop; also its creation). Register first and then call Snapshot, so that no change is missed. In
-  // a store that several servers share, a new watch needs a moment until it notices changes by other servers. From then
-  // on it notices all; as it may have missed one before, `changed` may be called without a change. The watch ends with
-  // the returned object: after its destruction `changed` is not running and will not run. `changed` may call the store,
-  // but must not destroy its own watch.
+  // a store that several servers share, a new watch needs a moment before it notices changes by other servers. In case
+  // it has missed one by then, it may call `changed` without a change. The watch ends with the returned object: once
+  // that is destroyed, `changed` is not running and will not run. `changed` may call the store, but must not destroy
+  // its own watch.
   class Watch {
    public:
     virtual ~Watch() = default;
@@ -249,12 +249,12 @@ class Store {
   // Removes samples idle longer than their run's TTL, at most `limit` of them, and returns how many.
   virtual int64_t Sweep(int64_t limit) = 0;
 
-  // OK, or why the store can take no changes at all for now: the disk or the service below it is broken or cannot be
-  // reached. A full budget, or damage to a part of the data, is still OK. May wait a few seconds at most. The message
-  // may be shown to everybody.
+  // OK, or the reason why the store cannot make any change now: its disk or Redis is broken or cannot be reached. A
+  // full budget, or damage to a part of the data, is still OK. May wait a few seconds at most. The message may be shown
+  // to everybody.
   virtual absl::Status Health() { return absl::OkStatus(); }
 
-  // Totals of the store. If its disk or service cannot be asked now, they are those of the last time.
+  // Totals of the store. While Redis does not answer, GetTotals returns the last ones that it knows.
   struct Totals {
     int64_t runs = 0;
     int64_t samples = 0;

@@ -30,8 +30,8 @@ std::string Describe(const RunOptions& options) {
                       options.durability ? DurabilityName(*options.durability) : "");
 }
 
-// `makes` is true for a client that gives a geometry, which would create the run. A client that only joins may look at
-// one server's part.
+// `stated`: the client's fingerprint; 0 if it named one server. `makes`: the client gave a geometry, so it may create
+// runs. Without one it may look at a single server's part.
 absl::Status CheckServers(const RunInfo& run, uint64_t stated, bool makes) {
   const uint64_t known = run.options.shard_fingerprint;
   if (stated == known || (stated == 0 && !makes)) return absl::OkStatus();

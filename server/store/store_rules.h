@@ -37,8 +37,8 @@ absl::StatusOr<RunOptions> OptionsInForce(const std::optional<RunOptions>& asked
 // without a geometry, to look at one server's part.
 absl::Status CheckJoin(const RunInfo& run, const Geometry* geometry, const std::optional<RunOptions>& options);
 
-// Checks that the blocks fit this run's geometry and windows: the run may have been dropped and created again since the
-// blocks were checked. Errors as those of CheckJoin and CheckShape. Reads no payload byte.
+// Checks that the blocks fit this run's geometry and windows, because the run may have been dropped and created again
+// since the blocks were made. Errors as those of CheckJoin and CheckShape. Reads no payload byte.
 absl::Status CheckBlocks(const RunInfo& run, const AppendCommand& command);
 
 // Checks that ids, ranges, and the lengths of texts and tokens are within their limits, and that `blocks` hold exactly
@@ -46,7 +46,7 @@ absl::Status CheckBlocks(const RunInfo& run, const AppendCommand& command);
 // payload byte. Thread-safe.
 absl::Status CheckAppend(const AppendHeader& header, absl::Span<const Block> blocks);
 
-// Approximate memory of a state.
+// Approximate memory of `state`.
 int64_t StateBytes(const SampleState& state);
 
 // Builds one page of at most `limit` states. A page has at least one state.
@@ -66,7 +66,7 @@ class PageBuilder {
 
 // NOT_FOUND (kNoRun).
 absl::Status NoRunError(absl::string_view run);
-// NOT_FOUND (kNoSample). `sample`: its id, or a handle in words.
+// NOT_FOUND (kNoSample). `sample`: its id, or for example "handle 42".
 absl::Status NoSampleError(absl::string_view sample);
 // ALREADY_EXISTS (kHandleCollision): sample `other` of the run has the handle.
 absl::Status HandleCollisionError(absl::string_view sample, absl::string_view other);

@@ -30,9 +30,9 @@ class CallDeadline {
   const Clock::Time before_;
 };
 
-// The time of day in ms, as servers write it down for themselves after a restart, or for each other. It advances with
-// the store's clock, even if the machine's time of day is changed. The times of two servers differ as their machines'
-// clocks do. Thread-safe.
+// The time of day in ms, for times that are stored and later read by another server, or by this one after a restart. It
+// advances with the store's clock, so a change of the machine's time does not affect it. The times of two servers
+// differ as their machines' clocks do. Thread-safe.
 class StoreTime {
  public:
   explicit StoreTime(const Clock& clock)

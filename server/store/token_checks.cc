@@ -7,7 +7,7 @@
 namespace routing_replay::server {
 namespace {
 
-// Computes the append's own token check, row by row, as far as the tokens are known.
+// Computes the append's own token checks, from a first check and the token ids.
 class Chain {
  public:
   Chain(const AppendTokens& tokens, std::optional<uint32_t> check)

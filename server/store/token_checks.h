@@ -1,6 +1,6 @@
-// Token checks of a sample. A store never keeps the tokens, only CRC32C prefix checks: at every block boundary, at the
-// committed end, and at the end of the last rows whose tokens are known. Decides whether an append belongs to the same
-// trajectory.
+// Token checks of a sample, which show whether an append belongs to the same trajectory. The check at row n is the
+// CRC32C of the token ids of rows 0 … n − 1. A store never keeps tokens, only the checks at every block boundary, at
+// the committed end, and at the end of the last rows whose tokens are known.
 //
 //   stored checks     0────────B────────2B────────3B──e        (each one may be unknown)
 //   an append             s─────┬────────┬────────┬───┬──▶     chain: start check, then extended over its token ids
@@ -33,7 +33,7 @@ struct AppendTokens {
 struct TokenComparison {
   std::optional<int64_t> differs_at;     // The row of the first check that differs.
   std::vector<RowRange> unverified;      // Overlapping rows that no check covers; normal list.
-  std::vector<RowRange> suspect;         // Those of `unverified` whose tokens both sides know; normal list.
+  std::vector<RowRange> suspect;         // Those of `unverified` whose tokens were given on both sides.
   std::optional<uint32_t> check_at_end;  // The append's own check where its new rows start.
 };
 
@@ -59,9 +59,9 @@ class TokenChecks {
   int64_t memory_bytes() const {
     return static_cast<int64_t>(boundaries_.size() * sizeof(boundaries_[0]) + known_.size() * sizeof(RowRange));
   }
-  // Rows whose tokens are part of a check; normal list.
+  // Rows whose token ids were given, so that a check covers them; normal list (row_range.h).
   const std::vector<RowRange>& known() const { return known_; }
-  // The check at `rows`, if known. At 0 it always is.
+  // The check at `rows`, if known. At row 0 it is always known: 0.
   std::optional<uint32_t> At(int64_t rows) const;
   // The check at the end of a whole window, if it came with the rows of that window.
   std::optional<uint32_t> AtWindowEnd(int64_t window) const { return boundaries_[window]; }
@@ -69,23 +69,22 @@ class TokenChecks {
   std::optional<uint32_t> known_end() const { return known_end_; }
   // True if the check at `rows` equals `crc32c`; nothing if that check is not known.
   std::optional<bool> Fits(int64_t rows, uint32_t crc32c) const;
-  // Upper bound for the growth by Extend to `end` rows.
+  // Upper bound for the growth of memory_bytes() when Extend adds rows up to `end`.
   int64_t growth_bytes(int64_t end) const {
     return static_cast<int64_t>((end / block_rows_ - rows_ / block_rows_) * sizeof(boundaries_[0]) + sizeof(RowRange));
   }
-  // The window to which a check at `rows` belongs: the one that ends there, or the open one if `rows` is the committed
-  // end.
+  // The window of row `rows` − 1, the last row that a check at `rows` covers; 0 if `rows` is 0.
   int64_t WindowOf(int64_t rows) const { return rows == 0 ? 0 : (rows - 1) / block_rows_; }
 
-  // Without a start check, the append's chain starts at the first stored check that it reaches, and the rows before
-  // that are unverified; so are the rows after the last stored check.
+  // Rows are unverified before the first stored check if the append has no start check, and after the last stored
+  // check. Without token ids all are.
   TokenComparison Compare(const AppendTokens& tokens) const;
 
   // Adds the rows [rows(), tokens.rows.end), if there are any. `check` is TokenComparison::check_at_end. Without token
-  // ids or without a check, everything from rows() on is unknown.
+  // ids or without `check`, the checks of the added rows are unknown.
   void Extend(const AppendTokens& tokens, std::optional<uint32_t> check);
-  // Uses the start check of an append that starts at rows(), if the check there is not known yet. Does not set a
-  // window's check.
+  // If the check at rows() is not known yet, takes it from an append that starts at rows() and states it. Does not set
+  // the check of a window.
   void TellEnd(const AppendTokens& tokens) {
     if (!end_ && tokens.rows.begin == rows_) end_ = tokens.start;
   }
@@ -98,7 +97,7 @@ class TokenChecks {
   int64_t rows_ = 0;
   std::optional<uint32_t> end_ = 0;                  // The check at rows_.
   std::vector<std::optional<uint32_t>> boundaries_;  // [i]: at (i + 1) * block_rows_.
-  std::vector<RowRange> known_;                      // Rows whose tokens are part of a check; normal list.
+  std::vector<RowRange> known_;                      // See known().
   std::optional<uint32_t> known_end_;                // The check at the end of known_, if that is before rows_.
 };
 

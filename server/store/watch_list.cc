@@ -67,9 +67,9 @@ bool WatchList::Has(int64_t handle, Producer producer) const {
   return entries_.contains({handle, producer});
 }
 
-// Reading size_ without the lock misses no relevant watch. A reader registers its watch first and then looks at the
-// sample under the sample's lock. If it looked before this change, its watch was registered before the change took the
-// same lock.
+// Reading size_ without the lock misses no relevant watch. A reader first registers its watch and then reads the sample
+// under the sample's lock. So if it read the sample before the change that is notified here, its watch was registered
+// before that change took the lock.
 void WatchList::Notify(int64_t handle, Producer producer) {
   if (size_ == 0) return;
   Entries concerned;

@@ -1,4 +1,4 @@
-// Callbacks that wait for the next change of a sample.
+// Callbacks that are called at the next change of a sample.
 #ifndef SERVER_STORE_WATCH_LIST_H_
 #define SERVER_STORE_WATCH_LIST_H_
 
@@ -15,7 +15,7 @@
 
 namespace routing_replay::server {
 
-// The watches of one run. Thread-safe. Stays alive as long as one of its watches.
+// The watches of one run. Thread-safe. Each watch keeps the list alive.
 class WatchList : public std::enable_shared_from_this<WatchList> {
  public:
   // Watches the sample of `producer` with this handle; it need not exist yet. Destroying the watch waits for a running
@@ -37,7 +37,7 @@ class WatchList : public std::enable_shared_from_this<WatchList> {
 
   void Remove(const Key& key, const Entry* entry);
 
-  std::atomic<int64_t> size_{0};  // Lets a change without watches return without taking the lock.
+  std::atomic<int64_t> size_{0};  // Size of entries_. If it is 0, Notify need not take the lock.
   mutable Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);
 };

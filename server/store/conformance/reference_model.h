@@ -44,7 +44,7 @@ struct ModelSample {
   std::vector<bool> tokens_seen;  // Per row.
   // All token ids before a row, as the writers claimed them, for the rows where a store keeps a check.
   std::map<int64_t, Tokens> history{{0, {}}};
-  std::optional<int64_t> told_by_seal;  // The row of that check which no rows came with.
+  std::optional<int64_t> told_by_seal;  // The row of a check that came with a seal and no rows.
   int64_t content = 0;                  // Counts changes of content.
 };
 

@@ -23,7 +23,7 @@ namespace {
 constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
 // Samples examined at a time while filtering by group.
 constexpr size_t kScanBatch = 1024;
-// How much an append may add to the state of a sample, apart from long lists.
+// Estimate of the bytes that an append adds to the state of a sample, if its lists are short.
 constexpr int64_t kMetadataRoom = 4 << 10;
 
 // Thread-safe. Methods mean the same as those of Store.
@@ -44,7 +44,7 @@ class MemoryRun {
   // (kHandleCollision).
   absl::Status Adopt(KeptSample sample);
 
-  // Upper bound of the memory that Append charges to the budget in addition to the command's reservation.
+  // The most memory, about, that Append charges to the budget in addition to the command's reservation.
   int64_t RoomFor(const AppendCommand& command) const;
   absl::StatusOr<AppendAck> Append(AppendCommand command);
   // Never null. NOT_FOUND (kNoSample).
@@ -62,16 +62,16 @@ class MemoryRun {
   void FreeSpace() {
     if (context_->journal != nullptr) context_->journal->FreeSpace();
   }
-  // Ends every sample. The run rejects new ones.
+  // Removes every sample. After that the run rejects new ones.
   ReleaseResult Drop();
 
  private:
   int64_t HandleOf(const SampleRef& ref) const { return ref.sample.empty() ? ref.handle : handle_of_(ref.sample); }
   ParentRows FindParent(const AppendHeader& header) const;
-  // Calls `look` for the producer's samples with ids after `after`, by id, until it returns false or an error.
+  // Calls `look` for the producer's samples with ids after `after`, ascending, until `look` returns false or an error.
   absl::Status ForEachAfter(Producer producer, std::string after,
                             const std::function<absl::StatusOr<bool>(MemorySample&)>& look) const;
-  // Ends the sample if it is alive and was not used after `unused_since`.
+  // Removes the sample if it is alive and was not used after `unused_since`.
   absl::Status RemoveOne(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result);
 
   const std::shared_ptr<const RunContext> context_;
@@ -444,7 +444,7 @@ absl::StatusOr<ReleaseResult> MemoryStore::DropRun(absl::string_view run) {
 absl::StatusOr<AppendAck> MemoryStore::Append(AppendCommand command) {
   RR_ASSIGN_OR_RETURN(const std::shared_ptr<MemoryRun> run, FindRun(command.run));
   if (spiller_ == nullptr) return run->Append(std::move(command));
-  spiller_->MakeRoom(run->RoomFor(command));  // If that fails, the append is rejected if it needs the room.
+  spiller_->MakeRoom(run->RoomFor(command));  // If it cannot, Append fails if it needs the room.
   absl::StatusOr<AppendAck> ack = run->Append(std::move(command));
   spiller_->Look();
   return ack;

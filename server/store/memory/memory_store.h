@@ -4,8 +4,7 @@
 // same index over a RunKeeper, such as RocksDB's: the budget then bounds the index alone, and samples survive a
 // restart.
 //
-//   MemoryStore ─▶ MemoryRun ─▶ SampleIndex (16 shards) ─▶ MemorySample ─▶ RowPieces ─▶ counted blocks, charged to the
-//   budget
+//   MemoryStore ─▶ MemoryRun ─▶ SampleIndex (16 shards) ─▶ MemorySample ─▶ RowPieces ─▶ blocks, charged to the budget
 //
 // Without a RunKeeper, samples are gone after a restart of the process; reads then return NOT_FOUND at once. With a
 // spill directory, the bytes of the least recently used sealed samples move there when the budget runs short. Their
@@ -41,7 +40,7 @@ struct SpillOptions {
   int64_t segment_bytes = int64_t{64} << 20;  // Size of one file.
   double begin = 0.75;                        // When this share of the memory budget is in use …
   double end = 0.5;                           // … samples are spilled until only this share is.
-  bool background = true;                     // Spill on a separate thread; if false, Look does the work itself.
+  bool background = true;                     // Spill on a separate thread; if false, Spiller::Look does the work.
   std::chrono::milliseconds pause{1000};      // Time until the next try after a failure.
   // Called by any thread when spilling fails. Failures that follow each other without a success cause only one call.
   std::function<void(const std::string&)> warn = [](const std::string&) {};
@@ -63,16 +62,16 @@ struct SampleChange {
   Producer producer = Producer::kRollout;
   absl::string_view sample;
   int32_t block_rows = kDefaultBlockRows;
-  const SampleContent& lists;  // Everything but the pieces, which may be missing here.
+  const SampleContent& lists;  // The next content. Its own `pieces` are not used.
   int64_t first_window = 0;
-  int64_t windows_before = 0;  // Number of windows that were written before. Those past the content's end are removed.
+  int64_t windows_before = 0;         // Number of windows so far. Those after the next content's end are removed.
   absl::Span<const RowPiece> pieces;  // All pieces of the windows from first_window on.
-  absl::Span<const std::shared_ptr<StoredBlock>> added;
-  bool grows = false;  // The sample gets more rows, recorded or not.
+  absl::Span<const std::shared_ptr<StoredBlock>> added;  // The blocks of `pieces` that are not written yet.
+  bool grows = false;                                    // The sample gets more rows, recorded or not.
 };
 
-// Writes the changes of a run's samples before they take effect. Thread-safe; changes of one sample come one after the
-// other.
+// Writes the changes of a run's samples before they take effect. Thread-safe; the changes of one sample are written one
+// after the other.
 class SampleJournal {
  public:
   virtual ~SampleJournal() = default;
@@ -94,15 +93,15 @@ struct KeptSample {
   SampleContent content;
 };
 
-// A run as found at the start.
+// A run that the storage had when the process started.
 struct KeptRun {
   RunInfo info;
   std::shared_ptr<BlockHome> home;
   std::vector<KeptSample> samples;
 };
 
-// Stores runs so that they outlive the process. Thread-safe. Create and Drop are called one at a time, while existing
-// runs are in use. Errors as those of SampleJournal.
+// Stores runs so that they outlive the process. Thread-safe. Only one Create or Drop runs at a time; other threads may
+// use existing runs meanwhile. Errors as those of SampleJournal.
 class RunKeeper {
  public:
   virtual ~RunKeeper() = default;
@@ -123,7 +122,7 @@ class RunKeeper {
   virtual absl::Status Drop(absl::string_view run) = 0;
 };
 
-// A memory store whose runs survive the process: `runs`, which `keeper` has found, and all runs created later.
+// A memory store whose runs survive the process. It starts with `runs`, which `keeper` has found in its storage.
 // RESOURCE_EXHAUSTED (kOverBudget) if the budget cannot hold the part that must be in memory; ALREADY_EXISTS
 // (kHandleCollision).
 absl::StatusOr<std::unique_ptr<Store>> NewKeptStore(MemoryStoreOptions options,

@@ -75,7 +75,7 @@ MemorySample::~MemorySample() { TakeMetadata().Release(); }
 
 absl::Status MemorySample::Adopt(SampleContent content) {
   MutexLock lock(mutex());
-  std::vector<StoredBlock*> blocks;  // Blocks that are not counted for an earlier sample.
+  std::vector<StoredBlock*> blocks;  // Blocks not charged yet: a fork shares blocks with its parent.
   int64_t bytes = content.metadata_bytes();
   for (const RowPiece& piece : content.pieces.all()) {
     if (piece.stored->charged()) continue;

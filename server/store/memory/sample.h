@@ -1,11 +1,11 @@
-// One sample of the memory store: its content under one lock; and the index of a run's samples.
+// One sample of the memory store: its content, protected by a lock; and the index of a run's samples.
 //
 //   (made by the index)  unborn ──first append──▶ alive ──release, expiry, drop──▶ removed
 //                           └──────first append rejected──────────────────────────▶
 //
 // An unborn sample is in the index only so that two appends that open it wait for each other; nobody else sees it.
-// Heavy work (comparing, merging) runs under the sample's own lock; memory that a change frees is destroyed after the
-// lock is released.
+// Heavy work (comparing, merging) runs under the sample's lock; memory that a change frees is destroyed after the lock
+// is released.
 #ifndef SERVER_STORE_MEMORY_SAMPLE_H_
 #define SERVER_STORE_MEMORY_SAMPLE_H_
 
@@ -46,7 +46,7 @@ struct RunContext {
   std::shared_ptr<BlockHome> home = std::make_shared<MemoryHome>(std::make_shared<RunUsage>(budget));
   SampleJournal* journal = home->journal();  // Null: samples do not outlive the process.
   std::shared_ptr<RunUsage> usage = home->usage();
-  // Prime, so that samples of one shard of the index are spread over all locks.
+  // A prime number of locks, so that the samples of one shard of the index are spread over all of them.
   using Mutexes = std::array<Mutex, 509>;
   std::unique_ptr<Mutexes> mutexes = std::make_unique<Mutexes>();
   std::shared_ptr<WatchList> watches = std::make_shared<WatchList>();
@@ -71,7 +71,7 @@ class MemorySample final {
   // Makes an unborn sample alive, with content found in the storage. RESOURCE_EXHAUSTED (kOverBudget).
   absl::Status Adopt(SampleContent content);
 
-  // Nothing if the sample was removed: look it up again. Otherwise `command` and `parent` have been consumed.
+  // Returns nothing if the sample was removed: look it up again. Otherwise `command` and `parent` have been consumed.
   std::optional<absl::StatusOr<AppendAck>> Append(AppendCommand& command, ParentRows& parent);
   absl::StatusOr<SampleState> Seal(int64_t num_tokens, int64_t revision);
   absl::StatusOr<SampleState> Truncate(int64_t rows, std::optional<int64_t> expected_revision);
@@ -109,8 +109,8 @@ class MemorySample final {
   std::optional<Remains> End();
   // Removes the sample if it is unborn, and returns whether it was.
   bool RemoveUnborn();
-  // Calls the watchers, who may call the store. The caller must hold no lock, and an ended sample must be out of the
-  // index.
+  // Calls the watchers, who may call the store. The caller must hold no lock. A removed sample must be out of the index
+  // first.
   void Notify() const { run_->watches->Notify(handle_, producer_); }
 
  private:
@@ -164,7 +164,7 @@ class MemorySample final {
   }
   // Adds (+1) or subtracts (-1) the content in the run's totals.
   void CountUsage(int sign) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
-  // A lock shared with other samples. It is looked up, to save memory here.
+  // A lock shared with other samples. A pointer to it would cost memory, so it is looked up each time.
   Mutex& mutex() const { return run_->MutexOf(handle_); }
   void Touch() { last_used_.store(run_->clock.Now(), std::memory_order_relaxed); }
 
@@ -177,7 +177,7 @@ class MemorySample final {
 
   Phase phase_ ABSL_GUARDED_BY(mutex()) = Phase::kUnborn;
   SampleContent content_ ABSL_GUARDED_BY(mutex());
-  int64_t metadata_bytes_ ABSL_GUARDED_BY(mutex()) = 0;  // Detached from a reservation; counted in the run's usage.
+  int64_t metadata_bytes_ ABSL_GUARDED_BY(mutex()) = 0;  // Charged to the budget, counted in the run's usage.
 };
 
 // Samples by handle, spread over shards with one lock each, held for look-ups only. One handle belongs to one id in the
@@ -188,13 +188,13 @@ class SampleIndex {
 
   explicit SampleIndex(std::shared_ptr<const RunContext> run) : run_(std::move(run)) {}
 
-  // Null if there is none; the sample may be unborn or removed. Without an id it finds whichever sample has the handle.
+  // Null if there is none; the sample may be unborn or removed. An empty `id` matches any sample with the handle.
   std::shared_ptr<MemorySample> Find(int64_t handle, absl::string_view id, Producer producer) const;
   // Returns the sample. If there is none, inserts an unborn one (no append has been stored yet) with this last use.
   // ALREADY_EXISTS (kHandleCollision) if another id has the handle; NOT_FOUND (kNoRun) after Close.
   absl::StatusOr<std::shared_ptr<MemorySample>> FindOrInsert(int64_t handle, const std::string& id, Producer producer,
                                                              Clock::Time last_used);
-  // Takes the sample out of the index. It must have ended already. No effect if another sample is in its place.
+  // Takes a sample whose phase is kRemoved out of the index. No effect if another sample is in its place.
   void Remove(const MemorySample& sample);
 
   // At most `limit` of a producer's samples with ids after `id`, by id.
@@ -228,7 +228,7 @@ class SampleIndex {
     bool closed ABSL_GUARDED_BY(mutex) = false;
     absl::flat_hash_map<HandleKey, std::shared_ptr<MemorySample>> by_handle ABSL_GUARDED_BY(mutex);
     absl::btree_set<MemorySample*, IdLess> by_id ABSL_GUARDED_BY(mutex);  // Sorted by id, then by producer.
-    // By the time of the next examination: at the latest last use + TTL.
+    // Sorted by due(), when to check next whether the sample is idle: at the latest its last use + TTL.
     absl::btree_set<MemorySample*, DueLess> by_due ABSL_GUARDED_BY(mutex);
   };
 

@@ -8,7 +8,7 @@
 namespace routing_replay::server {
 namespace {
 
-// While nothing can be spilled, the search for candidates takes at most one part in this many of the time.
+// After a search that found nothing to spill, the next one waits this many times as long as the search took.
 constexpr int kLookShare = 10;
 
 }  // namespace
@@ -111,7 +111,7 @@ void Spiller::FindCandidates() {
   const auto wanted = static_cast<int64_t>(static_cast<double>(memory_.limit()) * (options_.begin - options_.end)) +
                       std::max<int64_t>(memory_.used() - memory_.limit(), 0);
   const auto colder = [](const Candidate& a, const Candidate& b) { return a.last_used < b.last_used; };
-  std::vector<Candidate> heap;  // Warmest on top.
+  std::vector<Candidate> heap;  // The most recently used on top.
   int64_t bytes = 0;
   const auto start = std::chrono::steady_clock::now();
   visit_([&](std::shared_ptr<MemorySample> sample) {

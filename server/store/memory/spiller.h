@@ -34,7 +34,7 @@ class Spiller {
   // The spill directory's space. The store passes it to the block homes whose blocks can be spilled.
   const std::shared_ptr<SpillArea>& area() const { return area_; }
 
-  // Call it after something was stored. Cheap if there is nothing to spill.
+  // Spills if too much of the budget is in use. Call after storing anything. Cheap if there is nothing to do.
   void Look();
   // Spills until `bytes` of the memory budget are free: false if there is not enough to spill. Waits for the disk: the
   // caller must not hold the lock of a sample.
@@ -58,7 +58,7 @@ class Spiller {
   void SpillCold();
   // Spills one sample. Returns false if no sample can be spilled.
   bool SpillOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(spilling_);
-  // Finds the coldest samples that together free enough.
+  // Finds the least recently used samples whose bytes bring the use of the budget from `begin` down to `end`.
   void FindCandidates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(spilling_);
   void Failed(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(spilling_);
 
@@ -68,7 +68,7 @@ class Spiller {
   const VisitSamples visit_;
 
   Mutex spilling_;                                                // Held for one sample at a time.
-  std::vector<Candidate> candidates_ ABSL_GUARDED_BY(spilling_);  // Coldest last.
+  std::vector<Candidate> candidates_ ABSL_GUARDED_BY(spilling_);  // Least recently used last.
   std::chrono::steady_clock::time_point next_try_ ABSL_GUARDED_BY(spilling_);
   // Earliest time of the next search through all samples.
   std::chrono::steady_clock::time_point next_look_ ABSL_GUARDED_BY(spilling_);

@@ -1,7 +1,7 @@
 // Encodes runs and samples as the records of records.proto, for the stores that write them to a disk or to Redis. A
 // record is a protobuf message, then the CRC32C of its bytes (4 bytes, little-endian).
 //
-//   SampleContent ─EncodeHead, EncodeWindow─▶ bytes ─DecodeContent─▶ SampleContent with the same blocks elsewhere
+//   SampleContent ─EncodeHead, EncodeWindow─▶ bytes ─DecodeContent─▶ an equal SampleContent
 //
 // Pure; thread-safe.
 #ifndef SERVER_STORE_RECORDS_RECORDS_H_

@@ -22,8 +22,8 @@ constexpr std::chrono::minutes kBetweenWarnings{1};
 
 // The memory that Redis needs for one key of this store, without its value.
 constexpr int64_t kKeyBytes = 200;
-// A chunk expires after this time, unless a commit has referenced it. An append waits for Redis for at most half a
-// minute.
+// A chunk expires after this time unless a commit has referenced it. That is long enough: an append waits for Redis for
+// at most half a minute.
 constexpr std::chrono::milliseconds kUncommitted = std::chrono::minutes(10);
 // How much is read ahead for a reader.
 constexpr int64_t kReadAheadBytes = int64_t{4} << 20;
@@ -81,7 +81,7 @@ std::optional<RedisManifest> RedisManifestCache::Find(const std::string& key) {
 }
 
 void RedisManifestCache::Put(const std::string& key, const RedisManifest& manifest) {
-  RedisManifest before;  // These two must outlive the lock.
+  RedisManifest before;  // Both must be freed after the lock is released.
   std::unordered_map<std::string, RedisManifest> forgotten;
   MutexLock lock(mutex_);
   before = std::exchange(manifests_[key], manifest);
@@ -237,8 +237,8 @@ absl::StatusOr<LoadedBlock> RedisBlock::Take(absl::Span<RedisResult> results) co
   return BlockOfValue(*keys_->geometry, rows(), codec(), std::move(value), all);
 }
 
-// A reader with an old snapshot has some time to read its blocks. After that a block is gone because the sample was
-// changed. If the sample still references it, the block is lost.
+// Why a block is missing. If the sample does not reference it any more, the sample was changed and kReaderGrace is
+// over: a reader with an old snapshot was too slow. If it still does, the block was lost.
 absl::Status RedisBlock::Gone() const {
   RR_ASSIGN_OR_RETURN(const RedisReply manifest, keys_->context->Ask(RedisCommand({"HVALS", keys_->key})));
   const bool shown = std::any_of(manifest.elements.begin(), manifest.elements.end(),

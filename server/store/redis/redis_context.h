@@ -39,15 +39,15 @@ inline constexpr size_t kRedisBatch = 256;
 // How long a replaced or released block stays in Redis for readers whose snapshot refers to it.
 inline constexpr std::chrono::milliseconds kReaderGrace = std::chrono::seconds(60);
 
-// One incarnation of a run, as this server knows it. Its keys, PREFIX:{INCARNATION/PART}:…, all of a part on one server
-// of a cluster since they share what is in braces; p is the producer, 1 or 2:
+// One incarnation of a run, as this server knows it. Its keys begin with PREFIX:{INCARNATION/PART}:. Keys with the same
+// text in braces are on one server of a cluster. They go on as follows, with the producer (1 or 2) as <p>:
 //   m<p>:HANDLE             hash     manifest: v (version: token of the last change), id, u (last use, ms), n (rows,
-//                                    bytes, sealed: as the sums count them), head and w<N> (../records/records.h)
+//                                    bytes, sealed: its share in the sums), head and w<N> (../records/records.h)
 //   <p>:HANDLE:BLOCK:CHUNK  string   at most kRedisChunkBytes of a block; expires unless a commit references it
 //   i<p>, g<p>, u<p>        zset     sample ids: by id (score 0), by group, by last use
 //   n                       hash     sums: samples, sealed, rows, bytes
 // Beside them PREFIX:runs (set of names) and PREFIX:{NAME}:r (incarnation, 16 digits, and RunRecord). The incarnation
-// is a random number: what a dropped run left behind cannot be seen from a run that has its name later. Thread-safe.
+// is a random number, so that a later run of the same name never sees what this one left behind. Thread-safe.
 struct RedisRun {
   static constexpr int kParts = 128;
 
@@ -88,10 +88,10 @@ struct RedisManifest {
   int64_t stored_bytes() const { return (*content)->pieces.charged_bytes() + (*content)->metadata_bytes(); }
 };
 
-// Manifests by their key, so that an append need not read what this server knows. Thread-safe.
+// Manifests by key, so that an append need not read a manifest that this server read or wrote before. Thread-safe.
 class RedisManifestCache {
  public:
-  // The manifest as this server read or wrote it last; Redis may have a newer one.
+  // The manifest as last read or written here; Redis may have a newer one.
   std::optional<RedisManifest> Find(const std::string& key);
   // `manifest` must be whole(). When the cache grows too large it is cleared: reading manifests again is cheap.
   void Put(const std::string& key, const RedisManifest& manifest);
@@ -132,8 +132,8 @@ class RedisContext {
   std::string RunKey(absl::string_view run) const { return absl::StrCat(options.prefix, ":{", run, "}:r"); }
   // An id that no other server generates.
   std::string NewToken() { return absl::StrCat(absl::Hex(ids.Next(), absl::kZeroPad16)); }
-  // Held while a sample is changed, so that this server's threads do not fail each other's compare-and-set. Between
-  // servers, only the compare-and-set of the version protects the sample.
+  // Held while a sample is changed, so that threads of this server do not make each other's commits fail. Other servers
+  // do not have this lock: a commit fails if one of them has changed the sample's version meanwhile.
   Mutex& WriterLock(int64_t handle) { return writer_locks_[static_cast<uint64_t>(handle) % writer_locks_.size()]; }
 
   const RedisStoreOptions options;
@@ -183,7 +183,7 @@ struct SampleKeys {
 // Thread-safe, except Written.
 class RedisBlock final : public StoredBlock {
  public:
-  // A block that is to be written.
+  // A block that is not in Redis yet.
   RedisBlock(std::shared_ptr<const SampleKeys> keys, uint64_t id, Block block, int64_t cost)
       : StoredBlock(nullptr, block.rows, block.codec, cost),
         keys_(std::move(keys)),
@@ -196,9 +196,9 @@ class RedisBlock final : public StoredBlock {
   int64_t bytes() const;  // Size of the value, all chunks together.
   std::vector<std::string> chunk_keys() const;
 
-  // For a block that is to be written: adds the commands that put its chunks. They borrow its bytes.
+  // For a block that is not in Redis yet: adds the commands that write its chunks. They refer to its bytes.
   void AddPuts(std::vector<RedisCommand>& commands) const;
-  // Call it when the bytes are in Redis, before anybody else sees the block: releases them here.
+  // Frees the bytes in memory. Call when they are in Redis, before anybody else sees the block.
   void Written() { unwritten_.reset(); }
 
   // AddGets adds the commands that read the chunks. Take builds the block from their answers, which must be in order.

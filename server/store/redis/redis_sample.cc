@@ -15,8 +15,7 @@
 namespace routing_replay::server {
 namespace {
 
-// Time limit of WAIT and WAITAOF. While it waits, an append occupies one of few worker threads, and most appends have
-// no deadline.
+// Time limit of WAIT and WAITAOF. It is short because a waiting append occupies one of few worker threads.
 constexpr std::chrono::seconds kSyncedWait{2};
 
 // The one step that changes a sample: compare its version, check that the new chunks exist, then write. KEYS: manifest,
@@ -24,8 +23,8 @@ constexpr std::chrono::seconds kSyncedWait{2};
 // ARGV: expected version (empty: the sample does not exist), new version, sample id, now (ms; empty: do not record this
 // use, the last one was recent), group (empty: unchanged), number of new chunks, how long replaced ones stay (ms); by
 // how much sealed, rows and bytes grow; number of fields to delete, their names, then pairs of field and value. Returns
-// 1, 0 if the sample has another version, or the id of another sample with this handle. If it is sent twice in a row,
-// it returns the same; after a release it creates the sample again.
+// 1; 0 if the sample has another version or a new chunk is missing; or the id of another sample with this handle. A
+// second execution right after the first also returns 1.
 constexpr char kCommit[] = R"(
 local call = redis.call
 local version = call('HGET', KEYS[1], 'v') or ''
@@ -197,7 +196,7 @@ absl::Status RemoveSamples(const std::shared_ptr<RedisContext>& context, RedisRu
       if (!answers[i].reply.ok()) {
         status = answers[i].reply.status();
       } else if (answers[i].reply->integer == 0) {
-        // With `unused`, it was used meanwhile: the next sweep looks again.
+        // With `unused`, the sample was used meanwhile, so it is not idle any more.
         if (!unused) names.push_back(name);
       } else {
         ++result.samples;
@@ -405,7 +404,7 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
   now.content = next;
   std::vector<RedisRequest> requests = {CommitRequest(before, *next, change.first_window, now, chunks)};
   requests.front().before = std::move(puts);
-  requests.push_back(context_->AskForRun(*run_));  // In the same round trip.
+  requests.push_back(context_->AskForRun(*run_));  // Sent in the same round trip.
   const std::vector<RedisResult> answers = context_->Execute(requests);
   const RedisResult& answer = answers.front();
   const bool done = answer.reply.ok() && answer.reply->type == RedisReply::Type::kInteger && answer.reply->integer == 1;
@@ -430,7 +429,8 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
     return std::nullopt;
   }
   for (const auto& block : change.added) static_cast<RedisBlock&>(*block).Written();
-  // If the run's master does not answer, the commit is done all the same, unless its run was only guessed.
+  // If the run cannot be read, the commit still counts, unless the manifest was guessed: then nothing else shows that
+  // the run exists.
   if (absl::Status there = CheckRun(*run_, answers.back());
       !there.ok() && (before.guessed || absl::IsNotFound(there))) {
     // The run was dropped before this commit. Its samples may have been removed already, so this commit's data is

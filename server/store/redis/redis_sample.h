@@ -52,7 +52,7 @@ class RedisSample {
 
  private:
   struct Change {
-    SampleContent next;  // Must be whole.
+    SampleContent next;  // With all its pieces.
     // The first window that the change touches. Earlier windows and their pieces stay as they are.
     int64_t first_window = 0;
     // Blocks of `next` that are not in Redis yet.
@@ -68,8 +68,8 @@ class RedisSample {
   absl::StatusOr<RedisManifest> Find();
   // The same, but NOT_FOUND (kNoSample) if it does not exist.
   absl::StatusOr<RedisManifest> FindExisting();
-  // The manifest that Redis most likely has, without reading it: as this server left it, or none if the append begins
-  // the sample. Nothing if it must be read.
+  // The manifest that Redis most likely has, without reading it: the cached one or, for an append that begins at row 0,
+  // that of a sample that does not exist yet. Returns nothing if the manifest must be read.
   std::optional<RedisManifest> Guess(const AppendHeader& header);
   // One attempt to append. Returns nothing if somebody else changed the sample: read it again and retry.
   absl::StatusOr<std::optional<AppendAck>> TryAppend(const AppendCommand& command, RedisSample* parent,

@@ -166,7 +166,7 @@ class RedisStore final : public Store {
     });
   }
 
-  // Returns about `limit` samples whose ids follow `after`. With a range of groups, returns all of these groups.
+  // Returns about `limit` samples whose ids follow `after`; with a range of groups, all samples of these groups.
   absl::StatusOr<Names> NamesOf(const RedisRun& run, Producer producer, const std::optional<GroupRange>& groups,
                                 absl::string_view after, size_t limit);
   absl::StatusOr<ListPage> ListOf(RedisRun& run, Producer producer, const std::optional<GroupRange>& groups,
@@ -186,7 +186,7 @@ class RedisStore final : public Store {
 
 bool RedisStore::KnowsWaitAof() {
   const CallDeadline deadline(Clock::Real().Now() + kInfoTimeout);
-  // Of() takes INFO for the key, which only chooses the master that is asked.
+  // Of() uses the second word, INFO, as the key, which only decides what master is asked.
   const absl::StatusOr<RedisReply> known = context_->Ask(RedisCommand({"COMMAND", "INFO", "WAITAOF"}));
   return known.ok() && known->elements.size() == 1 && !known->elements[0].is_nil();
 }
@@ -436,7 +436,7 @@ absl::StatusOr<ReleaseResult> RedisStore::Release(absl::string_view run, std::op
     }
   }
   return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ReleaseResult> {
-    // Without a sample it checks that the run exists.
+    // Without names it only checks that the run exists.
     RR_RETURN_IF_ERROR(LookAt(context_, *found, {}).status());
     ReleaseResult result;
     RR_RETURN_IF_ERROR(RemoveSamples(context_, *found, names, /*ends=*/nullptr, /*unused=*/false, result));
@@ -451,7 +451,7 @@ absl::StatusOr<ReleaseResult> RedisStore::ReleaseGroups(absl::string_view run, s
       return one.content.ok() && groups.contains((*one.content)->group);
     };
     ReleaseResult result;
-    // Without a sample it checks that the run exists.
+    // Without names it only checks that the run exists.
     RR_RETURN_IF_ERROR(LookAt(context_, *found, {}).status());
     for (const Producer p : kProducers) {
       if (producer && *producer != p) continue;
@@ -502,7 +502,8 @@ absl::Status RedisStore::SweepRun(const RunPtr& run, int64_t limit, int64_t& rem
   return status;
 }
 
-// OK as long as one master answers: it serves part of the samples. Each master has some of so many keys.
+// OK as long as one master answers, because it serves a part of the samples. Asks for many keys, so that each master
+// has some.
 absl::Status RedisStore::Health() {
   const CallDeadline deadline(Clock::Real().Now() + kHealthTimeout);
   std::vector<RedisRequest> requests;

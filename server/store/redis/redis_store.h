@@ -12,9 +12,9 @@
 //   watch     a thread reads the versions of watched samples every 20 ms; changes by this server are notified at once
 //   sweep     samples of each part by last use ─▶ remove script, which skips those used since
 //
-// Redis replicates after it answers, in order: after a failover a part is in an earlier state, never in a mixture of
-// states. A prefix is copied when a sample opens with it: parent and child may be on different masters. The byte budget
-// is not charged for rows in Redis: maxmemory limits them there.
+// Redis answers first and then replicates, in order. So after a failover a part is in an earlier state, never in a
+// mixture of states. A prefix is copied when a sample opens with it: parent and child may be on different masters. The
+// byte budget is not charged for rows in Redis: maxmemory limits them there.
 #ifndef SERVER_STORE_REDIS_REDIS_STORE_H_
 #define SERVER_STORE_REDIS_REDIS_STORE_H_
 

@@ -41,7 +41,7 @@ class RedisWatches {
   };
 
   void Work();
-  // Selects what is checked; forgets samples that nobody has watched for a while.
+  // Selects the keys to check, and forgets samples that nobody has watched for a while.
   void Choose(std::vector<std::string>& keys, Runs& runs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Look(const std::vector<std::string>& keys, const Runs& runs);
 

@@ -51,12 +51,12 @@ constexpr uint64_t kMemtableBytes = 64 << 20;
 constexpr int kMemtables = 4;
 // Limit for all logs together. Without it, a run that is seldom written would keep all logs since its last write.
 constexpr uint64_t kLogBytes = 256 << 20;
-// Most bytes of the appends that share one sync; others wait for the next one. If the first append of a group is small,
-// RocksDB allows only an eighth of this.
+// The most bytes that appends may have together to share one sync; further appends wait for the next sync. If the first
+// of them is small, RocksDB allows only an eighth of this.
 constexpr uint64_t kGroupBytes = 64 << 20;
 // Time between two searches for unneeded files, such as one that was being written when its run was dropped.
 constexpr uint64_t kLookMicros = 10'000'000;
-// A blob file with this share of garbage is rewritten.
+// The oldest blob files are rewritten once this share of their bytes is garbage.
 constexpr double kGarbage = 0.25;
 
 }  // namespace

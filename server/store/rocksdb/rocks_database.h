@@ -8,7 +8,7 @@
 //   "run:" + run        'h' producer sample            → SampleHead
 //                       'w' producer sample 0 window   → WindowRecord
 //                       'b' block                      → CRCs of the planes, then the block's bytes; a blob
-//                       'i' block                      → nothing: which blocks there are, without reading blobs
+//                       'i' block                      → empty: lists the blocks without reading blobs
 //
 // producer: one byte. window, block: 8 bytes, big-endian. Sample ids contain no byte 0.
 #ifndef SERVER_STORE_ROCKSDB_ROCKS_DATABASE_H_
@@ -48,7 +48,7 @@ namespace routing_replay::server {
 rocksdb::DBOptions RocksDatabaseOptions(const std::shared_ptr<rocksdb::Cache>& cache, rocksdb::Env* env);
 rocksdb::ColumnFamilyOptions RocksRunOptions(std::shared_ptr<rocksdb::Cache> cache);
 rocksdb::WriteOptions RocksWriteOptions(Durability durability);
-// Options of a flush that does not wait because of other writes, and returns when it is done.
+// Options of a flush that starts at once, even if writes must wait for it, and that returns when it is done.
 rocksdb::FlushOptions RocksFlushAtOnce();
 
 // Converts a RocksDB status. DATA_LOSS (kChecksum) if something is damaged or missing, RESOURCE_EXHAUSTED (kOverBudget)
@@ -109,7 +109,7 @@ class RocksSpace {
   std::atomic<int64_t> rejections_{0};
 };
 
-// The handle of a column family, valid while somebody uses it; it keeps the database open.
+// A column family. While this object lives, `handle` is valid and the database stays open.
 struct RocksFamily {
   RocksFamily(std::shared_ptr<rocksdb::DB> db, rocksdb::ColumnFamilyHandle* handle)
       : db(std::move(db)), handle(handle) {}
@@ -131,7 +131,7 @@ struct RocksFamily {
   std::atomic<bool> closed{false};
 };
 
-// Thread-safe. Once the family is closed it neither writes nor deletes: NOT_FOUND (kNoRun).
+// The blocks and the journal of one run. Thread-safe. NOT_FOUND (kNoRun) once the family is closed for writes.
 class RocksRun final : public BlockHome, public SampleJournal {
  public:
   // While `forgets` is true, blocks that nobody holds are deleted. Rows are written only if `space` has room.
@@ -145,8 +145,8 @@ class RocksRun final : public BlockHome, public SampleJournal {
   absl::Status Write(const SampleChange& change) override;
   absl::Status Remove(Producer producer, absl::string_view sample) override;
 
-  // Works if a write was rejected and samples were removed since the last time. Removes files whose blocks are all
-  // deleted. A file with only some deleted blocks stays until RocksDB decides to rewrite it.
+  // Does nothing unless a write was rejected and blocks were deleted since the last call. Removes files whose blocks
+  // are all deleted. A file with only some deleted blocks stays until RocksDB decides to rewrite it.
   void FreeSpace() override;
 
   // A block that is already in the database. Call before anything is written: new blocks get higher numbers than this

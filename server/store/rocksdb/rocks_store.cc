@@ -83,7 +83,7 @@ absl::Status CheckIsWhole(rocksdb::Env& env, const std::string& path) {
   return headless ? Missing(path, "CURRENT") : absl::OkStatus();
 }
 
-// True if the directory holds a database without any log. An open database always has one.
+// True if the directory holds a database whose logs were all lost: RocksDB always leaves one.
 bool LogIsGone(rocksdb::Env& env, const std::string& path) {
   std::vector<std::string> names;
   env.GetChildren(path, &names).PermitUncheckedError();  // A missing directory has no files.
@@ -100,8 +100,8 @@ constexpr absl::string_view kClosed = "closed", kDamaged = "damaged";
 
 std::string OpenBy(const std::string& boot_id) { return absl::StrCat("open ", boot_id); }
 
-// When it returns, the mark is in a file other than the log, so that damage to the log cannot bring back the previous
-// mark. kClosed requires that everything else is in such files, too: after it, the log is not needed.
+// Stores the mark, which tells the next start how this process ended. It is then in a file other than the log, so that
+// damage to the log cannot bring back the previous mark. Before kClosed, all else must be in such files, too.
 absl::Status Mark(const RocksFamily& family, absl::string_view value) {
   rocksdb::Status status = family.db->Put(RocksWriteOptions(Durability::kSynced), family.handle, rocks::kEndKey,
                                           {value.data(), value.size()});
@@ -244,7 +244,7 @@ class RocksKeeper final : public RunKeeper {
         time_(*options.memory.clock),
         budget_(*options.memory.budget) {}
   ~RocksKeeper() override {
-    // If the mark cannot be written, the next start assumes a crash, which is right.
+    // If the mark cannot be written, the next start assumes a crash, which is safe.
     if (started_) Close().IgnoreError();
   }
 
@@ -263,7 +263,7 @@ class RocksKeeper final : public RunKeeper {
   absl::Status Drop(absl::string_view run) override;
 
  private:
-  // Writes everything that is in the log or in memory, of all runs, to files.
+  // Flushes what is only in the log or in memory, of all runs, to files, and then marks the database as closed.
   absl::Status Close();
   void FlushSoon(const RocksFamily& family);
   absl::StatusOr<KeptRun> RecoverRun(absl::string_view run, absl::string_view record, RecoveryReport& report);
@@ -335,7 +335,8 @@ absl::StatusOr<KeptRun> RocksKeeper::RecoverRun(absl::string_view name, absl::st
   return KeptRun{std::move(info), run, std::move(samples)};
 }
 
-// While the database rejects writes, it rejects an empty one, too. One that would have to wait is not rejected.
+// Tries an empty write: while the database rejects writes, it rejects that, too. If it only would have to wait, all is
+// well.
 absl::Status RocksKeeper::Health() const {
   rocksdb::WriteOptions options;
   options.no_slowdown = true;
@@ -380,7 +381,7 @@ absl::StatusOr<std::shared_ptr<BlockHome>> RocksKeeper::Create(const RunInfo& in
     DropFamily(name).IgnoreError();
     return status;
   }
-  FlushSoon(*database_.by_default);  // Otherwise its record would keep the log with all later rows.
+  FlushSoon(*database_.by_default);  // Otherwise its record would keep the log and the rows in it.
   return MakeRun(std::move(family), info);
 }
 

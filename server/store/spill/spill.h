@@ -1,6 +1,6 @@
-// Blocks in memory that can move to a disk and are read from there, frame by frame. A file, up to segment_bytes long,
-// is a sequence of frames, each with the bytes of one block; their CRC32C stays in memory. A file is removed when none
-// of its frames is needed.
+// Blocks that can move from memory to a disk and are then read from there, frame by frame. A file, about segment_bytes
+// long, is a sequence of frames, each with the bytes of one block; their CRC32C stays in memory. A file is removed when
+// none of its frames is needed.
 #ifndef SERVER_STORE_SPILL_SPILL_H_
 #define SERVER_STORE_SPILL_SPILL_H_
 

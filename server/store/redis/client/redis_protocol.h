@@ -1,5 +1,5 @@
-// The words of a Redis client: the URL of a deployment; of the protocol (RESP2) commands and their encoding, replies
-// and their parser, and the meaning of error replies.
+// What a Redis client reads and writes: the URL of a deployment, and the protocol (RESP2): commands and their encoding,
+// replies and their parser, and the meaning of error replies.
 #ifndef SERVER_STORE_REDIS_CLIENT_REDIS_PROTOCOL_H_
 #define SERVER_STORE_REDIS_CLIENT_REDIS_PROTOCOL_H_
 
@@ -45,7 +45,7 @@ struct RedisAddress {
 struct RedisEndpoint {
   std::vector<RedisAddress> seeds;  // Not empty.
   bool tls = false;
-  std::string prefix;         // Empty: the store's own.
+  std::string prefix;         // Empty: the store's default.
   std::string user;           // ACL user; empty: "default".
   std::string password_file;  // Empty: no password.
   std::string ca_file;
@@ -145,7 +145,7 @@ class RedisReplyParser {
   absl::StatusOr<bool> ParseValue(size_t size, size_t& at, RedisReply& reply);
 
   const size_t max_reply_bytes_;
-  std::string buffer_;  // Consumed up to at_.
+  std::string buffer_;  // The bytes before at_ are parsed.
   size_t at_ = 0;
 };
 
@@ -154,7 +154,7 @@ struct RedisError {
   enum class Kind {
     kMoved,  // The slot lives at `address` now.
     kAsk,    // For this command only: send ASKING and the command to `address`.
-    // TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN, READONLY, NOREPLICAS, BUSY: not executed; a retry may succeed.
+    // TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN, READONLY, NOREPLICAS, BUSY, UNBLOCKED: not executed; retrying helps.
     kRetry,
     kForCaller,  // Anything else: not executed, and a retry would give the same.
   };
