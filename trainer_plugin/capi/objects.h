@@ -66,7 +66,6 @@ rr_error* Guard(Body&& body) noexcept {
   return c_api::NewError(c_api::WithoutExceptions(std::forward<Body>(body)));
 }
 
-// Makes a result that is a text.
 inline const rr_bytes* NewBytes(absl::string_view text) {
   Result<rr_bytes> bytes;
   *bytes = {bytes.Copy(absl::MakeConstSpan(text.data(), text.size())), text.size()};

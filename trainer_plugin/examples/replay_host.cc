@@ -33,7 +33,7 @@ constexpr int32_t kPipelineSize = 2, kContextParallelSize = 2;
 // Samples, and how to fetch their rows.
 struct Rows {
   Geometry geometry;
-  std::vector<FetchSequence> samples;  // With num_tokens.
+  std::vector<FetchSequence> samples;  // All with num_tokens set.
   std::function<absl::StatusOr<StagedRows>(const ReplayPlan&, const std::vector<FetchSequence>&)> fetch;
 };
 

@@ -33,9 +33,9 @@ struct StepCacheCounters {
   int64_t bytes_read = 0;  // Bytes of all slices read.
 };
 
-// The key of a slice: layers with their E, K and ordinal, sample or handle, expectations, row ranges. As long as a
-// sample does not change, slices of one source with the same key hold the same bytes, whatever micro-batch they are
-// read for.
+// The key of a slice: layers with their E, K and ordinal, sample or handle, expected num_tokens and token checks, row
+// ranges. As long as a sample does not change, slices of one source with the same key hold the same bytes, whatever
+// micro-batch they are read for.
 std::string SliceKey(const ReplayPlan& plan, const PlanSlice& slice, const FetchSequence& sequence);
 
 // Caches staged slices of one source and rank by key, at most `max_bytes`. If several fetches need a slice at the same

@@ -1,8 +1,8 @@
 // Which decoder layers, and so which MoE layers, a pipeline rank owns.
 //
-// The rule is Megatron-Core's (get_num_layers_to_build, get_transformer_layer_offset), written for all ranks at once: a
-// table of counts n[p][v], and offset[p][v] = the sum of n over all chunks before (v, p) with v outer and p inner.
-// Megatron's own functions only return the values of the calling rank.
+// The rule is Megatron-Core's (get_num_layers_to_build, get_transformer_layer_offset), written for all ranks at once:
+// chunk v of pipeline rank p has n[p][v] layers, and begins after the layers of all chunks before it in the order of v,
+// then p. Megatron's own functions only return the values of the calling rank.
 #ifndef ROUTING_REPLAY_TRAINER_LAYERS_H_
 #define ROUTING_REPLAY_TRAINER_LAYERS_H_
 
