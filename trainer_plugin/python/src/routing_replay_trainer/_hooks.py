@@ -117,7 +117,7 @@ class Tally:
     """Counts since the last `count_into`. Overlaps with the live choice stay on the device until then."""
 
     def __init__(self) -> None:
-        self._rows: Counter[str] = Counter()  # Also has the key "sequences".
+        self._rows: Counter[str] = Counter()  # By the name in _COUNTED, and "sequences".
         self._overlap: dict[int, tuple[int, torch.Tensor]] = {}
         self._repeated: dict[int, torch.Tensor] = {}
         self._calls: list[torch.Tensor] = []

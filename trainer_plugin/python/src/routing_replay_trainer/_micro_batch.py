@@ -188,7 +188,7 @@ def is_packed(params: Any) -> bool:
 
 
 def packed_layout(params: Any) -> dict[str, Any]:
-    """Reads Megatron's PackedSeqParams. Without padded boundaries, the real boundaries are also those of the stream."""
+    """Reads Megatron's PackedSeqParams. Without cu_seqlens_q_padded, cu_seqlens_q also describes the padded stream."""
     real = plain(host(params.cu_seqlens_q), "packed_seq_params.cu_seqlens_q")
     padded = getattr(params, "cu_seqlens_q_padded", None)
     stream = real if padded is None else plain(host(padded), "packed_seq_params.cu_seqlens_q_padded")
@@ -198,7 +198,7 @@ def packed_layout(params: Any) -> dict[str, Any]:
         value = getattr(params, name, None)
         if value is not None:
             layout[field] = integer(value, f"packed_seq_params.{name}")
-    # If context parallelism cuts the stream, NeMo-RL passes only the total of this rank.
+    # If context parallelism cuts the stream, NeMo-RL's total_tokens is only the number of tokens on this rank.
     layout["total_rows"] = max(stream[-1], layout["total_rows"])
     return layout
 

@@ -141,7 +141,7 @@ class ChunkPasses:
             return ended
 
     def abandon(self) -> None:
-        """Discards the pass: its forward part failed."""
+        """Discards the pass whose forward part is running, because that part has failed."""
         with self._lock:
             ended, self.forward_pass = self.forward_pass, None
             if ended is not None:

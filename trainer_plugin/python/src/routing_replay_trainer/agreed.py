@@ -164,9 +164,9 @@ class Steps:
         return lengths.pop() if len(lengths) == 1 else self._rowless.get(sample)
 
     def apply(self, sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
-        """Returns the sequences as they were decided: those of a sample that fell back become live. Live ones stay
-        live. Raises FailedPreconditionError for a sample that was not given to begin_step, or if begin_step was not
-        called although it is required."""
+        """Applies the step's decision: returns the sequences, with those of samples that fell back made live. Raises
+        FailedPreconditionError for a sample that was not given to begin_step, or if begin_step was not called although
+        it is required."""
         if self._decided is None:
             # Without a decision this rank could fall back alone, and weight versions would not be checked.
             if (self._collective.size > 1 and self._missing != "strict") or self._contract.is_strict:

@@ -194,7 +194,7 @@ class TorchCollective:
             raise TimeoutError(f"not ended after {left}")
 
 
-_ROUNDING = 0.01  # torch rounds timeouts to whole milliseconds.
+_ROUNDING = 0.01  # Seconds by which a timeout may come early, because torch rounds it to whole milliseconds.
 
 
 def agree(

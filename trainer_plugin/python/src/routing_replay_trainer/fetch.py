@@ -126,7 +126,7 @@ class Batch:
 
 
 class _Records(Sequence[dict[str, Any]]):
-    """The library's reports about the sequences of a fetch, converted on demand."""
+    """The native library's reports about the sequences of a fetch. They are converted to dicts when first read."""
 
     def __init__(self, owner: _native.Handle, said: _core.Records) -> None:
         self._owner = owner

@@ -30,7 +30,7 @@ class Key(NamedTuple):
     """name: the key without PREFIX; NN stands for a layer
     reduction: how values of several ranks are combined: "sum", "max", "min", or "ratio" (the sum of all numerators
         divided by the sum of all denominators)
-    meaning: of one rank's value, counted since the last report
+    meaning: what one rank's value says about the time since the last report
     """
 
     name: str
@@ -61,7 +61,7 @@ KEYS = (
     Key("fetch_wait_s", "max", "seconds that the trainer waited for rows and for states of samples"),
     Key("fetch_timeouts", "sum", "fetches that ended at the step's deadline"),
     Key("prefetch_hit_rate", "ratio", "slices already read when a fetch needed them, over all slices needed"),
-    Key("fetched_bytes", "sum", "bytes of slices that were read, ahead or not"),
+    Key("fetched_bytes", "sum", "bytes of slices that were read, prefetched or not"),
     Key("cache_bytes", "max", "bytes of slices held"),
     Key("record_bytes", "max", "bytes that mode R2 has recorded and not released"),
     Key("overlap/layer_NN", "ratio", "replayed experts that are in the live choice of the layer's router, too"),

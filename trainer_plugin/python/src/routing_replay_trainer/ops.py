@@ -79,8 +79,8 @@ _CLEARED = _Cleared()
 class Replayed(NamedTuple):
     """The result of `router_replay` for N rows.
 
-    probs: [N, E] in the dtype of the logits, zero outside the map; differentiable
-    routing_map: [N, E] bool
+    probs: [N, E] in the dtype of the logits, zero where routing_map is False; differentiable
+    routing_map: [N, E] bool, True for the chosen experts
     chosen: [N, K] ids that were used, in slot order, in the dtype of `indices`
     counters: [4] int64 on the device of the logits: the counts of this call in the order of `COUNTERS`. Reading them on
         the host waits for the device, so add them up on the device and read them once per step

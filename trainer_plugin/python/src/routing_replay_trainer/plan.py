@@ -37,7 +37,7 @@ class Layer:
 
 
 def geometry_of(num_layers: int, layers: Sequence[Any]) -> dict[str, Any]:
-    """The geometry of MoE layers, which have the fields layer, num_experts and top_k of `Layer`."""
+    """Returns a model's geometry. layers: its MoE layers, with the fields layer, num_experts and top_k of `Layer`"""
     return {
         "num_layers": num_layers,
         "moe_layers": [layer.layer for layer in layers],

@@ -66,9 +66,9 @@ def _rows(merged: _core.MergedSequence, shapes: list[tuple[int, np.dtype[Any]]])
 
 
 class Records:
-    """The records of one model chunk: a source that has only the rows of this rank.
+    """The records of one model chunk, with only the rows of this rank.
 
-    layers: the layers of the chunk, as in a plan of the whole model
+    layers: the chunk's layers, taken from a plan with the whole model's geometry
     ranks: {"cp", "tp"} of this process
     """
 
@@ -151,8 +151,8 @@ def check_own(batch: Batch) -> None:
 
 
 def recorded(described: MicroBatch, least: int) -> list[tuple[int, FetchSequence]]:
-    """Returns for each sample with at least `least` tokens its index in the layout, and what is said of it. Raises
-    InvalidArgumentError naming a sample of which the micro-batch has only a part or a handle."""
+    """Returns for each sample with at least `least` tokens its index in the layout's sequences, and its FetchSequence.
+    Raises InvalidArgumentError naming a sample that the micro-batch gives only in part or by handle."""
     for fetch in described.named:
         if fetch.num_tokens is None or not isinstance(fetch.sample, str):
             raise invalid(

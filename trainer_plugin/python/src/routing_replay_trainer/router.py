@@ -66,8 +66,8 @@ class Router:
 class Forward:
     """The result of `router_replay_forward` for N rows.
 
-    probs: [N, E] in the dtype of the logits, zero outside the map
-    routing_map: [N, E] bool
+    probs: [N, E] in the dtype of the logits, zero where routing_map is False
+    routing_map: [N, E] bool, True for the chosen experts
     chosen: [N, K] ids that were used, in slot order
     counters: {"replayed_rows", "live_rows", "pad_rows", "clamped_ids"} of this call
     """

@@ -45,7 +45,7 @@ def _work(jobs: _Jobs) -> None:
 
 
 class StepSource(Source):
-    """A source that reads every slice of a step once, although several passes need it.
+    """A source that reads each slice of a step only once, even if several passes need it.
 
     source: a LocalSource, ServiceSource or DirectorySource
     cache_bytes: limit for cached slices, whether prefetched or kept for later passes; 0: nothing is cached
@@ -186,7 +186,7 @@ class StepSource(Source):
             LIBRARY.rrt_step_cache_detach(fetch.pointer)
 
     def _ahead(self, plan: Plan, sequences: Sequence[FetchSequence] | None, step: int) -> None:
-        """The job of a prefetch thread."""
+        """Reads the rows of a micro-batch into the cache; called in a prefetch thread."""
         if step != self._step:
             return
         with contextlib.suppress(Exception):  # The error is raised when these rows are fetched.

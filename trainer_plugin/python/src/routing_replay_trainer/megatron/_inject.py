@@ -140,7 +140,7 @@ def _replacement(binding: Binding, original: Callable[..., Any]) -> Callable[...
     return topk_routing
 
 
-# Cached, because making the object costs more time than the call itself.
+# Cached, because making a Router takes more time than a call of the operator.
 _router = functools.lru_cache(maxsize=1024)(Router)
 
 

@@ -135,7 +135,7 @@ def _next(iterator: Iterator[Any], count: int) -> list[Any]:
     batches = []
     with contextlib.suppress(StopIteration):
         for _ in range(count):
-            batches.append(next(iterator))  # Megatron-Core's RerunDataIterator has no __iter__.
+            batches.append(next(iterator))  # A for loop would need __iter__, which RerunDataIterator lacks.
     return batches
 
 
