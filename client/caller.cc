@@ -23,7 +23,7 @@ absl::Status Caller::Attempt(Repeat repeat, const OneCall& attempt) const {
 absl::Status Caller::AttemptBy(Clock::Time deadline, Repeat repeat, const OneCall& attempt) const {
   struct End {
     absl::Status said;    // The status from the server.
-    absl::Status judged;  // The same status as Link::OnEnd judges it, for retries.
+    absl::Status judged;  // The result of Link::OnEnd: UNAVAILABLE if a retry may succeed.
   };
   const auto once = [&](bool wait_for_ready, const OneCall& call) {
     if (absl::Status over = CheckCall(); !over.ok()) return End{over, over};
@@ -48,7 +48,7 @@ absl::Status Caller::AttemptBy(Clock::Time deadline, Repeat repeat, const OneCal
     }
   };
   if (repeat == Repeat::kAlways) return again(attempt);
-  link_->LookAgain();  // Otherwise the call would wait for a server that may never come back at that address.
+  link_->LookAgain();  // The server may have a new address; otherwise the call would wait for the old one.
   if (link_->HasOthers()) {
     absl::Status found = again([](const Channel& channel, grpc::ClientContext& context) {
       v1::ServerInfo info;

@@ -19,7 +19,7 @@
 
 namespace routing_replay::client {
 
-// The most names that one request carries; so many names are far smaller than the largest message.
+// The largest number of sample names in one request; their size is far below the limit of a message.
 inline constexpr size_t kMaxNamesPerCall = 10000;
 
 // Whether a call may be sent again if its answer may have been lost.

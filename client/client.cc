@@ -36,7 +36,7 @@ namespace {
 
 using Stub = v1::RoutingReplay::Stub;
 
-// Adds the ack of one of an append's Puts to the outcome.
+// Adds the answer to one Put of an append to the append's outcome.
 absl::Status AddPutAnswer(const v1::AppendAck& answer, AppendOutcome& outcome) {
   const std::string bytes = answer.SerializeAsString();
   const auto ack = ParseAppendAck(ByteChain({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}));
@@ -81,7 +81,7 @@ bool IsTooLong(const absl::Status& status) {
   return absl::IsResourceExhausted(status) && detail && detail->reason == Reason::kLength;
 }
 
-// `response`: of Release or DropRun.
+// `response`: the answer to Release or DropRun.
 template <typename Response>
 ReleaseOutcome Released(const Response& response) {
   return {static_cast<int64_t>(response.samples()), static_cast<int64_t>(response.bytes())};
@@ -209,7 +209,7 @@ class RunImpl final : public Run {
 
   absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string> samples,
                                          const ReleaseOptions& options) override {
-    std::vector<std::vector<v1::ReleaseRequest>> requests(servers_->size());  // The runs on the servers, by place.
+    std::vector<std::vector<v1::ReleaseRequest>> requests(servers_->size());  // The requests to each server.
     const auto request_at = [&](size_t place) -> v1::ReleaseRequest& {
       std::vector<v1::ReleaseRequest>& made = requests[place];
       const bool is_full = made.empty() || static_cast<size_t>(made.back().samples_size() +
@@ -492,7 +492,7 @@ class ClientImpl final : public Client {
     return all_;
   }
 
-  // Asks the server only once.
+  // Returns the given servers, or the members of the list that the given server advertises. Asks it only once.
   absl::StatusOr<std::shared_ptr<const Servers>> AllServers() {
     if (auto known = Known()) return known;
     RR_ASSIGN_OR_RETURN(auto all, Servers::All(given_, options_));
@@ -523,7 +523,7 @@ class ClientImpl final : public Client {
   const std::shared_ptr<const Servers> given_;
   const ClientOptions options_;
   mutable Mutex mutex_;
-  std::shared_ptr<const Servers> all_ ABSL_GUARDED_BY(mutex_);  // Null: given_ was not asked for its list yet.
+  std::shared_ptr<const Servers> all_ ABSL_GUARDED_BY(mutex_);  // What AllServers returns; null: not known yet.
 };
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace {
 
 ErrorDetail DetailOf(const absl::Status& status) { return GetErrorDetail(status).value_or(ErrorDetail()); }
 
-// Returns true if the rows in the store belong to other tokens.
+// Returns true if the rows in the store belong to another attempt or revision, or to other tokens.
 bool IsOfAnother(const AppendTrouble& trouble) {
   const Reason reason = DetailOf(trouble.error).reason;
   return reason == Reason::kOldRevision || reason == Reason::kOtherTokens;
@@ -101,7 +101,7 @@ class Committing {
     return outcome;
   }
 
-  // Send this even if no rows are missing, so that the server checks attempt and tokens of the rows.
+  // Marks missing rows. Also called if none is missing, because the server then checks the attempt and the tokens.
   absl::StatusOr<CommitOutcome> Mark() {
     int64_t marked = 0;
     auto said = PutMark(rows(), marked);

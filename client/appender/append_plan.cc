@@ -42,7 +42,7 @@ absl::Status SetTokens(absl::Span<const uint32_t> ids, AppendHeader& header) {
     if (ids.size() < start + rows) {
       return Invalid(Reason::kLength, "append.token_ids",
                      absl::StrCat(ids.size(), " ids for rows ", ToString(header.rows),
-                                  "; one per row, or one per position from 0 on"));
+                                  "; must be one per row, or one per position from 0 on"));
     }
     if (start > 0) header.token_check_start = TokenCheckExtend(0, TokenBytes(ids.first(start)));
     ids = ids.subspan(start, rows);
@@ -225,7 +225,7 @@ absl::StatusOr<std::vector<int64_t>> WeightCuts(absl::Span<const WeightSpan> wei
   for (const WeightSpan& span : weights) {
     if (span.rows.begin < end || span.rows.empty()) {
       return Invalid(Reason::kField, "append.weights",
-                     absl::StrCat(ToString(span.rows), " must not be empty, and must follow the range before"));
+                     absl::StrCat(ToString(span.rows), " must not be empty, and must follow the previous range"));
     }
     end = span.rows.end;
     if (cuts.empty() || cuts.back() < span.rows.begin) cuts.push_back(span.rows.begin);
@@ -298,7 +298,7 @@ absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t 
   std::vector<RowRange> all;
   AppendMerged(all, RowRange::OfSize(options.row_start, rows));
   if (!options.unrecorded.empty() && options.unrecorded != all) {
-    return Invalid(Reason::kField, "append.unrecorded", "must be all rows of an append without recorded rows");
+    return Invalid(Reason::kField, "append.unrecorded", "must cover all rows of an append without recorded rows");
   }
   RR_ASSIGN_OR_RETURN(const auto header, MakeHeader(options, rows, std::move(all)));
   PieceMaker maker(header);

@@ -26,8 +26,8 @@ namespace routing_replay::c_api {
 // Makes threads when they are needed, and ends them when they were idle for some seconds. Thread-safe.
 class Threads {
  public:
-  // Returns true if the work is done. If a fork interrupted it, returns false, and the work runs again in the same
-  // place of the order.
+  // Returns true if the work is done. If a fork interrupted it, returns false, and the work runs again, before work
+  // that was passed to Run later.
   using Work = std::function<bool()>;
 
   // The only instance in the library; never destroyed.
@@ -37,7 +37,7 @@ class Threads {
   // is no thread and none can be started.
   bool Run(Work& work);
 
-  // For a fork: ends each thread when its current work has ended. Returns true if all have ended in time.
+  // For a fork. After Rest each thread ends when its current work has ended; AwaitRest returns true if all did in time.
   void Rest();
   bool AwaitRest(Clock::Time deadline);
   void GoOn();

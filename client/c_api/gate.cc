@@ -108,7 +108,7 @@ bool Gate::Shut() {
 }
 
 bool Gate::AwaitNobody(Clock::Time deadline) {
-  if (depth > 0) return false;  // The thread forks inside a callback of a call.
+  if (depth > 0) return false;  // This thread forks in a callback, and so inside a C function.
   MutexLock lock(mutex_);
   while (inside_ > 0 && Clock::Real().Now() < deadline) changed_.WaitUntil(mutex_, deadline);
   return inside_ == 0;
@@ -182,7 +182,7 @@ class Resting {
  private:
   void Rest(Clock::Time deadline) {
     const bool used = grpc_is_initialized() != 0;
-    if (used) grpc_init();  // Held so that, if possible, the last shutdown is not done by one of gRPC's own threads.
+    if (used) grpc_init();  // Keeps gRPC initialized, so that the shutdown below is the last one, if possible.
     client::ForkPart::RestAll();
     if (used) grpc_shutdown_blocking();
     grpc_maybe_wait_for_async_shutdown();

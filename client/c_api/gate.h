@@ -55,7 +55,7 @@ class Gate {
   // The following are for rr_fork_before, rr_fork_in_parent and rr_fork_in_child. Shut waits until no other thread
   // forks, closes the gate, and interrupts calls. Returns false if the library cannot be used in this process anyway.
   bool Shut();
-  // Waits until no thread is inside. Returns true if this happened in time.
+  // Waits until no thread is inside a C function. Returns true if this happened in time.
   bool AwaitNobody(Clock::Time deadline);
   void Open();
   // In the child: resets the gate, ready to be opened.
@@ -74,7 +74,7 @@ class Gate {
   std::set<client::Cancellation*> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Passes the gate for one C function.
+// Enters the gate when a C function begins and leaves it when the function ends.
 class Inside {
  public:
   Inside() : usable_(Gate::Shared().Enter()) {}
@@ -94,7 +94,7 @@ rr_error* Guard(Body&& body) noexcept {
   const Inside inside;
   if (!inside.usable()) {
     return NewError(absl::FailedPreconditionError(
-        "this process was forked while routing_replay could not be brought to rest, and cannot use it"));
+        "routing_replay cannot be used in this process, because it was forked without stopping routing_replay first"));
   }
   return NewError(WithoutExceptions(std::forward<Body>(body)));
 }
@@ -109,7 +109,7 @@ auto Always(Body&& body) noexcept {
   return Value();
 }
 
-// Frees an object that calls use, at a time when the process does not fork.
+// An object that calls use. Its Free waits while the process forks.
 class GatedObject : public Object {
  public:
   void Free() noexcept override {

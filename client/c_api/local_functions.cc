@@ -1,4 +1,4 @@
-// C functions that need no server: geometries, handles, token ids, log lines, and payloads inside bodies of engines.
+// C functions that need no server: geometries, handles, token ids, log lines, and payloads in answers of engines.
 #include <utility>
 #include <variant>
 #include <vector>

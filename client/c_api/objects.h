@@ -33,7 +33,7 @@ class SharedRun {
   explicit SharedRun(std::shared_ptr<Run> shared) : run(std::move(shared)) {}
 
   void Add(const std::shared_ptr<Appender>& appender);
-  // The appenders that exist.
+  // The appenders that have not been freed.
   std::vector<std::shared_ptr<Appender>> Appenders();
 
   const std::shared_ptr<Run> run;
@@ -84,13 +84,13 @@ struct SharedTrajectory {
   // FAILED_PRECONDITION in the child of a fork, because the trajectory's appends belong to the parent.
   absl::Status CheckProcess() const {
     if (generation == Gate::Shared().generation()) return absl::OkStatus();
-    return absl::FailedPreconditionError("the trajectory is of the process that was forked: begin one in this process");
+    return absl::FailedPreconditionError("the trajectory belongs to the parent process; begin a new one here");
   }
 
   const uint64_t generation = Gate::Shared().generation();
   std::shared_ptr<SharedAppender> appender;
   std::unique_ptr<client::TrajectoryWriter> writer;
-  Mutex calling;  // The order of turns; see the order of appends above.
+  Mutex calling;  // Held while a turn takes its place in the order; see SharedAppender::calling.
 };
 
 }  // namespace routing_replay::c_api

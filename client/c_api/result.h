@@ -127,7 +127,7 @@ inline std::optional<int64_t> Optional(const rr_integer& value) {
   return value.present != 0 ? std::optional(value.value) : std::nullopt;
 }
 
-// Makes the outcome of a call from its result: `make` converts the value in `made` for C and stores it in *out.
+// Stores the value of `made`, converted by `make`, in *out. If `made` has no value, returns its error.
 template <typename Out, typename T, typename Make>
 CallEnd Into(Out* out, const absl::StatusOr<T>& made, const Make& make) {
   if (!made.ok()) return made.status();
@@ -137,7 +137,7 @@ CallEnd Into(Out* out, const absl::StatusOr<T>& made, const Make& make) {
 
 // Converts a status to an error; OK becomes NULL. Aborts if there is no memory.
 rr_error* NewError(const CallEnd& end) noexcept;
-// The same for an error that is part of a result.
+// Converts a status that is not OK to an error inside a result.
 void FillError(const absl::Status& status, ResultMemory& memory, rr_error& error);
 
 // Returns the result of `body`, and converts exceptions to errors: out of memory to RESOURCE_EXHAUSTED, all others to

@@ -44,7 +44,7 @@ absl::StatusOr<std::string> ReadPem(absl::string_view setting, const std::string
   return text->value();
 }
 
-// Check this, because gRPC would silently trust the system's authorities if the file had no certificate.
+// Without this check, gRPC would silently trust the system's authorities if the file had no certificate.
 bool HoldsCertificates(absl::string_view pem) {
   constexpr absl::string_view kBegin = "-----BEGIN CERTIFICATE-----", kEnd = "-----END CERTIFICATE-----";
   const size_t last = pem.rfind(kBegin);
@@ -54,7 +54,7 @@ bool HoldsCertificates(absl::string_view pem) {
 absl::StatusOr<std::string> ReadAuthorities(const std::string& path) {
   auto text = ReadPem("cacert", path);
   if (!text.ok() || path.empty() || HoldsCertificates(*text)) return text;
-  return Invalid("cacert", absl::StrCat(path, ": no certificate, or not a whole one, in PEM"));
+  return Invalid("cacert", absl::StrCat(path, " must hold complete PEM certificates"));
 }
 
 // A certificate and its key are two files, and replacing both takes a moment. Files that changed less than this time

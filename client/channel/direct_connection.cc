@@ -21,7 +21,7 @@
 namespace routing_replay::client {
 namespace {
 
-// A message of an answer is 4 MiB at most, and the record of one sample may be longer.
+// Most messages of an answer have 4 MiB at most, but the record of a single sample may be larger.
 constexpr uint64_t kMaxMessageBytes = uint64_t{1} << 30;
 
 absl::Status Unavailable(absl::string_view what) { return absl::UnavailableError(absl::StrCat("direct path: ", what)); }
@@ -29,7 +29,7 @@ absl::Status Unavailable(absl::string_view what) { return absl::UnavailableError
 absl::Status AdmitAnswer(const Frame& frame) {
   if (frame.type == FrameType::kCall || frame.header_bytes > kMaxMessageBytes ||
       frame.payload_bytes > kMaxMessageBytes) {
-    return absl::InternalError("no frame of an answer");
+    return absl::InternalError("not a frame of an answer");
   }
   return absl::OkStatus();
 }
@@ -80,7 +80,7 @@ Addresses Parse(const std::string& host, int port) {
 
 absl::StatusOr<int> DialTcp(const std::string& host, int port, Clock::Time deadline) {
   const Addresses to = Parse(host, port);
-  if (to == nullptr) return Unavailable(absl::StrCat(host, " is no address"));
+  if (to == nullptr) return Unavailable(absl::StrCat(host, " is not an IP address"));
   auto fd = Connected(to->ai_family, to->ai_addr, to->ai_addrlen, deadline);
   if (fd.ok()) PrepareTcp(*fd);
   return fd;

@@ -103,8 +103,8 @@ DirectPath::Connection DirectPath::Begin(const ServerConnection& server, const s
                                          Clock::Time deadline) {
   if (transport_ == Transport::kGrpc) return nullptr;
   const Clock::Time now = Clock::Real().Now(), soon = SoonBefore(deadline, now);
-  const bool in_a_hurry = soon - now < kPatience;  // In this case, a missing answer says nothing about the server.
-  // Not sent yet: a read sends it together with its request, which wakes the server once.
+  const bool in_a_hurry = soon - now < kPatience;  // Then a missing answer does not mean a faulty server.
+  // Put only queues the frame: a read sends it together with its request, so that the server wakes only once.
   const auto begin = [&](const Offer& offer) {
     auto connection = ConnectTo(server, offer, soon);
     if (connection.ok()) {

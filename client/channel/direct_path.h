@@ -21,7 +21,7 @@
 namespace routing_replay::client {
 
 // The environment variable that chooses the transport of Append and Read. "auto" or unset: the direct path, if the
-// server has one, else gRPC. "direct", "unix" or "shm": of the direct path only TCP, the Unix socket or shared memory.
+// server has one, else gRPC. "direct", "unix", "shm": the direct path only over TCP, a Unix socket or shared memory.
 // "grpc": never the direct path.
 inline constexpr char kTransportVariable[] = "ROUTING_REPLAY_TRANSPORT";
 
@@ -30,8 +30,8 @@ struct ServerConnection {
   std::shared_ptr<grpc::Channel> channel;
   std::string authorization;       // The token in the form of the metadata; empty: none.
   std::string target;              // The target of the channel.
-  std::shared_ptr<DirectTls> tls;  // Null if the channel is not encrypted; then the direct path is not either.
-  absl::string_view not_direct;    // Why its server must not be asked for a direct path; empty: it may.
+  std::shared_ptr<DirectTls> tls;  // For the direct path. Null: neither the channel nor the direct path is encrypted.
+  absl::string_view not_direct;    // Why the direct path must not be used; empty: it may be used.
 
   // Adds the metadata; call this before the RPC begins.
   void Authorize(grpc::ClientContext& context) const {
@@ -50,7 +50,7 @@ class DirectPath {
   // for the call.
   std::unique_ptr<DirectConnection> Begin(const ServerConnection& server, const std::string& method,
                                           Clock::Time deadline);
-  // The call on this connection, from Begin with this server, ended with OK: the connection may be reused.
+  // Keeps a connection that Begin returned for this server, and whose call ended with OK, for a later call.
   void GiveBack(const ServerConnection& server, std::unique_ptr<DirectConnection> connection);
   // Closes all connections and forgets what is known about the server, which may be stale: a call on the direct path
   // broke off, or the process is about to fork.
@@ -88,8 +88,8 @@ class DirectPath {
   Mutex mutex_;
   std::optional<Offer> offer_ ABSL_GUARDED_BY(mutex_);
   std::vector<Connection> idle_ ABSL_GUARDED_BY(mutex_);  // Idle connections to the server of `offer_`.
-  std::string avoided_ ABSL_GUARDED_BY(mutex_);           // The target whose direct path is not tried,
-  Clock::Time avoid_until_ ABSL_GUARDED_BY(mutex_);       // and until when.
+  std::string avoided_ ABSL_GUARDED_BY(mutex_);           // The target whose direct path is not tried.
+  Clock::Time avoid_until_ ABSL_GUARDED_BY(mutex_);       // When `avoided_` may be tried again.
   std::string told_ ABSL_GUARDED_BY(mutex_);              // The target about which a line was logged already.
 };
 

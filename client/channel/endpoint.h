@@ -42,9 +42,9 @@ struct ServerTarget {
 };
 
 // Resolves an endpoint to one target, or to several, any of which serves any sample.
-//   host:port, [v6]:port, unix:PATH        one server
-// host:port,host:port,...                 several servers; none may be a unix:PATH or occur twice
-//   dns:///host:port                       every address of the name
+//   host:port, [v6]:port, unix:PATH    one server
+//   host:port,host:port,...            several servers; none may be a unix:PATH or occur twice
+//   dns:///host:port                   every address of the name
 // INVALID_ARGUMENT (kField) naming the member that is wrong.
 absl::StatusOr<std::vector<ServerTarget>> ServerTargets(absl::string_view endpoint);
 

@@ -95,7 +95,7 @@ absl::StatusOr<ServerConnection> Link::Connect() {
   MutexLock lock(mutex_);
   if (!channel_.ok() || *channel_ == nullptr) Follow();
   if (!channel_.ok()) return channel_.status();
-  // There the direct path might reach another server than gRPC does.
+  // If a name has several addresses, the direct path might reach another server than gRPC does.
   const absl::string_view not_direct = target_.round_robin ? "the endpoint is a name of several servers" : "";
   return ServerConnection{*channel_, std::move(authorization), target_.target, direct_tls_, not_direct};
 }

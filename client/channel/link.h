@@ -111,7 +111,7 @@ class RawStream {
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
   grpc::ByteBuffer incoming_;
   grpc::Status status_;
-  bool receiving_ = false;  // From the start until nothing more arrives.
+  bool receiving_ = false;  // From the start of the call until nothing more arrives.
   bool writing_ = false;
   bool broken_ = false;  // A write failed.
 };

@@ -24,8 +24,8 @@ namespace {
 constexpr int64_t kAppendBytes = int64_t{16} << 20;
 constexpr char kEngine[] = "import";
 
-// Undoes the 32 bit steps in which the CRC (Castagnoli, reflected) takes in a token. Takes the state after the token,
-// and returns the state before it, XORed with the token.
+// Undoes the 32 bit steps by which a token changes the state of the CRC (Castagnoli, reflected). Takes the state after
+// the token, and returns the state before it, XORed with the token.
 uint32_t StateBeforeToken(uint32_t state) {
   constexpr uint32_t kPolynomial = 0x82F63B78;
   for (int bit = 0; bit < 32; ++bit) {
@@ -173,7 +173,7 @@ class Importer {
     const int64_t rows = sample.num_tokens - 1;
     if (there.committed_rows > rows || (there.sealed() && there.committed_rows != rows)) {
       return Conflict(sample.sample,
-                      absl::StrCat(there.committed_rows, " rows", there.sealed() ? ", sealed" : "", ", of ", rows));
+                      absl::StrCat(there.committed_rows, " rows", there.sealed() ? " (sealed)" : "", " instead of ", rows));
     }
     RR_ASSIGN_OR_RETURN(const auto ids, ReadExportedIds(directory_, exported_.geometry, sample));
     const auto append = [&](RowRange part, std::optional<int64_t> seal_num_tokens) {

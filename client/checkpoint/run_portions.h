@@ -18,9 +18,9 @@ namespace routing_replay::client {
 
 inline constexpr std::chrono::seconds kPortionTimeout(120);  // For reading one portion.
 
-// Calls `process` with all samples in portions: some tens of MB, or a single larger sample. If some of them were
-// missing, OK means that they were released meanwhile. Returns the first error of `process`; an error of Run::List
-// means that a server lost the run.
+// Calls `process` with all samples in portions: some tens of MB, or a single larger sample. Returns the first error of
+// `process`, or that of Run::List if a server has lost the run. So if the result is OK, samples that `process` did not
+// find were released meanwhile.
 template <typename Process>
 absl::Status ForEachPortion(Run& run, Producer producer, absl::Span<const SampleState> samples,
                             const Process& process) {

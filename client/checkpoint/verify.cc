@@ -28,8 +28,8 @@ class CountingSink final : public ReadSink {
     return absl::OkStatus();
   }
 
-  std::vector<SampleRecord> records;  // The record of each requested sample,
-  std::vector<int64_t> rows;          // and the number of rows received of each.
+  std::vector<SampleRecord> records;  // The last record of each requested sample.
+  std::vector<int64_t> rows;          // The number of rows received of each requested sample.
   int64_t bytes = 0;
 };
 

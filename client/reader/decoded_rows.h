@@ -48,8 +48,8 @@ class PlaneCollector final : public ReadSink {
   int64_t top_k_ = 0;
   int32_t id_bytes_ = 1;
   std::vector<SamplePlanes> samples_;
-  int64_t filled_ = 0;  // Number of rows of the current sample that have begun to arrive,
-  int64_t row_ = 0;     // and the first row of the current run of rows.
+  int64_t filled_ = 0;  // Number of rows of the current sample whose first layer has arrived.
+  int64_t row_ = 0;     // Where the rows that arrive now begin among the sample's rows.
 };
 
 }  // namespace routing_replay::client

@@ -139,7 +139,7 @@ absl::Status ReadChecker::CheckBytes(const Piece& piece, absl::Span<const uint8_
     const int64_t size = geometry_.cut_bytes_at(ordinal, piece.bit_offset, piece.rows.size(), piece.codec);
     if (size > static_cast<int64_t>(bytes.size())) {
       return Error(absl::StatusCode::kInternal, Reason::kLength,
-                   absl::StrCat("a piece of rows ", ToString(piece.rows), " is shorter than its cuts"));
+                   absl::StrCat("a piece of rows ", ToString(piece.rows), " has too few bytes for its layers"));
     }
     if (Crc32c(bytes.first(size)) != piece.cut_crc32c[i]) {
       const int32_t layer = geometry_.layer(ordinal).layer_id;
@@ -156,7 +156,7 @@ absl::Status ReadChecker::CheckBytes(const Piece& piece, absl::Span<const uint8_
   }
   if (bytes.empty()) return absl::OkStatus();
   return Error(absl::StatusCode::kInternal, Reason::kLength,
-               absl::StrCat("a piece of rows ", ToString(piece.rows), " is longer than its cuts"));
+               absl::StrCat("a piece of rows ", ToString(piece.rows), " has too many bytes for its layers"));
 }
 
 absl::Status ReadChecker::EndSample() const {

@@ -22,9 +22,9 @@
 namespace routing_replay::client {
 
 // Passes records and pieces to a sink after checking that they match the request: samples in order, the pieces of a
-// sample by rows and then by layers, every length as the geometry says, every cut with a matching CRC, and no row
-// missing at the end of an OK sample. After a break, a sample that was partly read starts again, with a second record
-// that replaces its earlier part. Not thread-safe.
+// sample by rows and then by layers, every length as the geometry says, every cut (the bytes of one layer in a piece)
+// with a matching CRC, and no row missing at the end of an OK sample. After a break, a sample that was partly read
+// starts again, with a second record that replaces its earlier part. Not thread-safe.
 class ReadChecker {
  public:
   // INVALID_ARGUMENT naming a layer without routes. `geometry`, `request` and `sink` must outlive the checker.
@@ -76,7 +76,7 @@ class ReadChecker {
   std::vector<RowRange> missing_;  // The sample's recorded rows, ascending.
   size_t next_missing_ = 0;        // Index in missing_ of the first rows that have not begun to arrive.
   RowRange open_rows_;             // Rows of which the layers [0, next_layer_) have arrived, but not the others.
-  int32_t next_layer_ = 0;         // 0: no rows are in this state.
+  int32_t next_layer_ = 0;         // 0: open_rows_ is not in use.
   Buffer scratch_;                 // Joins a piece that lies in several spans.
 };
 

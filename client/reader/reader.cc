@@ -129,7 +129,7 @@ absl::StatusOr<std::optional<ReceivedFrame>> NextFrame(DirectConnection& direct,
   return std::optional<ReceivedFrame>();
 }
 
-// No second thread is needed here, because the kernel receives the next bytes meanwhile.
+// Reads over the direct path. Needs no second thread: while a message is processed, the kernel receives the next bytes.
 Answer AskDirect(Link& link, const ServerConnection& connection, DirectConnection& direct, ReadChecker& read,
                  Clock::Time deadline) {
   const OnCancel on_cancel([&] { direct.Break(); });

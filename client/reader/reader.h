@@ -1,4 +1,4 @@
-// Read over a link.
+// Reads rows from the server of a link.
 #ifndef CLIENT_READER_READER_H_
 #define CLIENT_READER_READER_H_
 

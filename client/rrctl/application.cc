@@ -42,7 +42,7 @@ Examples:
   rrctl import /checkpoints/grpo-42           back into a server
   rrctl diff grpo-42:a/0 grpo-43:a/0          first row and layer with other experts; exit code 1
   rrctl report grpo-42 -o report.html         charts of its routes, in one file
-  rrctl verify grpo-42                        every row, every checksum; of an export: ./DIR
+  rrctl verify grpo-42                        check every checksum; for an exported run, give ./DIR
   rrctl plan < micro_batch.json               which layers and rows a rank has; needs no server
 
 Answers go to standard output: tables on a terminal, otherwise JSON with exact numbers.
@@ -51,7 +51,7 @@ Failures go to standard error, with code, reason and fields.
 Exit codes:
   0  done
   1  the server rejected the call, something does not exist or is damaged, or the output could not be written;
-     diff: there are differences, and nothing else; doctor: a check failed, and nothing else
+     diff: only if there are differences; doctor: only if a check failed
   2  the command line, the address, or a file of TLS or tokens is wrong; no server was asked
   3  no server answers within --timeout, or it is shutting down; with several servers, any of them
   4  diff and doctor could not decide, because of a failure that ends other commands with 1)";

@@ -22,7 +22,7 @@
 
 namespace routing_replay::client {
 
-// What they mean is in `rrctl --help` and in client/rrctl/README.md.
+// `rrctl --help` and client/rrctl/README.md say what each code means.
 enum ExitCode : int {
   kExitOk = 0,
   kExitFailed = 1,
@@ -39,7 +39,7 @@ ExitCode ExitCodeFor(const absl::Status& status, ExitCode failed = kExitFailed);
 //   "NOT_FOUND (NO_SAMPLE): run a has no sample b [sample=b]"
 std::string FailureText(const absl::Status& status);
 
-// Advice about a failure with exit code `code`, to be appended to its line; empty if the text contains it.
+// Advice about a failure with exit code `code`, to be appended to its line; empty if there is none.
 std::string HintFor(const absl::Status& status, ExitCode code);
 
 // Gives a command access to the server and to the output.
@@ -69,8 +69,8 @@ class Session {
  private:
   const ClientOptions options_;
   Output output_;
-  ExitCode verdict_ = kExitOk;     // Ends a command that has printed its whole answer.
-  ExitCode failed_ = kExitFailed;  // Ends a command that failed.
+  ExitCode verdict_ = kExitOk;     // The exit code of a command that has printed its whole answer.
+  ExitCode failed_ = kExitFailed;  // The exit code of a command that failed.
 };
 
 // The program itself. It uses the process's standard streams, so a process makes one Application and calls Main once.

@@ -80,7 +80,7 @@ using Connection = std::unique_ptr<SSL, OpenSslFree<SSL_free>>;
 using Certificate = std::unique_ptr<X509, OpenSslFree<X509_free>>;
 using Bio = std::unique_ptr<BIO, OpenSslFree<BIO_free>>;
 
-constexpr unsigned char kHttp2[] = {2, 'h', '2'};  // Servers of gRPC may require it in the handshake.
+constexpr unsigned char kHttp2[] = {2, 'h', '2'};  // gRPC servers may require that the client offers HTTP/2.
 
 std::string AlternativeNames(const X509* certificate) {
   const int at = X509_get_ext_by_NID(certificate, NID_subject_alt_name, -1);
@@ -176,7 +176,7 @@ Finding Judge(const TlsProbe& probe, const ChannelKeys& keys) {
 absl::StatusOr<Socket> ConnectTo(const SocketAddress& address, std::chrono::milliseconds timeout) {
   Socket socket(::socket(address.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (socket.descriptor() < 0) return Failure(errno, address.text);
-  // The limit for writes also holds for connect.
+  // SO_SNDTIMEO also limits connect.
   const timeval time{.tv_sec = timeout.count() / 1000, .tv_usec = timeout.count() % 1000 * 1000};
   setsockopt(socket.descriptor(), SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time));
   setsockopt(socket.descriptor(), SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time));

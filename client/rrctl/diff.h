@@ -75,8 +75,8 @@ struct DiffOptions {
 //   "order_only", "other_experts": how many choices have the same experts in another order, or other experts
 //   "first": the first difference, {"row", "layer", "what", "a", "b"}; null if nothing differs
 //   "layers": for each layer that differs, {"layer", "choices", "order_only", "other_experts"}.
-// INVALID_ARGUMENT (field A or B) where A or B cannot be read as a sample of a run, before the server is asked;
-// NOT_FOUND for what does not exist, INVALID_ARGUMENT for runs of two geometries, errors of ReadPortion.
+// INVALID_ARGUMENT (field A or B) if A or B is not RUN:SAMPLE, which is checked before the server is asked; NOT_FOUND
+// for what does not exist; INVALID_ARGUMENT if the runs have different geometries; errors of ReadPortion.
 absl::StatusOr<Document> Diff(Client& client, const DiffOptions& options);
 
 }  // namespace routing_replay::client

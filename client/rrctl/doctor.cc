@@ -31,7 +31,7 @@ std::string FixOf(const absl::Status& status) {
     case absl::StatusCode::kInvalidArgument:
       return "correct the named setting";
     case absl::StatusCode::kFailedPrecondition:
-      return "install the release of the server here";
+      return "install the server's release on this machine";
     default:
       return "read the server's log; a load balancer or mesh in between must pass HTTP/2";
   }
@@ -204,7 +204,7 @@ Finding CheckTransport(const absl::StatusOr<std::string>& way) {
 }
 
 absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client) {
-  // A server may close a connection during a handshake.
+  // Ignores SIGPIPE, because a server may close a connection during a handshake.
   const absl::Cleanup restore = [before = signal(SIGPIPE, SIG_IGN)] { signal(SIGPIPE, before); };
   RR_ASSIGN_OR_RETURN(const auto servers, ServersOf(client.endpoint, client.call_timeout));
   std::vector<Finding> findings;

@@ -50,9 +50,9 @@ struct ServerAddress {
   std::string unix_path;  // Not empty: the path of a Unix socket, instead of host and port.
 };
 
-// Returns the servers of an endpoint of any kind that a client accepts; if it is empty, of the environment variable's.
-// INVALID_ARGUMENT (field endpoint) for a malformed endpoint, DEADLINE_EXCEEDED if the file of a "file:PATH" stays
-// empty for `timeout`.
+// Returns the servers of an endpoint of any kind that a client accepts; if it is empty, of that in
+// ROUTING_REPLAY_ENDPOINT. INVALID_ARGUMENT (field endpoint) for a malformed endpoint, DEADLINE_EXCEEDED if the file of
+// a "file:PATH" stays empty for `timeout`.
 absl::StatusOr<std::vector<ServerAddress>> ServersOf(absl::string_view endpoint, std::chrono::milliseconds timeout);
 
 // Checks below gRPC, which would only report that it has no connection: name, connection, and a TLS handshake, each

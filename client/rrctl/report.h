@@ -61,7 +61,7 @@ struct LoadBalance {
   int64_t busiest_count = 0;
   // Largest count divided by the mean: 1 if all are equal, at most the number of experts. Not set without choices.
   std::optional<double> max_to_mean;
-  // Shannon entropy, divided by that of an even load: 1 for an even load, 0 if one expert has everything. Nothing
+  // Shannon entropy, divided by that of an even load: 1 for an even load, 0 if one expert has everything. Not set
   // without choices; 1 for a layer of one expert.
   std::optional<double> entropy;
 };

@@ -25,7 +25,7 @@ int64_t PortionRows(const Geometry& geometry);
 absl::StatusOr<SampleRows> ReadPortion(Run& run, const SampleState& state, RowRange portion,
                                        const std::vector<int32_t>& layers = {});
 
-// Reads all portions of `rows` in order and passes each to `take`, whose first error ends it.
+// Reads all portions of `rows` in order and passes each to `take`. Stops at the first error of `take`.
 absl::Status ReadPortions(Run& run, const SampleState& state, RowRange rows, const std::vector<int32_t>& layers,
                           const std::function<absl::Status(RowRange portion, const SampleRows& rows)>& take);
 

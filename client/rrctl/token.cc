@@ -123,10 +123,10 @@ absl::Status AppendEntry(const std::string& named, const std::string& entry) {
   const int error = errno;
   unlink(part.c_str());
   if (error != EPERM) return absl::ErrnoToStatus(error, part);
-  return absl::PermissionDeniedError(absl::StrCat(path, ": a new file cannot get its owner; run this as the owner"));
+  return absl::PermissionDeniedError(absl::StrCat(path, ": cannot keep the file's owner; run this as that owner"));
 }
 
-// Checks the entry with the server's rules, and names our flags in errors instead of its keys.
+// Checks the entry with the server's rules. Errors name rrctl's flags instead of the keys of the entry.
 absl::Status CheckEntry(const std::string& entry) {
   const auto grants = ParseTokenFile(entry + "\n");
   if (grants.ok()) return absl::OkStatus();

@@ -1,5 +1,5 @@
-// The servers (members) of an endpoint "shard:a:7400,b:7400", and the rule which member stores a sample. Independent of
-// gRPC.
+// The servers (members) of an endpoint "shard:a:7400,b:7400", and the rule that says which member stores a sample.
+// Independent of gRPC.
 //
 // The servers do not know of each other; only the clients have the list of members. Every client of a run must state
 // the same list, in any order; each server checks its fingerprint.
@@ -43,8 +43,8 @@ class ShardMembers {
   uint64_t fingerprint() const { return fingerprint_; }
 
   size_t PlaceOf(absl::string_view sample) const;
-  // The place tag of a member, with which sample ids begin that belong there ("node-3:"). Empty if it has none, because
-  // another member has the same host, or because its host is an IPv6 address.
+  // The place tag of a member ("node-3:"): samples whose ids begin with it are stored there. Empty if it has none,
+  // because another member has the same host, or because its host is an IPv6 address.
   std::string TagOf(size_t place) const;
   // The handle of a sample: SampleHandle of its id, with its place + 1 in the highest byte.
   int64_t HandleOf(absl::string_view sample) const;

@@ -111,7 +111,7 @@ absl::Status Servers::Named(size_t place, const absl::Status& status) const {
 
 absl::Status Servers::Judge(const std::vector<absl::Status>& ends, Needed needed) const {
   bool any_good = false;
-  std::optional<size_t> rejected, away, without;  // The first server with each kind of result.
+  std::optional<size_t> rejected, away, without;  // The first server that rejected the call, is away, or lacks the run.
   for (size_t i = 0; i < ends.size(); ++i) {
     any_good = any_good || ends[i].ok();
     if (ends[i].ok()) continue;

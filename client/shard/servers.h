@@ -24,7 +24,7 @@ namespace routing_replay::client {
 // nor the name of this machine show which member that is.
 inline constexpr char kPlaceVariable[] = "ROUTING_REPLAY_PLACE";
 
-// NOT_FOUND (kNoRun).
+// Returns true for NOT_FOUND (kNoRun).
 bool IsNoRun(const absl::Status& status);
 
 absl::StatusOr<ServerSummary> CallServerInfo(const Caller& caller);

@@ -171,8 +171,8 @@ class Turns {
 
 // The request to one member.
 struct Part {
-  ReadRequest request;           // The samples of this member, by id or by the handle without the place,
-  std::vector<int32_t> indices;  // and their indices in the whole read, ascending.
+  ReadRequest request;           // Asks for the samples of this member, by id or by the handle without the place.
+  std::vector<int32_t> indices;  // The index of each of these samples in the whole read, ascending.
 };
 
 // Maps a member's samples to those of the whole read.
@@ -235,8 +235,8 @@ class PartSink final : public ReadSink {
   const Part& part_;
   const int64_t layers_;
   Turns& turns_;
-  int32_t at_ = -1;   // Index, in this member's part, of the sample whose record came last,
-  int64_t left_ = 0;  // and how many of its (row, layer) are still to come.
+  int32_t at_ = -1;   // Index, in this member's part, of the sample whose record came last.
+  int64_t left_ = 0;  // How many pairs of row and layer of this sample are still to come.
   bool has_passed_ = false;
 };
 

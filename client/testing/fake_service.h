@@ -19,8 +19,8 @@ namespace routing_replay::testing {
 // The server's reaction to a message.
 enum class Do {
   kAnswer,
-  kLoseMessage,  // The stream breaks before the server has looked at the message …
-  kLoseAnswer,   // … or after it has processed it.
+  kLoseMessage,  // The stream breaks before the server has processed the message.
+  kLoseAnswer,   // The stream breaks after the server has processed the message.
   kReject,       // Rejects credit or the append with OVER_BUDGET.
   kHang,         // No answer until the call is cancelled.
 };

@@ -139,8 +139,8 @@ absl::Status Trajectory::DecideRows(const Turn& turn, int64_t held, TurnDecision
   if (given.begin < 0 || given.begin > given.end || given.end > last_row ||
       (turn.outcome == TurnOutcome::kFinished && !complete)) {
     return Error(absl::StatusCode::kInvalidArgument, {.reason = Reason::kRowCount, .field = "turn.rows"},
-                 absl::StrCat("rows ", ToString(*turn.rows), " of a turn that ends with ", decision.num_tokens,
-                              " tokens, whose rows end at ", last_row));
+                 absl::StrCat("rows ", ToString(*turn.rows), " do not fit: the turn ends with ", decision.num_tokens,
+                              " tokens, so its rows end at ", last_row));
   }
   if (given.begin > held && !turn.missing_is_unrecorded) {
     return Error(absl::StatusCode::kFailedPrecondition, {.reason = Reason::kGap, .row = held},

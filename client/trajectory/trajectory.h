@@ -14,7 +14,7 @@
 //     added. Rows given again are compared with what was sent: a difference is counted, or an error in a strict run.
 //   - If a turn does not give all of its rows (aborted, preempted, not recorded), the next turn may give the missing
 //     ones. A turn whose first row leaves a gap is rejected, unless the gap is declared unrecorded.
-//   - The last token was never fed to the model: a row for it is left out (SurplusRows).
+//   - The last token was never fed to the model: if an engine gives a row for it, that row is left out.
 //   - A fork shares the acknowledged rows of its parent, up to the first token or route that differs.
 //
 // A sample must have only one writer. After a failed append it is unknown what was stored, so the next decision is to
@@ -75,7 +75,7 @@ struct TurnDecision {
   int64_t expected_revision = 0;
 
   // The fields below are for kAppend.
-  std::optional<PrefixReference> prefix;  // The options of the first append.
+  std::optional<PrefixReference> prefix;  // The parent's rows that the first append shares.
   RowRange compare;                       // Rows of the turn that the sample already has; Refine compares them.
   RowRange gap;                           // Unrecorded rows to append first.
   RowRange fresh;                         // Rows of the turn to append.
@@ -83,7 +83,7 @@ struct TurnDecision {
   std::optional<int64_t> seal_num_tokens;
 
   int64_t num_tokens = 0;  // Length of the history after this turn.
-  // First position at which the turn's tokens differ from the old history, or at which they end before it.
+  // First position at which the new history differs from the old one, or its length if it is only shorter.
   std::optional<int64_t> retokenised_at;
   int64_t surplus_rows = 0;      // Rows of the last token, which are left out.
   int64_t conflicting_rows = 0;  // Rows that already have another route, which stays.
@@ -143,7 +143,7 @@ class Trajectory {
   // Call after Decide, with the marks of decision.compare: counts differences, or makes a fork share less.
   // ALREADY_EXISTS kConflictingRows in a strict run; FAILED_PRECONDITION as in Decide, for a fork that shares less.
   absl::Status Refine(const Turn& turn, absl::Span<const RowMark> marks, TurnDecision& decision) const;
-  // Call before the appends of the decision are sent: takes the turn into the history. `marks`: one per row of
+  // Call before the appends of the decision are sent: adds the turn to the history. `marks`: one per row of
   // decision.fresh.
   void Commit(const Turn& turn, const TurnDecision& decision, absl::Span<const RowMark> marks);
 
@@ -200,12 +200,12 @@ class Trajectory {
   Options options_;
   std::vector<uint32_t> tokens_;
   std::vector<RowMark> marks_;    // One per row; fewer than tokens_, except in a resumed sample.
-  std::optional<Parent> parent_;  // Set until the sample is created.
+  std::optional<Parent> parent_;  // Set in a fork until its sample is created.
   int64_t acknowledged_ = 0;
   int64_t revision_ = 0;
   std::optional<int64_t> sealed_num_tokens_;
   bool in_doubt_ = false;
-  bool replace_ = false;  // Rows of another incarnation must be removed.
+  bool replace_ = false;  // Existing::kReplace: the rows found at the start must be removed.
   // Token check of the rows that were found at the start, until the first turn brings tokens.
   std::optional<TokenCheck> resumed_check_;
 };

@@ -75,7 +75,7 @@ absl::StatusOr<TurnResult> TrajectoryWriter::Add(const Turn& turn, const TurnRow
 
 absl::StatusOr<TurnResult> TrajectoryWriter::Do(const Turn& turn, const TurnRows* rows, const AppendOptions& common) {
   int64_t truncated_rows = 0;
-  std::optional<int64_t> rows_before;  // The first attempt to remove rows.
+  std::optional<int64_t> rows_before;  // Number of rows before any were removed.
   int attempts = 0;
   while (true) {
     RR_ASSIGN_OR_RETURN(auto plan, Plan(turn, rows, common));

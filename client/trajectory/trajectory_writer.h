@@ -43,7 +43,7 @@ class TrajectoryWriter {
     bool sealed = false;
   };
 
-  // `appender` must be one of `run`. INVALID_ARGUMENT (kField "sample") if that is not a valid id.
+  // `appender` must be one of `run`. INVALID_ARGUMENT (kField "sample") if the sample's id is malformed.
   static absl::StatusOr<std::unique_ptr<TrajectoryWriter>> New(std::shared_ptr<Run> run,
                                                                std::shared_ptr<Appender> appender, Options options);
 
