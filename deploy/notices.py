@@ -6,8 +6,8 @@
 
 FILE are the programs and libraries of the package, in the build tree DIR. Code that was compiled in is part of the
 package. Shared libraries are only dependencies, unless the folder of --contains has a copy of them: auditwheel puts
-such copies into a wheel. The licence texts are those of /usr/share/doc/*/copyright. Paths of libraries are those by
-which the loader finds them; links must be followed (`cp -L`).
+such copies into a wheel. The licence texts are those of /usr/share/doc/*/copyright. The paths that `libraries` prints
+may be symbolic links: copy them with `cp -L`.
 
 Writes DIR/THIRD_PARTY_NOTICES and DIR/sbom.spdx.json.
 """
@@ -43,7 +43,7 @@ SPDX = {
     "bsd-3-clause or gpl-2": "BSD-3-Clause OR GPL-2.0-only",
     "zlib": "Zlib",
 }
-# Licence files of software that is in no Debian package.
+# The licence terms of software that is in no Debian package.
 FOREIGN_TERMS = {"cuda-toolkit": "The static CUDA runtime, under NVIDIA's CUDA Toolkit End User License Agreement."}
 COMPILED, CONTAINED, NEEDED = "compiled in", "contained", "needed"
 
@@ -71,7 +71,7 @@ def _run(*command: str) -> str:
 
 
 def shared_libraries(file: Path) -> list[Path]:
-    """The libraries that the loader maps for `file`, itself included, sorted."""
+    """The libraries that the loader maps for `file`, and the loader itself, sorted."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("LD_")}
     done = subprocess.run(["ldd", str(file)], env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -133,7 +133,7 @@ def packages_of(paths: list[Path]) -> dict[Package, list[Path]]:
     owned = {path: next((owners[name] for name in _spellings(path) if name in owners), None) for path in paths}
     names = tuple(sorted({owner for owner in owned.values() if owner}))
     described = _described(names) if names else {}
-    # dpkg names a package with its architecture only if several may be installed; its lists always have it.
+    # dpkg appends the architecture to some names (libc6:amd64), so packages are looked up without it.
     described |= {name.partition(":")[0]: package for name, package in described.items()}
     found: dict[Package, list[Path]] = {}
     for path, owner in owned.items():
@@ -151,7 +151,7 @@ def compiled_in(build: Path, file: Path) -> dict[Package, list[Path]]:
     inputs = _run("ninja", "-C", str(build), "-t", "inputs", target).splitlines()
     objects = [name for name in inputs if name.endswith((".o", ".gch"))]
     outside = {Path(name) for name in inputs if name.startswith("/") and name.endswith(".a")}
-    # Headers and archives of static_libraries.sh have the same names as those in Debian's packages.
+    # Archives of static_libraries.sh count as the archives of the same name in Debian's packages.
     for name in inputs:
         if "/static/lib/" in name:
             outside.discard(Path(name))
@@ -166,9 +166,6 @@ def compiled_in(build: Path, file: Path) -> dict[Package, list[Path]]:
     if not outside:
         raise SoftwareError(f"{build} has no record of what went into {target}; build it there first")
     return packages_of(sorted(outside))
-
-
-# Notices and bill.
 
 
 def copyright_file(package: Package) -> Path | None:
@@ -190,7 +187,7 @@ def licence_of(package: Package) -> tuple[str, str]:
 
 
 def bill(build: Path, files: list[Path], contains: Path | None) -> dict[Package, str]:
-    """Each third-party package, and how the package contains or uses it; the closest relation if there are several."""
+    """Each third-party package, and the first that is true of it: COMPILED into our files, CONTAINED, or NEEDED."""
     copies = [copy.name for copy in contains.iterdir()] if contains and contains.exists() else []
 
     def copied(path: Path) -> bool:
@@ -209,7 +206,7 @@ def bill(build: Path, files: list[Path], contains: Path | None) -> dict[Package,
 
 
 def notices(name: str, parts: dict[Package, str]) -> str:
-    """The texts of all parts of the package, each source once."""
+    """The licence texts of all `parts` that are in the package, each text once."""
     by_text: dict[str, list[Package]] = {}
     for package, how in parts.items():
         if how == NEEDED:

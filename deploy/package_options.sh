@@ -1,5 +1,5 @@
-# Sourced by build_debs.sh and build_wheels.sh, in the project's root and with their arguments. Sets out, build and
-# install, as the head of each script describes; that head is its --help.
+# Sourced by build_debs.sh and build_wheels.sh, in the project's root and with their arguments. Sets the variables $out,
+# $build and $install from these. --help prints the comment at the top of the script.
 usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "deploy/${0##*/}"; }
 
 out=dist build= install=yes

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is needed, builds, and plays one hand-off on this machine: 4 rollout workers, one server, 8 trainer ranks.
-# Every expert id that a rank receives is compared with an independent calculation.
+# Installs what is needed, builds, and runs a demonstration on this machine: 4 rollout workers record expert ids on one
+# server, 8 trainer ranks replay them. Every id that a rank receives is compared with an independent calculation.
 #
 #   deploy/quickstart.sh [--build-only] [--no-install]
 #

@@ -101,7 +101,7 @@ nothing.
 
 def section(path: str, title: str) -> str:
     """The text under a heading, with the contents of its code blocks removed."""
-    text = re.sub(r"(?ms)^```.*?^```$", "```", (ROOT / path).read_text())  # In code, `#` starts a comment.
+    text = re.sub(r"(?ms)^```.*?^```$", "```", (ROOT / path).read_text())  # In code, `#` begins no heading.
     found = re.search(rf"(?ms)^#+ {re.escape(title)}$(.+?)(?=^#|\Z)", text)
     if found:
         return found[1].strip("\n")
@@ -118,7 +118,7 @@ def changes(version: str) -> tuple[str, str]:
 
 
 def tested() -> dict[str, list[str]]:
-    """The README's table of what was tested: for each name the cells tested, by recorded form, untested."""
+    """The README's table of what was tested: for each name the cells "tested", "by recorded form" and "untested"."""
     table = section("README.md", "What it was tested with").partition("-->\n")[2].partition("<!--")[0]
     rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table.splitlines()[2:]]
     return {name: cells for name, *cells in rows}

@@ -5,8 +5,8 @@
 #
 #   --key FILE      the signing key: a private key of OpenSSH, or a public one whose private half ssh-agent has
 #   --out DIR       a folder that is new or empty (default: dist/VERSION)
-#   --packages DIR  takes wheels, Debian packages and image from there and builds nothing, for a key that is not on the
-#                   machine where they are built
+#   --packages DIR  takes wheels, Debian packages and image from DIR and builds nothing: for a machine that has the key
+#                   and is not the one that built them
 #   --no-install    does not install system packages
 #
 # The version is that of CMakeLists.txt. CHANGELOG.md must begin with this version and a date, and manifests and all

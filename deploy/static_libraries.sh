@@ -5,11 +5,11 @@
 #   deploy/static_libraries.sh DIR
 #
 # DIR/lib gets libprotobuf.a, libre2.a, libhwy.a and Abseil's archives, built from the sources of the installed Debian
-# packages. Does nothing if they are already built for these versions. Takes about 3 minutes on two cores; needs
-# Debian's archive, but not root.
+# packages. Does nothing if they are already built for these versions. Takes about 3 minutes on two cores. Downloads the
+# sources from Debian's servers; does not need root.
 set -euo pipefail
 
-out=$(realpath -m "${1:?names no directory}")
+out=$(realpath -m "${1:?must be a directory}")
 declare -A of=([abseil]=libabsl-dev [protobuf]=libprotobuf-dev [re2]=libre2-dev [highway]=libhwy-dev)
 declare -A options=(
   [abseil]='-DABSL_PROPAGATE_CXX_STD=ON'
@@ -18,7 +18,7 @@ declare -A options=(
   [highway]='-DHWY_ENABLE_TESTS=OFF -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_CONTRIB=OFF'
 )
 
-# APT does not know source packages by default.
+# Gives APT the lists of source packages, which it does not have by default.
 mkdir -p "$out/apt/lists"
 for list in /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources}; do
   [ -f "$list" ] || continue
@@ -41,7 +41,7 @@ for source in abseil protobuf re2 highway; do
   # Debian's sources of RE2 do not include the files generated from the package unicode-data.
   [ $source != re2 ] ||
     PATH=/usr/bin:$PATH make -s -C "$made/source" REBUILD_TABLES=1 re2/perl_groups.cc re2/unicode_casefold.cc re2/unicode_groups.cc
-  # shellcheck disable=SC2086  # Several options.
+  # shellcheck disable=SC2086  # ${options[...]} is not quoted, because it must split into several options.
   cmake -G Ninja -S "$made/source" -B "$made/build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_STANDARD=17 \
     -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DCMAKE_CXX_VISIBILITY_PRESET=hidden -DBUILD_SHARED_LIBS=OFF \
     -DBUILD_TESTING=OFF -DCMAKE_CXX_FLAGS='-w -ffunction-sections -fdata-sections' ${options[$source]}

@@ -2,6 +2,6 @@
 # constant `const char ns::kPage[]` that the header declares.
 file(READ ${FILE} text)
 if(text MATCHES "\\)rr\"")
-  message(FATAL_ERROR "${FILE} ends the string literal")
+  message(FATAL_ERROR "${FILE} must not contain )rr\", which ends the string literal")
 endif()
 file(WRITE ${OUT} "#include \"${HEADER}\"\n\nconst char ${NAME}[] = R\"rr(${text})rr\";\n")

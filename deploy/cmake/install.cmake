@@ -6,8 +6,8 @@ include(GNUInstallDirs)
 set(RR_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/routing_replay)
 set(RR_COMPONENTS "")
 
-# rr_closure(UNITS LIBRARIES unit…): the given units with all units that they depend on, and the external libraries of
-# these units.
+# rr_closure(UNITS LIBRARIES unit…): stores the given units (library targets of this project) with all units that they
+# depend on in the variable UNITS, and the external libraries of all these units in the variable LIBRARIES.
 function(rr_closure units_variable libraries_variable)
   set(pending ${ARGN})
   set(units "")
@@ -38,12 +38,12 @@ endfunction()
 
 # rr_component(NAME client UNITS client REQUIRES wire): component `client` of the package, routing_replay::client, is
 # one static library with the objects of these units and of all units that they depend on, except those of the required
-# components. Nothing is compiled again.
+# components. It uses the objects of the units' own targets.
 function(rr_component)
   cmake_parse_arguments(ARG "" "NAME" "UNITS;REQUIRES" ${ARGN})
   set(target routing_replay_${ARG_NAME})
   rr_closure(closure libraries ${ARG_UNITS})
-  # This unit has only headers, and no installed header of this project includes them.
+  # nlohmann_json has only headers, and no installed header of this project includes them.
   list(REMOVE_ITEM libraries nlohmann_json::nlohmann_json)
   set(units ${closure})
   foreach(required IN LISTS ARG_REQUIRES)
@@ -58,7 +58,7 @@ function(rr_component)
     endif()
     get_target_property(owner ${unit} RR_COMPONENT)
     if(owner)
-      message(FATAL_ERROR "Unit ${unit} would be in both ${owner} and ${ARG_NAME}: give it to what both require")
+      message(FATAL_ERROR "Unit ${unit} would be in both ${owner} and ${ARG_NAME}: add it to a component that both require")
     endif()
     set_target_properties(${unit} PROPERTIES RR_COMPONENT ${ARG_NAME})
     list(APPEND objects $<TARGET_OBJECTS:${unit}>)

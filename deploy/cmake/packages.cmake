@@ -50,7 +50,7 @@ function(rr_package name)
   set(CPACK_DEBIAN_${group}_PACKAGE_CONTROL_EXTRA "${ARG_CONTROL}" PARENT_SCOPE)
 endfunction()
 
-# For packages of other projects that use the C library; the number is its ABI version.
+# Tells packages of other projects that use the C library on which package to depend. 2 is the library's ABI version.
 file(WRITE ${PROJECT_BINARY_DIR}/debian/shlibs
      "librouting_replay 2 routing-replay-client (>= ${PROJECT_VERSION})\n")
 file(WRITE ${PROJECT_BINARY_DIR}/debian/triggers "activate-noawait ldconfig\n")
@@ -75,7 +75,7 @@ rr_package(dev SECTION libdevel COMPONENTS dev
 routing-replay, for programs in C and C++.")
 include(CPack)
 
-# The components to pack.
+# rr_packages builds everything that the packages contain.
 list(TRANSFORM RR_COMPONENTS PREPEND routing_replay_ OUTPUT_VARIABLE libraries)
 add_custom_target(rr_packages DEPENDS routing-replay-server rrctl routing_replay_library
                   ${libraries})

@@ -8,8 +8,8 @@
 #   --tag NAME:TAG  the image's name (default: routing-replay-server:VERSION)
 #
 # Prints the image's digest, which manifests should use. The same build gives the same digest. The image equals that of
-# the Dockerfile: the programs and the libraries that they load, no shell, a user that is not root and cannot write to
-# any of its files.
+# the Dockerfile: the programs and the libraries that they load, no shell, and a user that is not root and cannot write
+# to any file of the image.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # make_root.sh BUILD LIBRARIES PROGRAMS: writes the files of a container of the server into two new folders.
 #
-#   BUILD      a release build with routing-replay-server and rrctl, on the Debian release on which it was built
-#   LIBRARIES  the shared libraries that these need, CA certificates, and users
+#   BUILD      a release build with routing-replay-server and rrctl, made on this Debian release
+#   LIBRARIES  the shared libraries that the programs need, CA certificates, and users
 #   PROGRAMS   the two programs, licences and the bill of materials. They change with every release, LIBRARIES seldom
 #
 # The Dockerfile and build_image.sh both copy the second folder over the first.

@@ -27,13 +27,13 @@ OCI = "application/vnd.oci.image"
 
 
 class Layout:
-    """OCI's image layout: blobs by their digest."""
+    """OCI's image layout: files, most of them blobs whose names are their digests."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {"oci-layout": b'{"imageLayoutVersion":"1.0.0"}'}
 
     def add(self, media_type: str, content: bytes) -> dict[str, Any]:
-        """The descriptor of a blob."""
+        """Adds a blob and returns its descriptor."""
         digest = hashlib.sha256(content).hexdigest()
         self.files[f"blobs/sha256/{digest}"] = content
         return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(content)}
@@ -70,7 +70,7 @@ def layer(folder: Path) -> bytes:
 
 
 def image(folders: list[Path], config: dict[str, Any], tag: str) -> tuple[str, bytes]:
-    """The digest of the manifest, and the archive."""
+    """Returns the digest of the manifest, and the archive."""
     layout = Layout()
     created = datetime.datetime.fromtimestamp(EPOCH, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     layers, plain = [], []
@@ -87,7 +87,7 @@ def image(folders: list[Path], config: dict[str, Any], tag: str) -> tuple[str, b
     )
     name = {"org.opencontainers.image.ref.name": tag.rpartition(":")[2], "io.containerd.image.name": tag}
     index = {"schemaVersion": 2, "mediaType": f"{OCI}.index.v1+json", "manifests": [{**manifest, "annotations": name}]}
-    # For Docker versions that do not read the OCI layout: the same blobs, by path.
+    # manifest.json is for Docker versions that do not read the OCI layout. It names the same blobs by their paths.
     paths = [f"blobs/{blob['digest'].replace(':', '/')}" for blob in (described, *layers)]
     docker = [{"Config": paths[0], "RepoTags": [tag], "Layers": paths[1:]}]
     for file, value in (("index.json", index), ("manifest.json", docker)):

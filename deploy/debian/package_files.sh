@@ -9,7 +9,7 @@ name=$1 version=$2 build=$3 prefix=$4 maintainer=$5
 package=routing-replay-$name
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-# Files get the same time in every build of one commit.
+# Every build of one commit gives its files the same time.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)}
 export SOURCE_DATE_EPOCH
 
@@ -25,14 +25,14 @@ gzip -9 -n -c CHANGELOG.md >"$doc/changelog.gz"
   echo " -- $maintainer  $(date -u -R -d "@$SOURCE_DATE_EPOCH")"
 } | gzip -9 -n -c >"$doc/changelog.Debian.gz"
 
-# manual PROGRAM SECTION: writes its --help as a manual page.
+# manual PROGRAM SECTION SUMMARY: writes PROGRAM's --help as a manual page.
 manual() {
   install -d "$prefix/share/man/man$2"
   help2man --no-info --section="$2" --no-discard-stderr --name="$3" "$build/bin/$1" | gzip -9 -n \
     >"$prefix/share/man/man$2/$1.$2.gz"
 }
 
-# guide: copies OPERATING.md, and all files that it names under the same paths.
+# guide: copies OPERATING.md to $doc, and the files that it names, such as server/README.md, to $doc/server/README.md.
 guide() {
   local file
   sed 's/`CHANGELOG\.md`/`changelog.gz`/' deploy/OPERATING.md >"$doc/OPERATING.md"

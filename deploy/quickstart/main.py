@@ -1,7 +1,7 @@
-"""Plays one hand-off on this machine: 4 rollout workers, one server, 8 trainer ranks; checks every expert id.
+"""Demonstrates record and replay: 4 rollout workers, one server, 8 trainer ranks; checks every expert id.
 
-worker.py is a rollout worker and rank.py a trainer rank, as they use the packages routing_replay and
-routing_replay_trainer; deploy/quickstart.sh builds these and runs this.
+worker.py shows how a rollout worker uses the package routing_replay, and rank.py how a trainer rank uses
+routing_replay_trainer. deploy/quickstart.sh builds both packages and runs this file.
 """
 
 import argparse
@@ -37,21 +37,21 @@ HOPS = {
 ROWS = {
     "replayed": "replayed",
     "unrecorded": "unrecorded: live routing",
-    "pad": "pad: balanced filler",
+    "pad": "pad: filler, balanced over experts",
     "router_checked": "rows whose routing map was checked, per layer",
 }
 
 
 def play(count: int, role: Callable[[int, Barrier], Counts], names: list[str]) -> tuple[list[Counts], dict[str, float]]:
-    """Runs `role` in processes that meet at the barrier when ready and after each step. Returns the results, and
-    milliseconds per step."""
+    """Runs `role` in `count` processes, which meet at the barrier when they are ready and after each of the steps
+    `names`. Returns the results of the processes, and the milliseconds that each step took."""
     barrier, results = _FORK.Barrier(count + 1, timeout=PATIENCE), _FORK.Queue()
 
     def run(index: int) -> None:
         try:
             results.put(role(index, barrier))
         except BaseException:
-            barrier.abort()  # The other processes need not wait for it.
+            barrier.abort()  # Ends the other processes' wait for this one.
             raise
 
     children = [_FORK.Process(target=run, args=(index,), daemon=True) for index in range(count)]

@@ -1,6 +1,6 @@
 """The scenario: a run, its samples, and the experts that the engines chose.
 
-Every process inherits it from the first one, so a rank's expectation never passed through the server.
+All processes are forked from the one that creates it, so the ids that a rank expects did not pass through the server.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Sample:
     form: str
     tokens: NDArray[np.uint32]
     ids: NDArray[np.uint16]  # [T - 1, layers, K], the engine's choice, including the rows that are lost afterwards.
-    turns: tuple[tuple[int, int], ...]  # Half-open ranges of rows, one append each.
+    turns: tuple[tuple[int, int], ...]  # One half-open range of rows for each conversation turn: one append each.
     lost: tuple[int, int]  # Rows that the engine does not deliver.
 
     def recorded(self) -> NDArray[np.bool_]:
@@ -63,7 +63,7 @@ class Play:
 
 
 def _sample(index: int, ids: NDArray[np.uint16]) -> Sample:
-    """Samples use the forms in turn. Every second sample has two turns; every eighth lacks some rows in its middle."""
+    """Sample `index`. FORMS alternate; odd samples have two turns; every eighth sample lacks rows in its middle."""
     rows = len(ids)
     first = rows * 3 // 5
     return Sample(

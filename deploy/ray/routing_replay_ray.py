@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 NAMESPACE = "routing-replay"
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0  # How long to wait for the end of a server: longer than a server takes to drain.
-_WRONG_SETTING = 2  # The server's exit status if a restart would not help.
+_WRONG_SETTING = 2  # The server's exit status if its settings are wrong, so that a restart would not help.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # Backoff before a server that keeps ending is restarted.
 
 
@@ -44,8 +44,8 @@ class Supervisor:
         deadline = time.monotonic() + _START_SECONDS
         while not self._file.exists():
             status = self._process.poll()
-            # After any other status, _watch starts the server again: one of an actor that has just died may still be
-            # draining.
+            # After any other status, _watch restarts the server: the port may still be in use by the draining server of
+            # an actor that has just died.
             if status == _WRONG_SETTING or time.monotonic() > deadline:
                 self.stop()
                 how = f"after {_START_SECONDS:g} s" if status is None else f"exit status {status}"
@@ -76,7 +76,7 @@ class Supervisor:
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._starts += 1
-        # In its own session: signals to the worker's process group do not reach it. --exit-with-pid ends it instead.
+        # In its own session, so that signals to Ray's worker process do not reach the server. --exit-with-pid ends it.
         return subprocess.Popen(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def _watch(self) -> None:
@@ -113,7 +113,7 @@ class _Server:
 
 
 class _Directory:
-    """The actor by whose name clients find the servers. It holds their handles, so they live as long as it does."""
+    """The actor by whose name clients find the servers. It holds the handles of their actors, so these stay alive."""
 
     def __init__(self, servers: Mapping[str, ray.actor.ActorHandle]) -> None:
         self._servers = dict(servers)
@@ -133,7 +133,7 @@ def start(flags: Sequence[str], *, port: int = 7400, name: str = "routing-replay
 
     flags: of routing-replay-server, such as "--memory-budget", "64GiB". Servers are reached over the network: use TLS
         (--tls-cert, …), or --insecure if you trust the cluster's network as far as for Ray's own ports
-    port: of every server; it stays the same after a restart
+    port: on which each server listens, also after a restart
     name: the name under which `endpoint` and `stop` find the servers, which outlive the job that started them
 
     A server that ends is restarted on its node and port. Its store in memory is empty then, and its samples are counted

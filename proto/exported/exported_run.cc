@@ -81,7 +81,7 @@ json ToJson(const ExportedSample& sample) {
           {"crc32c", sample.crc32c}};
 }
 
-// Returns true if this is a plain file name, without a directory, so that it cannot lead to another directory.
+// True if `name` is a plain file name: it names a file in the index's own directory, never one outside.
 bool IsFileName(const std::string& name) {
   return !name.empty() && name[0] != '.' && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
@@ -205,10 +205,8 @@ absl::StatusOr<ExportedRun> IndexFromText(absl::string_view text) {
   return out;
 }
 
-// Writing.
-
-// The size of one batch to sync: large enough for the file system to write many files at once, small enough for a disk
-// to finish quickly. A file system combines syncs that several threads wait for at the same time; more than 16 threads
+// Files are synced in batches: large enough for the file system to write many files at once, small enough for a disk to
+// finish one quickly. A file system combines syncs that several threads wait for at the same time; more than 16 threads
 // gain little.
 constexpr size_t kSyncFiles = 1024;
 constexpr int64_t kSyncBytes = int64_t{256} << 20;
@@ -304,7 +302,7 @@ absl::StatusOr<std::vector<uint8_t>> ReadExportedFile(const std::filesystem::pat
   const std::filesystem::path path = directory / sample.file;
   std::error_code error;
   const uintmax_t size = std::filesystem::file_size(path, error);
-  // A file of another size is not read at all.
+  // Reads the file only if its size is right.
   if (error || size == static_cast<uintmax_t>(sample.file_bytes)) {
     auto bytes = ReadFile(path);
     if (!bytes.ok()) return Damaged(bytes.status().message(), sample.sample);

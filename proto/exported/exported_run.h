@@ -2,10 +2,10 @@
 //
 //   writer: RunExporter::Create → Add or Take each sample → Finish     reader: ReadExportedRun → ReadExportedIds
 //
-// An export is written as "DIRECTORY.part", synced, and renamed, so that a directory with the requested name is
-// complete. Each export is a new directory. It takes over unchanged samples from the previous one by hard links: a
-// checkpoint every 10 steps, of 40 GB of routes in all, writes only the routes of 10 steps, and any of the directories
-// may be removed.
+// An export is written to "DIRECTORY.part", synced, and renamed to DIRECTORY, so that a directory with this name is
+// always complete. Each export is a new directory. It takes over unchanged samples from the previous one by hard links:
+// a checkpoint every 10 steps writes only the routes of these steps, and each directory can be removed without harm to
+// the others.
 #ifndef PROTO_EXPORTED_EXPORTED_RUN_H_
 #define PROTO_EXPORTED_EXPORTED_RUN_H_
 
@@ -70,8 +70,8 @@ class RunExporter {
   // number are checked; each sample may be added or taken over once.
   absl::Status Add(ExportedSample sample, absl::Span<const uint8_t> ids);
   // Takes over a sample from another export of this run with the same geometry: hard links its file, or copies it if
-  // the file system has no hard links. `sample` is as in that index, except for its group. DATA_LOSS (kChecksum) naming
-  // the sample if its file is gone or has another size; nothing was taken over then.
+  // the file system has no hard links. `sample` is its entry in that export's index; only the group may differ.
+  // DATA_LOSS (kChecksum) naming the sample if its file is gone or has another size; nothing is taken over then.
   absl::Status Take(const std::filesystem::path& from, ExportedSample sample);
   // Writes the index, syncs everything and gives the directory its name. After an error start a new export.
   absl::Status Finish();
@@ -85,8 +85,8 @@ class RunExporter {
 
   const std::filesystem::path directory_, part_;
   ExportedRun run_;
-  std::vector<std::filesystem::path> written_;  // Files that are not synced yet, …
-  int64_t written_bytes_ = 0;                   // … and their size.
+  std::vector<std::filesystem::path> written_;  // Files that are not synced yet.
+  int64_t written_bytes_ = 0;                   // Their size in all.
   bool finished_ = false;
 };
 

@@ -1,4 +1,4 @@
-// JSON objects whose fields must all be known, and the JSON form of geometries and ranges.
+// Reads JSON objects, in which unknown fields are errors, and converts geometries and ranges to and from JSON.
 #ifndef PROTO_JSON_JSON_H_
 #define PROTO_JSON_JSON_H_
 
@@ -73,13 +73,13 @@ void JsonObject::Read(const char* key, const std::vector<std::pair<const char*, 
   Fail(key, "must be one of " + choices);
 }
 
-// The text as JSON. INVALID_ARGUMENT (kField) naming `field` if it is not.
+// Parses `text`. INVALID_ARGUMENT (kField) naming `field` if it is not JSON.
 absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, absl::string_view field);
-// One line; bytes that are not UTF-8 are replaced.
+// Writes `json` as one line; bytes that are not UTF-8 are replaced.
 std::string DumpJson(const nlohmann::json& json);
 
-// A geometry: {"num_layers": 27, "moe_layers": [1, 2, …, 26], "num_experts": 64, "top_k": 6}. Without moe_layers all
-// layers are meant; num_experts, top_k: one number, or one per MoE layer. `path` names the object in messages.
+// Reads {"num_layers": 27, "moe_layers": [1, 2, …, 26], "num_experts": 64, "top_k": 6}. Without moe_layers every layer
+// is a MoE layer; num_experts, top_k: one number, or one per MoE layer. `path` names the object in messages.
 // INVALID_ARGUMENT (kField) naming a field that is missing, unknown or of the wrong kind; Geometry::Create checks the
 // rules of geometries.
 absl::StatusOr<Geometry::Options> GeometryOptionsFromJson(const nlohmann::json& json, absl::string_view path);

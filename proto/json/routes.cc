@@ -20,14 +20,14 @@ using Indexer = simdjson::internal::dom_parser_implementation;
 constexpr const char* kTargets[] = {"routed_experts", "prompt_routed_experts"};
 constexpr const char* kPlaces[] = {"choices", "meta_info", "sglext", "sgl_ext"};
 constexpr const char* kData[] = {"data"};
-constexpr size_t kMaxDepth = 16;      // Deepest position that is searched.
+constexpr size_t kMaxDepth = 16;      // Values nested more deeply are not searched for routes.
 constexpr size_t kMaxNesting = 1024;  // Initial nesting capacity of the parser; not a limit.
 
 absl::Status Malformed(absl::string_view what) { return Invalid(Reason::kEncoding, "body", what); }
 
-// Walks the JSON tokens of the body. The JSON library's first stage finds where tokens begin: brackets, colons, commas,
-// and the first characters of strings, numbers and words. Only that stage reads every byte, with the fastest
-// instructions of this CPU, and it never reads past the end of the body.
+// Walks the JSON tokens of the body. simdjson's first stage finds where tokens begin: brackets, colons, commas, and the
+// first characters of strings, numbers and words. Only that stage reads every byte, with the fastest instructions of
+// this CPU, and it never reads past the end of the body.
 class Walker {
  public:
   Walker(absl::Span<const uint8_t> body, absl::Span<const uint32_t> tokens)

@@ -14,9 +14,9 @@
 namespace routing_replay {
 inline namespace wire {
 
-// A string of the body.
+// Where in the body a string with routes is.
 struct RouteText {
-  // Keys and indexes that lead from the root to it, for example "choices", 0, "routed_experts", "data".
+  // Keys and indexes that lead from the root to the string, for example "choices", 0, "routed_experts", "data".
   std::vector<std::variant<std::string, size_t>> path;
   size_t begin = 0;  // First character behind the opening quote. No character is escaped.
   size_t size = 0;

@@ -12,14 +12,14 @@
 namespace routing_replay {
 inline namespace wire {
 
-// Exponential with jitter. Not thread-safe; copies are independent.
+// Exponential backoff with jitter. Not thread-safe; copies are independent.
 class Backoff {
  public:
   struct Options {
     Clock::Duration initial = std::chrono::milliseconds(50);
     Clock::Duration maximum = std::chrono::seconds(5);
     double factor = 2;
-    // Each wait is spread evenly over ± this share of it, so that many clients do not come back at once.
+    // Each wait is made longer or shorter by a random share of at most this, so that clients do not retry all at once.
     double jitter = 0.2;
   };
 
@@ -34,7 +34,7 @@ class Backoff {
     nominal_ = std::min(options_.maximum, Scale(nominal_, options_.factor));
     return wait;
   }
-  // After a success: the next wait is the first again.
+  // To be called after a success: the next wait is `initial` again.
   void Reset() { nominal_ = options_.initial; }
 
  private:

@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kSmallest = size_t{32} << 10, kLargest = size_t{2} << 20;
 
 #ifdef __SANITIZE_ADDRESS__
-constexpr size_t kMostKept = 0;  // Otherwise a use after the end of a buffer would go unnoticed.
+constexpr size_t kMostKept = 0;  // AddressSanitizer would not notice the use of freed memory that is kept.
 #else
 constexpr size_t kMostKept = size_t{16} << 20;
 #endif

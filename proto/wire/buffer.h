@@ -11,8 +11,8 @@
 namespace routing_replay {
 inline namespace wire {
 
-// Move-only, fixed size, uninitialised at first, empty once moved from. SIMD loads and cudaMemcpyAsync are fastest on
-// 64-byte boundaries; bytes inside a gRPC slice lie at any address.
+// Move-only, of fixed size, not initialised, empty once moved from. The alignment is for SIMD loads and
+// cudaMemcpyAsync, which are fastest on 64-byte boundaries.
 class Buffer {
  public:
   Buffer() = default;
@@ -50,12 +50,12 @@ class Buffer {
     size_ = 0;
   }
 
-  // Uses malloc and aligns by hand. glibc's aligned_alloc searches for a larger block than it then uses, so a freed
-  // block is not reused for another of the same size, and a full store grows by an eighth.
+  // Memory of malloc, aligned by hand. glibc's aligned_alloc searches for a larger block than it then uses, so it does
+  // not reuse a freed block for another of the same size, and a full store takes an eighth more memory.
   //
-  // Up to 16 MiB of freed memory is kept for later buffers of 32 KiB to 2 MiB. Without allocator.h glibc gives the top
-  // of its heap back to the kernel whenever a worker's queue is empty, and then takes it again page by page: 2,000
-  // faults for a step of 24 MB, a twentieth of an append's time.
+  // Up to 16 MiB of freed memory is kept for later buffers of 32 KiB to 2 MiB. In a process without TuneAllocator
+  // (allocator.h), glibc returns it to the kernel and later takes it back page by page: 2,000 page faults for a
+  // training step of 24 MB, a twentieth of the time of its appends.
   void* base_ = nullptr;
   uint8_t* data_ = nullptr;
   size_t size_ = 0;

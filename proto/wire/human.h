@@ -1,4 +1,4 @@
-// Text for people: figures for terminals and pages.
+// Numbers, durations and times as text for people.
 #ifndef PROTO_WIRE_HUMAN_H_
 #define PROTO_WIRE_HUMAN_H_
 
@@ -17,7 +17,7 @@ std::string HumanBytes(double bytes);
 // "1,234,567"
 std::string HumanCount(int64_t count);
 
-// "1 sample", "2 samples"
+// "1 sample", "2 samples": `one` is the singular, here "sample".
 std::string Counted(int64_t count, absl::string_view one);
 
 // Three digits; for a large number all digits before the point: "0.0123", "3.67", "1,234,568".

@@ -1,4 +1,4 @@
-// Security code that both sides share: which addresses belong to this machine, files of keys and tokens that are read
+// Security code of server and clients: which addresses belong to this machine, files of keys and tokens that are read
 // again when they change, and owners of OpenSSL's objects.
 #ifndef PROTO_WIRE_SECURITY_H_
 #define PROTO_WIRE_SECURITY_H_

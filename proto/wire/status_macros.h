@@ -1,4 +1,4 @@
-// Returning early on an error, as absl::Status is used everywhere here:
+// Macros that return early on an error:
 //
 //   RR_RETURN_IF_ERROR(CheckAppendHeader(header));
 //   RR_ASSIGN_OR_RETURN(const Geometry geometry, Geometry::Create(options));

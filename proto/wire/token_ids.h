@@ -16,8 +16,8 @@ inline namespace wire {
 struct TokenArray {
   std::string dtype;
   int32_t axes = 1;
-  std::string field = "tokens";  // Named in errors, …
-  std::string sample;            // … as is this; may be empty.
+  std::string field = "tokens";  // The argument's name, for errors.
+  std::string sample;            // The sample's id, for errors; may be empty.
   absl::Span<const uint8_t> bytes;
 };
 

@@ -96,7 +96,7 @@ std::string ReportTable(const Report& report) {
   absl::StrAppendFormat(&text, "\n%-46s %15s\n", "rows on the ranks, once per pipeline stage", "rows");
   absl::StrAppendFormat(&text, "  %-44s %15s\n", "replayed", Grouped(report.out.replayed_rows));
   absl::StrAppendFormat(&text, "  %-44s %15s\n", "unrecorded: live routing", Grouped(report.out.unrecorded_rows));
-  absl::StrAppendFormat(&text, "  %-44s %15s\n", "pad: balanced filler", Grouped(report.out.pad_rows));
+  absl::StrAppendFormat(&text, "  %-44s %15s\n", "pad: filler, balanced over experts", Grouped(report.out.pad_rows));
   absl::StrAppendFormat(&text, "  %-44s %15s\n\n", "rows whose routing map was checked, per layer",
                         Grouped(report.out.router_rows));
   return text;

@@ -6,7 +6,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "proto/wire/block/bits.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target.h.
+// Must come after foreach_target.h.
 #include <hwy/highway.h>
 
 #ifndef PROTO_WIRE_BLOCK_BITS_FIELDS_
@@ -14,8 +14,8 @@
 namespace routing_replay {
 inline namespace wire {
 
-inline constexpr size_t kGroupBytes = 16;  // A group: this many bytes of ids, packed or unpacked together as two words.
-inline constexpr size_t kMostGroups = 4;   // Most groups in one vector.
+inline constexpr size_t kGroupBytes = 16;  // A group: this many bytes of ids, converted together as two 64-bit words.
+inline constexpr size_t kMostGroups = 4;   // A vector has at most this many groups.
 
 // Ids of `id_bits` bits (8 or 16), packed into `width` bits each.
 struct Fields {
@@ -131,7 +131,7 @@ class Steps {
   static constexpr size_t kCount = kIdBits == 8 ? 3 : 2;
   struct Step {
     int shift;
-    uint64_t low, upper_near, upper_apart;  // Masks of the lower fields, and of the upper ones in both places.
+    uint64_t low, upper_near, upper_apart;  // Masks: lower fields; upper fields when gathered, and when spread.
   };
   Step steps_[kCount];
 };
@@ -193,12 +193,12 @@ namespace routing_replay {
 inline namespace wire {
 namespace {
 
-// PackGroups and UnpackGroups convert as many of `groups` groups as fill whole vectors, and return that number. Even
-// for the last group, they read and write all of its kGroupBytes bytes.
+// PackGroups and UnpackGroups convert as many of `groups` groups as fill whole vectors, and return that number. For
+// each group they read and write kGroupBytes bytes, even if a packed group is shorter.
 HWY_EXPORT(PackGroups);
 HWY_EXPORT(UnpackGroups);
 
-// How many groups, `step` bytes apart, have kGroupBytes inside `size` bytes; at most `count`.
+// How many groups, `step` bytes apart, can be accessed with kGroupBytes each inside `size` bytes; at most `count`.
 size_t WholeGroups(size_t size, size_t step, size_t count) {
   return size < kGroupBytes ? 0 : std::min(count, (size - kGroupBytes) / step + 1);
 }

@@ -8,7 +8,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "proto/wire/block/id_check.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target.h.
+// Must come after foreach_target.h.
 #include <hwy/highway.h>
 
 #include "proto/wire/simd_bytes-inl.h"
@@ -20,8 +20,8 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Compares each row with itself, rotated by 1 … K/2 slots: this pairs every two ids of the row once. Equal ids have the
-// difference 0.
+// Duplicates are found by comparing each row with itself, rotated by 1 … K/2 slots, which pairs every two ids of the
+// row. Equal ids have the difference 0. Legal evaluates the largest id and the least difference, lane by lane.
 template <class D, typename T = hn::TFromD<D>>
 bool Legal(D d, hn::Vec<D> largest_id, hn::Vec<D> least_difference, size_t max_id) {
   const auto max = hn::Set(d, static_cast<T>(max_id));
@@ -71,7 +71,7 @@ bool GroupsLegal(const uint8_t* ids, size_t size, size_t max_id) {
   for (; i + step <= size; i += step) see(ids + i);
   if (i < size && size > step) see(ids + size - step);
   if (size < step) {
-    // Repeats the first row to fill up the vector.
+    // The rows fill less than a vector: repeats the first row behind them.
     HWY_ALIGN uint8_t padded[HWY_MAX_BYTES];
     constexpr size_t kRowBytes = kTopK * sizeof(T);
     for (size_t at = 0; at < step; at += kRowBytes) std::memcpy(padded + at, at < size ? ids + at : ids, kRowBytes);

@@ -12,7 +12,7 @@ inline namespace wire {
 namespace {
 
 constexpr int kPayloadField = 15;
-constexpr int kMaxTensorRank = 8;  // Far above any accepted rank; the decoder reports the rank that it expects.
+constexpr int kMaxTensorRank = 8;  // Only bounds memory: the decoder then requires three axes.
 
 void SetTensor(const TensorDescription& tensor, v1::TensorPayload& out) {
   out.set_encoding(static_cast<v1::TensorPayload::Encoding>(tensor.encoding));
@@ -185,7 +185,7 @@ absl::StatusOr<AppendHeader> HeaderOf(v1::AppendHeader& from, const FieldPath& p
   return header;
 }
 
-// Checks made before the message is built.
+// Limits the lengths of lists before protobuf allocates memory for them.
 absl::Status CheckCounts(absl::string_view header) {
   if (header.size() <= 2 * kMaxUnrecordedRanges) return absl::OkStatus();  // Each range takes at least two bytes.
   if (CountFields(header, {3, 6}).back() > kMaxUnrecordedRanges) {

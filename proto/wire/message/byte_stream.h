@@ -27,8 +27,9 @@ class ByteStream {
   ByteStream& operator=(const ByteStream&) = delete;
   virtual ~ByteStream() = default;
 
-  // Non-blocking. Fill or send the pieces in order and return the number of bytes moved. 0 means that none can be moved
-  // now: wait for an event of fd() and retry. After a Write that returned 0, the next Write must pass the same bytes.
+  // Non-blocking. Read fills the pieces, Write sends them, in order; both return the number of bytes moved. 0: none can
+  // be moved now; wait for an event of fd() and retry. After a Write that returned 0, the next must pass the same
+  // bytes.
   virtual absl::StatusOr<size_t> Read(absl::Span<const iovec> space) = 0;
   virtual absl::StatusOr<size_t> Write(absl::Span<const iovec> bytes) = 0;
   // Waits until bytes arrive; implementations may wait until `space` is full. Returns 0 if the deadline passed without
@@ -39,12 +40,12 @@ class ByteStream {
   virtual int fd() const = 0;
   virtual uint32_t read_events() const { return POLLIN; }
   virtual uint32_t write_events() const { return POLLOUT; }
-  // True if Read, or Write, may succeed now although fd() shows no event. Once it has returned false, fd() shows the
-  // next event. Call it before each wait for fd(), unless the wait is only for the operation that returned 0 last.
+  // True if Read (HasBytes) or Write (HasRoom) may succeed now although fd() shows no event. After false, fd() shows
+  // the next event. Call it before each wait for fd(), unless the wait is only for the operation that returned 0 last.
   virtual bool HasBytes() const { return false; }
   virtual bool HasRoom() const { return false; }
-  // The names in the certificate that the peer presented, for log lines only: they grant no access. Empty if there is
-  // none.
+  // The names in the certificate that the peer presented, for log lines only: they grant no access. Empty if the peer
+  // presented none.
   virtual std::string peer_names() const { return ""; }
   // Waits for the events until the deadline. A signal may end the wait earlier.
   void Wait(uint32_t events, Clock::Time deadline) const;
@@ -73,8 +74,8 @@ class SocketStream final : public ByteStream {
   absl::StatusOr<size_t> Receive(absl::Span<const iovec> space, int flags);
 
   const int fd_;
-  std::vector<uint8_t> ahead_;  // Bytes received ahead of the reads, …
-  size_t next_ = 0;             // … of which those from here on were not read yet.
+  std::vector<uint8_t> ahead_;  // Bytes received before a Read asked for them.
+  size_t next_ = 0;             // Index in ahead_ of the next byte to return.
   int patience_ms_ = 0;         // Receive timeout set on the socket; 0: not set.
 };
 

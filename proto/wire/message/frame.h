@@ -71,7 +71,7 @@ class FrameReader {
 
   // True if no byte of the next frame has been received.
   bool at_start() const { return stage_ == Stage::kFrame && filled_ == 0; }
-  // Where to put the next bytes, in order. At least one byte long unless done().
+  // The memory into which the next bytes must be received, in order. At least one byte long unless done().
   absl::Span<const iovec> Space();
   // Call it after `bytes` bytes were received into Space(). INVALID_ARGUMENT if they are not a valid frame. After an
   // error the reader must not be used again.
@@ -97,15 +97,15 @@ class FrameReader {
   ReceivedFrame received_;
   Buffer spare_;
   std::vector<iovec> space_;
-  size_t next_ = 0;  // Index in space_ while the payload is received.
+  size_t next_ = 0;  // Index in space_ of the first piece that is not filled, while the payload is received.
 };
 
 // Sends frames; one frame may take several calls of SendTo. Not thread-safe.
 class FrameWriter {
  public:
   // Sets the next frame, whose payload must stay valid until done(). Requires done(), or that SendTo was not called for
-  // the frame before: then that is copied, and both are sent together. `in_parts`: the frame lists the sizes of the
-  // payload's parts, if they fit, and the receiver keeps each part separately.
+  // the previous frame: that one is then copied, and both are sent together. `in_parts`: the frame lists the sizes of
+  // the payload's parts, if there are at most kMaxFrameParts, and the receiver keeps each part in its own buffer.
   void Put(FrameType type, std::string header, absl::Span<const absl::Span<const uint8_t>> payload, bool in_parts);
   bool done() const { return next_ == left_.size(); }
   // Sends until the frame is sent or the stream accepts no more bytes for now. Returns errors of the stream.
@@ -114,7 +114,7 @@ class FrameWriter {
  private:
   std::string frame_, header_;
   std::vector<iovec> left_;
-  size_t next_ = 0;  // Index in left_.
+  size_t next_ = 0;  // Index in left_ of the first piece that is not sent completely.
 };
 
 }  // namespace wire

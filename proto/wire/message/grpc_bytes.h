@@ -60,7 +60,7 @@ absl::Status FromGrpcStatus(const grpc::Status& status);
 
 // A completion queue treats tags as opaque addresses, so a number can be used as a tag.
 inline void* QueueTag(intptr_t number) {
-  return reinterpret_cast<void*>(number);  // NOLINT(performance-no-int-to-ptr): nobody looks at what is there.
+  return reinterpret_cast<void*>(number);  // NOLINT(performance-no-int-to-ptr): it is never dereferenced.
 }
 inline intptr_t NumberOf(void* queue_tag) { return reinterpret_cast<intptr_t>(queue_tag); }
 

@@ -51,9 +51,9 @@ struct FieldPath {
 // INVALID_ARGUMENT (kEncoding): the bytes are not a message.
 absl::Status MalformedMessage();
 
-// Counts the fields of an encoded message, for limits that are checked before the message is built: an empty
-// sub-message is two bytes there and fifty times that in memory. `path` leads through sub-messages: with {4, 5} the
-// first count is that of fields 4, the second that of fields 5 inside them. Malformed bytes end the count.
+// Counts the fields of an encoded message, for limits that are checked before the message is parsed: an empty
+// sub-message takes two bytes in encoded form and fifty times that in memory. `path` leads through sub-messages: with
+// {4, 5} the first count is that of fields 4, the second that of fields 5 inside them. Malformed bytes end the count.
 void CountFields(absl::string_view message, absl::Span<const int> path, size_t* counts);
 template <size_t kDepth>
 std::array<size_t, kDepth> CountFields(absl::string_view message, const int (&path)[kDepth]) {
@@ -71,7 +71,7 @@ class MessageFields {
 
   // A number in [minimum, maximum].
   int64_t Count(const char* name, uint64_t value, int64_t maximum = kMaxInt64, int64_t minimum = 0);
-  // Reads an enum whose known numbers are 1 to `last`. 0 is an error unless `zero_is` says which value 0 stands for.
+  // Reads an enum with the numbers 1 to `last`; others are errors. 0 is an error unless `zero_is` says what 0 means.
   template <typename Enum>
   Enum Known(const char* name, int value, Enum last, std::optional<Enum> zero_is, Reason reason = Reason::kField);
   // An unspecified producer means the rollout engine.

@@ -31,7 +31,7 @@ struct Piece {
 struct ReadResponse {
   std::vector<SampleRecord> records;
   std::vector<Piece> pieces;
-  ByteChain payload;  // Points into the bytes that were parsed; pieces in order, sizes add up to it.
+  ByteChain payload;  // The bytes of all pieces, in order. Points into the bytes that were parsed.
 };
 
 // Limits on token checks: for one sample (one per window, plus one for the last row), and for one read.
@@ -39,9 +39,9 @@ inline constexpr size_t kMaxSampleTokenChecks = kMaxRows / kMinBlockRows + 1;
 inline constexpr size_t kMaxReadTokenChecks = size_t{1} << 20;
 
 std::string EncodeReadRequest(const ReadRequest& request);
-// `admit` is called once, before the request is built, with an upper bound of the memory that it will take: an empty
-// sample is two bytes of a message and seventy times that in memory. If `admit` returns an error, that error is
-// returned.
+// `admit` is called once, before the request is built, with an upper bound of the memory that the request will take: an
+// empty sample takes two bytes in the message and seventy times that in memory. If `admit` returns an error, that error
+// is returned.
 absl::StatusOr<ReadRequest> ParseReadRequest(
     const ByteChain& bytes,
     const std::function<absl::Status(int64_t)>& admit = [](int64_t) { return absl::OkStatus(); });

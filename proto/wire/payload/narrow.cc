@@ -7,7 +7,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "proto/wire/payload/narrow.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target.h.
+// Must come after foreach_target.h.
 #include <hwy/highway.h>
 
 #include "proto/wire/simd_bytes-inl.h"
@@ -96,7 +96,7 @@ int64_t NarrowLimit(DType dtype, int32_t num_experts) {
 
 bool NarrowIds(DType dtype, const uint8_t* from, int64_t stride, int64_t rows, int64_t count, int32_t id_bytes,
                uint8_t* to) {
-  if (rows * count == 0) return true;  // Either pointer may be null then.
+  if (rows * count == 0) return true;  // `from` and `to` may be null then.
   if (stride == count * DTypeBytes(dtype)) {
     count *= rows;
     rows = 1;

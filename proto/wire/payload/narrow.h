@@ -12,8 +12,8 @@ inline namespace wire {
 // Bytes of one element; 0 for kUnspecified and for unknown numbers.
 int32_t DTypeBytes(DType dtype);
 
-// The exclusive upper limit for narrowed ids of a layer with `num_experts` experts. It is chosen for `dtype` so that a
-// negative element, once narrowed by a successful NarrowIds, is not below it.
+// The exclusive upper limit for ids that NarrowIds wrote. NarrowIds reads −1 as the largest unsigned number, 255 for
+// kI8. The limit is num_experts, but at most 128 for kI8 and 32768 for kI16, so that no negative element passes.
 int64_t NarrowLimit(DType dtype, int32_t num_experts);
 
 // Writes `rows` rows of `count` little-endian elements of `dtype`, without gaps, as `id_bytes` (1 or 2) bytes each to
@@ -22,7 +22,7 @@ int64_t NarrowLimit(DType dtype, int32_t num_experts);
 bool NarrowIds(DType dtype, const uint8_t* from, int64_t stride, int64_t rows, int64_t count, int32_t id_bytes,
                uint8_t* to);
 
-// The element at `index`, sign kept.
+// The element at `index`; negative elements stay negative.
 int64_t ElementAt(DType dtype, const uint8_t* from, int64_t index);
 
 }  // namespace wire

@@ -24,7 +24,7 @@ struct NpyHeader {
 // order or too many axes. Does not look at the bytes behind the header.
 absl::StatusOr<NpyHeader> ParseNpyHeader(absl::Span<const uint8_t> file);
 
-// The bytes before the elements of such a file: a multiple of 64. `dtype` is one that ParseNpyHeader accepts.
+// Returns all bytes of a .npy file before its elements, a multiple of 64. `dtype` is one that ParseNpyHeader accepts.
 std::string MakeNpyHeader(DType dtype, absl::Span<const int64_t> shape);
 
 }  // namespace wire

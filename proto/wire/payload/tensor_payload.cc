@@ -69,10 +69,10 @@ constexpr int64_t kPartBytes = 131072;
 constexpr int64_t kCacheLine = 64;
 constexpr int64_t kMinPartRows = 8, kMaxPartRows = 256;
 
-// Consecutive rows inside one window, and where their elements start.
+// Consecutive rows inside one window, and where in the tensor they are.
 struct Piece {
   RowRange rows;           // Absolute.
-  int64_t first_slot = 0;  // Row of the tensor.
+  int64_t first_slot = 0;  // The index of rows.begin in the tensor's first axis.
 };
 
 std::vector<RowRange> SplitAt(RowRange range, absl::Span<const int64_t> cuts) {

@@ -18,7 +18,7 @@ namespace routing_replay {
 inline namespace wire {
 
 struct DecodeOptions {
-  int64_t row_start = 0;  // Absolute row of the tensor's first recorded row slot.
+  int64_t row_start = 0;  // Absolute number of the append's first row, which may be an unrecorded one.
   // Slots of the tensor's first axis to use; the others are ignored. Absent: all.
   std::optional<RowRange> take;
   // The rows of the append that the engine did not deliver, as a normal list (row_range.h). The tensor has no slots for

@@ -108,7 +108,7 @@ absl::Status CheckShape(absl::Span<const int64_t> shape) {
   return absl::OkStatus();
 }
 
-// How much base64 text is decoded to read a .npy header: a multiple of four, and more than the longest header.
+// How much base64 text is decoded to read a .npy header: a multiple of four, and enough for the longest header.
 constexpr size_t kBase64HeadBytes = 2048;
 
 absl::StatusOr<TensorShape> NpyShape(absl::Span<const uint8_t> file) {
@@ -128,7 +128,8 @@ absl::StatusOr<Buffer> DecodeBase64(absl::Span<const uint8_t> text) {
   for (size_t i = 0; i < groups; ++i) {
     const uint32_t bits = DecodeGroup(text.data() + 4 * i);
     seen |= bits;
-    // Writes four bytes; the next group overwrites the fourth. The last full group has no room for it.
+    // Writes four bytes, of which the next group overwrites the fourth. The last group of this loop writes only three,
+    // because the buffer may end there.
     std::memcpy(bytes.data() + 3 * i, &bits, i + 1 < groups ? 4 : 3);
   }
   if ((seen & kBad) != 0) return BadCharacter(text.subspan(0, text.size() - padding));
@@ -150,8 +151,8 @@ absl::StatusOr<Buffer> DecompressZstd(absl::Span<const uint8_t> frame, int64_t r
     return Malformed(Reason::kLength, "append.tensor.raw_size",
                      absl::StrCat("raw_size is ", raw_size, " bytes, but the frame states ", content));
   }
-  // A skippable frame has content size 0 and is longer than ZSTD_findFrameCompressedSize reports: the length check
-  // rejects both cases.
+  // Rejects bytes after the frame, and a skippable frame (first byte 0x50 to 0x5F), whose content size is reported as
+  // 0.
   if (ZSTD_findFrameCompressedSize(frame.data(), frame.size()) != frame.size() || frame.size() < 4 ||
       (frame[0] & 0xF0) == 0x50) {
     return Malformed(Reason::kEncoding, "payload", "the payload must be exactly one frame");

@@ -39,7 +39,7 @@ absl::StatusOr<TensorView> OpenTensor(const TensorDescription& description, absl
 // some do not exist; `view` is untouched then.
 absl::Status TakeSlots(RowRange take, TensorView& view);
 
-// The shape that an undecoded payload states.
+// The dtype and shape of a payload's tensor.
 struct TensorShape {
   DType dtype = DType::kUnspecified;
   std::vector<int64_t> axes;
@@ -49,8 +49,6 @@ struct TensorShape {
 // has a shape, otherwise from the .npy header of an uncompressed payload. INVALID_ARGUMENT: kShape if neither states
 // them; kEncoding or kDType for a .npy header that ParseNpyHeader rejects.
 absl::StatusOr<TensorShape> PayloadShape(const TensorDescription& description, absl::Span<const uint8_t> payload);
-
-// The wrappings of payloads that OpenTensor undoes.
 
 // Decodes `text` strictly (RFC 4648, standard alphabet, padding required, no white space, unused bits zero).
 // INVALID_ARGUMENT (kEncoding, field "payload") says where it is malformed.

@@ -46,7 +46,7 @@ absl::StatusOr<size_t> RingStream::Read(absl::Span<const iovec> space) {
     auto bytes = rings_->reader().Read(space);
     if (bytes.ok() && *bytes > 0 && rings_->reader().MustWake()) Wake();
     if (!bytes.ok() || *bytes > 0) return bytes;
-    TakeWakes();  // Before the next look into the ring: bytes that the peer wrote before it ended are visible then.
+    TakeWakes();  // Must precede Wait: if the peer is gone, Wait then sees all bytes that it wrote.
     RR_ASSIGN_OR_RETURN(const bool nothing, rings_->reader().Wait());
     if (nothing && gone_) return absl::UnavailableError("the peer closed the connection");
     if (nothing) return 0;
@@ -107,7 +107,7 @@ absl::StatusOr<int> ReceiveMemory(int socket) {
   if (memory >= 0) close(memory);
   if (parcel.byte == kNoMemory) return -1;
   return absl::UnavailableError(parcel.byte == kMemory ? "shared memory: the server's answer has no descriptor"
-                                                       : "another server listens there");
+                                                       : "shared memory: another program answered");
 }
 
 }  // namespace wire

@@ -55,7 +55,7 @@ size_t CopyPieces(absl::Span<const iovec> pieces, uint64_t position, size_t capa
   return done;
 }
 
-// Index of the ring that the maker of the memory writes, and of the one that it reads.
+// Indices of the two rings: the one that the process that made the memory writes, and the one that it reads.
 constexpr size_t kFromMaker = 0, kToMaker = 1;
 constexpr size_t kFirstRing = SharedRings::kBytes - 2 * SharedRings::kRingBytes;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;

@@ -90,7 +90,7 @@ absl::Status TrustAuthorities(SSL_CTX* context, absl::string_view authorities) {
   while (const CertificatePtr authority{PEM_read_bio_X509(text.get(), nullptr, NoPassphrase, nullptr)}) {
     added += X509_STORE_add_cert(SSL_CTX_get_cert_store(context), authority.get());
   }
-  const bool whole = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;  // Not if one is cut off.
+  const bool whole = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;  // False if the last one is cut off.
   ERR_clear_error();
   return added > 0 && whole ? absl::OkStatus()
                             : absl::InvalidArgumentError("cacert: must contain whole PEM certificates");

@@ -1,4 +1,4 @@
-# Joins the six servers to a cluster. Does nothing if they already are one.
+# Joins the six Redis servers into a cluster. Does nothing if they already are one.
 export REDISCLI_AUTH=$(cat /etc/redis-auth/password)
 cli() { redis-cli --tls --cacert /etc/redis-tls/ca.crt "$@"; }
 members=

@@ -18,9 +18,9 @@ namespace routing_replay {
 // as soon as they are freed. The per-thread cache stays on.
 //
 // The setting applies to the whole process, so no library function calls this: a program does, at the start of main,
-// before threads allocate. A process that cannot call it gets the same from the environment:
-// GLIBC_TUNABLES=glibc.malloc.trim_threshold=2147483647:glibc.malloc.mmap_threshold=33554432:glibc.malloc.mxfast=0:
-// glibc.malloc.top_pad=4194304 These settings have no effect if another allocator is linked or preloaded.
+// before threads allocate. It has no effect if another allocator is linked or preloaded. A process that cannot call
+// this gets the same with the environment variable GLIBC_TUNABLES (one line): glibc.malloc.trim_threshold=2147483647:
+// glibc.malloc.mmap_threshold=33554432:glibc.malloc.mxfast=0:glibc.malloc.top_pad=4194304
 inline void TuneAllocator() {
   mallopt(M_TRIM_THRESHOLD, INT_MAX);
   mallopt(M_MMAP_THRESHOLD, 32 << 20);

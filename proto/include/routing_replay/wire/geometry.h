@@ -25,8 +25,8 @@ inline constexpr int64_t kMaxRows = int64_t{1} << 22;  // Rows of one sample.
 inline constexpr int32_t kDefaultBlockRows = 256;
 inline constexpr int32_t kMinBlockRows = 32;
 inline constexpr int32_t kMaxBlockRows = 4096;
-// A range takes a few bytes on the wire and hundreds in memory. These limits are far above practical sizes, and
-// sufficient for the windows of a sample of kMaxRows rows.
+// Limits on list lengths, because an item takes a few bytes on the wire and up to hundreds in memory. They are far
+// above practical sizes: a sample of kMaxRows rows has 2^17 blocks even with the smallest windows.
 inline constexpr size_t kMaxUnrecordedRanges = size_t{1} << 16;  // Per append (given or found), and per sample.
 inline constexpr size_t kMaxBlocks = size_t{1} << 18;            // Per append.
 inline constexpr size_t kMaxReadSamples = size_t{1} << 18;       // Per read.
@@ -96,8 +96,8 @@ class Geometry {
   // size.
   int64_t plane_offset(int32_t ordinal, int64_t rows, Codec codec) const;
   int64_t block_bytes(int64_t rows, Codec codec) const { return plane_offset(num_moe_layers(), rows, codec); }
-  // Bytes of rows [row, row + rows) when they are cut out of a plane: from the byte of their first bit to the byte of
-  // their last.
+  // Bytes of rows [row, row + rows) when they are cut out of a plane: from the byte with their first bit to the byte
+  // with their last bit, both included.
   int64_t cut_bytes(int32_t ordinal, int64_t row, int64_t rows, Codec codec) const;
   // The bit inside a byte at which row `row` of a plane starts: 0 … 7, always 0 for RAW.
   int32_t cut_bit_offset(int32_t ordinal, int64_t row, Codec codec) const;

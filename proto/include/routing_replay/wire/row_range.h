@@ -39,7 +39,7 @@ std::string ToString(RowRange range);
 // INVALID_ARGUMENT names the first range that breaks this, or that is not inside `bounds`.
 absl::Status CheckNormal(absl::Span<const RowRange> ranges, RowRange bounds);
 
-// Appends `range` at the end of a normal list, and merges it with the last range if the two touch. No effect if empty.
+// Appends `range` to a normal list, and merges it with the last range if the two touch. Ignores an empty `range`.
 // Requires range.begin >= the last range's end.
 void AppendMerged(std::vector<RowRange>& ranges, RowRange range);
 // Turns non-empty ranges, in any order and perhaps overlapping, into a normal list in place.

@@ -88,7 +88,7 @@ struct SampleState {
   bool sealed() const { return num_tokens.has_value(); }
 };
 
-// What a reader asks for, …
+// What a reader requests of one sample; the fields are those of SampleRead in read.proto.
 struct SampleRead {
   std::string sample;
   int64_t handle = 0;  // Used where sample is empty.
