@@ -74,7 +74,7 @@ void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder& builde
   builder.SetResourceQuota(quota);
 }
 
-// An old connection is asked to end, so that its client looks up the servers again; gRPC spreads the ages by a tenth.
+// An old connection is asked to end, so that its client looks up the servers again; gRPC varies the age by a tenth.
 void SetConnectionAge(const ServerConfig& config, grpc::ServerBuilder& builder) {
   if (config.max_connection_age.count() == 0) return;
   const auto in_range = [](std::chrono::milliseconds time) {
@@ -106,8 +106,8 @@ absl::StatusOr<std::unique_ptr<AccessControl>> OpenAccess(const ServerConfig& co
   });
 }
 
-// Limits of the threads that wait for the store. More than cores, because threads that wait for the same disk sync
-// share it; but not many more, because each holds a second copy of its message.
+// Limits of the threads that wait for the store. There are more than cores, because threads that wait for the same disk
+// sync share it; but not many more, because each holds a second copy of its message.
 WorkerPool::Limits StoreWorkers(std::string field) {
   return {.threads = 32, .threads_of_an_owner = 24, .waiting_of_an_owner = SIZE_MAX, .field = std::move(field)};
 }
@@ -208,7 +208,7 @@ class GrpcServer final : public Server {
 
  private:
   void Count(ConnectionEvent event);
-  // All ports, for people.
+  // The addresses of all ports, as text for people.
   std::vector<std::string> Listeners() const;
   void RejectNewCalls(Clock::Time deadline);
   void ReloadTls();

@@ -19,8 +19,8 @@ class Server {
   // The server listens and serves when Start returns. If Redis cannot be reached, Start waits for it and reports that
   // to `warn`, until `give_up` (called every few seconds) returns true: CANCELLED. INVALID_ARGUMENT for a malformed
   // address, UNAVAILABLE if an address is in use or the store cannot be opened, DATA_LOSS if the store is damaged as a
-  // whole, FAILED_PRECONDITION if another process has the spill directory. `clock` must outlive the server. `warn` gets
-  // one line about each later problem, from any thread.
+  // whole, FAILED_PRECONDITION if another process uses the spill directory. `clock` must outlive the server. `warn`
+  // gets one line about each later problem, from any thread.
   static absl::StatusOr<std::unique_ptr<Server>> Start(
       ServerConfig config, const Clock& clock = Clock::Real(),
       const std::function<void(const std::string&)>& warn = [](const std::string&) {},
@@ -39,7 +39,7 @@ class Server {
   // Reports "not ready" and removes the endpoint file, so that no new clients come. Serves as before.
   virtual void Drain() = 0;
   // Drains if that was not done yet, rejects new work, lets calls in progress end within `patience`, cancels the rest,
-  // and stops all threads. Once.
+  // and stops all threads. Call it at most once.
   virtual void Shutdown(std::chrono::milliseconds patience) = 0;
 };
 

@@ -1,4 +1,4 @@
-// Admission by bytes: memory is reserved before data arrives, and every byte held is charged exactly once.
+// A limit on memory: it is reserved before data arrives, and every byte in memory is counted exactly once.
 //
 //   credit granted ──Reserve──▶ ByteReservation ──(append arrives)──▶ split for the stored blocks ──▶ freed with them
 #ifndef SERVER_ADMISSION_BYTE_BUDGET_H_
@@ -23,14 +23,14 @@ class ByteReservation {
   ~ByteReservation() { Release(); }
 
   int64_t bytes() const { return bytes_; }
-  // Moves `bytes` (at most bytes()) into a separate reservation. Never fails, charges nothing.
+  // Moves `bytes` (at most bytes()) into a separate reservation. Never fails: the bytes are taken already.
   ByteReservation Split(int64_t bytes);
   // Adds `other` (of the same budget, or empty) to this one.
   void Merge(ByteReservation other);
   // Gives everything back now.
   void Release();
-  // Returns the number of bytes and forgets them: they stay taken until ByteBudget::Attach makes a reservation of them
-  // again.
+  // Returns bytes() and empties this reservation without giving anything back: the bytes stay taken from the budget
+  // until ByteBudget::Attach makes a reservation of them again.
   int64_t Detach() { return std::exchange(bytes_, 0); }
 
  private:
@@ -51,7 +51,7 @@ class ByteBudget {
   // RESOURCE_EXHAUSTED (kOverBudget, retry_after_ms) if the limit would be exceeded; then nothing is taken.
   absl::StatusOr<ByteReservation> Reserve(int64_t bytes);
 
-  // A reservation of bytes that were detached from this budget.
+  // Undoes ByteReservation::Detach: returns a reservation of bytes that are taken from this budget already.
   ByteReservation Attach(int64_t bytes) { return ByteReservation(this, bytes); }
 
   int64_t limit() const { return limit_; }

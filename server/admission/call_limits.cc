@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<Place>> WaitingRoom::Enter(const std::string& run
   return std::make_unique<Place>([this, waiting, position] { Leave(*waiting, position); });
 }
 
-// Evicts waiting reads of `run` until `bytes` are free. The run must have that many.
+// Evicts waiting calls of `run` until they have freed `bytes`. The run must hold at least that many.
 void WaitingRoom::SendAway(Run& run, int64_t bytes) {
   while (bytes > 0) {
     auto next = run.waiting.lower_bound(bytes);
@@ -167,13 +167,13 @@ void RunQuota::ForgetIdle() {
   });
 }
 
-// While the store is asked, which may take long, other threads use the last known value.
+// The store may take long to answer. Until then other threads use its last answer.
 bool RunQuota::LookAgain(absl::string_view run, Clock::Duration interval) {
   if (!BeginLook(run, interval)) return false;
   absl::StatusOr<int64_t> stored = stored_(run);
   if (absl::IsNotFound(stored.status())) stored = 0;
   MutexLock lock(mutex_);
-  Use& use = uses_.find(run)->second;  // The entry stays: ForgetIdle keeps runs that are being looked at.
+  Use& use = uses_.find(run)->second;  // ForgetIdle does not remove an entry that is `looking`.
   use.looking = false;
   looked_.NotifyAll();
   if (!stored.ok()) return false;  // Keeps the old value; the append itself will report the error.
@@ -183,8 +183,8 @@ bool RunQuota::LookAgain(absl::string_view run, Clock::Duration interval) {
   return true;
 }
 
-// Counts admitted bytes in full, although an append may store fewer. The next look at the store replaces them by the
-// exact number, so a run that seems full is looked at again before it is rejected.
+// Admitted bytes count in full, although an append may store fewer. The store's next answer corrects the number, so
+// before a run that seems full is rejected, the store is asked again.
 absl::StatusOr<RunQuota::Hold> RunQuota::Take(absl::string_view run, int64_t least, int64_t most, int64_t limit) {
   if (limit_ == 0) return Hold();
   LookAgain(run, kLookInterval);

@@ -1,5 +1,5 @@
-// Limits per connection and per run, so that none takes everything: calls at a time, memory of waiting reads, and bytes
-// stored or promised.
+// Limits that keep one client or run from using up the server: open calls per connection, memory of waiting reads, and
+// bytes that are stored for a run or promised to it as credit.
 #ifndef SERVER_ADMISSION_CALL_LIMITS_H_
 #define SERVER_ADMISSION_CALL_LIMITS_H_
 
@@ -19,7 +19,7 @@
 
 namespace routing_replay::server {
 
-// A share of a limit, given back on destruction; the limit must outlive it.
+// One caller's share of a limit, such as an open call. Given back on destruction, so the limit must outlive it.
 class Place {
  public:
   explicit Place(std::function<void()> leave) : leave_(std::move(leave)) {}
@@ -31,8 +31,8 @@ class Place {
   const std::function<void()> leave_;
 };
 
-// Limits the open calls of a connection. gRPC enforces the limit of HTTP/2 only for peers that acknowledge it; this
-// limit holds for all.
+// Limits the open calls of each connection. gRPC announces this limit to its peers, but enforces it only for those that
+// acknowledge it; this class enforces it for all.
 //
 // Thread-safe.
 class ConnectionCalls {
@@ -42,7 +42,7 @@ class ConnectionCalls {
 
   // Counts one more open call of a connection. `peer`: the connection's name in gRPC. Returns null for a Unix socket,
   // because all of its connections have the same name. RESOURCE_EXHAUSTED (kOverBudget, field max-streams) at twice the
-  // limit: even a peer that keeps the limit may begin a call before this side has noticed the end of another.
+  // limit: even a peer that respects the limit may begin a call before the server has noticed that another one ended.
   absl::StatusOr<std::unique_ptr<Place>> Enter(absl::string_view peer);
 
  private:
@@ -53,20 +53,20 @@ class ConnectionCalls {
   std::map<std::string, int64_t, std::less<>> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Memory of calls while they wait, shared among runs. When it is full, the run that uses the most must give some up.
-// Thread-safe.
+// Limits the memory of calls that wait, in all runs together. At the limit, calls of the run that uses the most memory
+// are evicted to make room for calls of other runs. Thread-safe.
 class WaitingRoom {
  public:
-  // `tell` is called with each change of the total, one call at a time, from any thread; it must not wait.
+  // `tell` is called with the new total after each change, one call at a time, from any thread; it must not block.
   WaitingRoom(int64_t limit, std::function<void(int64_t bytes)> tell) : limit_(limit), tell_(std::move(tell)) {}
 
-  // Reserves `bytes` for a waiting call of `run` until the place is destroyed. If the room is full, calls of the run
-  // that holds the most bytes are evicted: the smallest call that frees enough, or else several, the largest first;
-  // among calls of equal size, the one that has waited longest. The evictions must leave that run at least as many
-  // bytes as `run` has with the new call. If that is impossible, nothing is evicted, and the result is
-  // RESOURCE_EXHAUSTED (kOverBudget, field waiting-reads, retry_after_ms). `leave` is called if the new call itself is
-  // evicted later: at most once, from any thread, while the place lives. It must not wait; the call's bytes count as
-  // free from then on.
+  // Reserves `bytes` for a waiting call of `run` until the returned Place is destroyed. If too few bytes are free,
+  // calls of the run that holds the most are evicted: the smallest call that frees enough, or else several, the largest
+  // first; among calls of equal size, the one that has waited longest. But if that run, minus the missing bytes, would
+  // hold fewer bytes than `run` with the new call, nothing is evicted, and the result is RESOURCE_EXHAUSTED
+  // (kOverBudget, field waiting-reads, retry_after_ms). `leave` is called if the new call itself is evicted later: at
+  // most once, from any thread, before the Place is destroyed. It must not block; the call's bytes count as free from
+  // then on.
   absl::StatusOr<std::unique_ptr<Place>> Enter(const std::string& run, int64_t bytes, std::function<void()> leave);
 
  private:
@@ -94,7 +94,7 @@ class WaitingRoom {
   std::map<std::string, Run> runs_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Limits the bytes that are stored for a run, and promised to it. Thread-safe.
+// Limits the bytes of each run: those in the store, plus those promised to the run as credit. Thread-safe.
 class RunQuota {
  public:
   // Returns the bytes that the store holds for the run; NOT_FOUND if the run does not exist.
@@ -102,9 +102,9 @@ class RunQuota {
   // Called for each rejection.
   using Rejected = std::function<void()>;
 
-  // `limit`: of each run; 0: none. `clock`, and everything that the functions use, must outlive this object. `stored`
-  // is called only if bytes are limited, when a run asks for bytes: at most once a second, or ten times a second while
-  // the run seems to be full. Per run, one thread at a time calls it.
+  // `limit`: bytes of one run; 0: no limit. `clock`, and everything that `stored` and `rejected` use, must outlive this
+  // object. `stored` is called only if there is a limit, when a run asks for bytes: at most once a second for each run,
+  // or ten times a second while the run seems to be full. Only one thread at a time asks about the same run.
   RunQuota(int64_t limit, const Clock& clock, Stored stored, Rejected rejected)
       : limit_(limit), clock_(clock), stored_(std::move(stored)), rejected_(std::move(rejected)) {}
 
@@ -126,7 +126,7 @@ class RunQuota {
     void Merge(Hold other);
     // Gives everything back now.
     void Release();
-    // Call it when the bytes are in the store. They count here until the next look at the store includes them.
+    // Call it when the bytes are in the store. They still count until the store's next answer, which includes them.
     void Commit();
 
    private:
@@ -140,31 +140,31 @@ class RunQuota {
   // Call it before `bytes` are stored for the run, or promised to it. RESOURCE_EXHAUSTED (kOverBudget, field
   // run-budget, retry_after_ms) if they would exceed the limit, or if the run is at its limit.
   absl::StatusOr<Hold> Admit(absl::string_view run, int64_t bytes);
-  // Admits at most `bytes`, and at least one. The last sixteenth of the limit is reserved for Admit.
+  // As Admit, but admits as many of `bytes` as fit, at least one, and leaves the limit's last sixteenth to Admit.
   absl::StatusOr<Hold> AdmitUpTo(absl::string_view run, int64_t bytes);
 
  private:
   struct Use {
-    int64_t stored = 0;     // Bytes in the store at the last look.
-    int64_t committed = 0;  // Committed since the look in progress began, …
-    int64_t settling = 0;   // … and committed before it: the look in progress includes them.
-    int64_t held = 0;
+    int64_t stored = 0;     // Bytes in the store, by its last answer.
+    int64_t committed = 0;  // Bytes committed since the store was last asked, …
+    int64_t settling = 0;   // … and committed before that: its answer will include them.
+    int64_t held = 0;       // Bytes of Hold objects.
     bool looking = false;
-    bool known = false;                 // A look has succeeded.
-    std::optional<Clock::Time> looked;  // When the last look began.
+    bool known = false;                 // The store has answered at least once.
+    std::optional<Clock::Time> looked;  // When the store was last asked.
     int64_t bytes() const { return stored + committed + settling + held; }
   };
 
-  // `limit`: of all bytes of the run.
+  // Admits from `least` to `most` bytes. `limit`: for all bytes of the run.
   absl::StatusOr<Hold> Take(absl::string_view run, int64_t least, int64_t most, int64_t limit);
   absl::StatusOr<Hold> TryTake(absl::string_view run, int64_t least, int64_t most, int64_t limit);
   // Asks the store how many bytes the run has stored, unless it was asked less than `interval` ago. Returns true if the
   // store was asked and answered.
   bool LookAgain(absl::string_view run, Clock::Duration interval);
-  // Returns true if it is time to ask the store again. The bytes committed so far then become Use::settling: they count
-  // until the answer is there, which includes them. Waits if another thread makes the first look at this run.
+  // Returns true if it is time to ask the store again. The bytes committed so far then become Use::settling, which the
+  // answer includes and replaces. If another thread is asking about this run for the first time, waits for its answer.
   bool BeginLook(absl::string_view run, Clock::Duration interval);
-  // Forgets runs that hold no bytes. If one wants bytes again, the store is asked again.
+  // Forgets runs that have no held bytes and did not ask for any lately. When one asks again, the store is asked, too.
   void ForgetIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int64_t limit_;

@@ -50,7 +50,7 @@ absl::Status WorkerPool::Run(const std::string& owner, std::function<void()> wor
   if (++waiting_ > idle_ && threads_.size() < limits_.threads && !AddThread() && threads_.empty()) {
     owners_.clear();  // There is no thread, so no other work can be waiting.
     waiting_ = 0;
-    return Rejected(limits_.field, "the system cannot start a thread (limit of processes, or memory); try again later");
+    return Rejected(limits_.field, "the system cannot start a thread (process limit, or no memory); try again later");
   }
   changed_.NotifyOne();
   return absl::OkStatus();

@@ -1,5 +1,5 @@
-// A pool of threads for work that may block, used by callers whose own thread must not block. Shared fairly among the
-// owners of the work.
+// A pool of threads for work that may block, used by callers whose own thread must not block. Each piece of work has an
+// owner, such as a client; owners take turns, so that none can occupy the pool alone.
 #ifndef SERVER_ADMISSION_WORKER_POOL_H_
 #define SERVER_ADMISSION_WORKER_POOL_H_
 
@@ -22,10 +22,10 @@ namespace routing_replay::server {
 class WorkerPool {
  public:
   struct Limits {
-    size_t threads = 128;  // Made when needed.
+    size_t threads = 128;  // Started when needed.
     size_t threads_of_an_owner = 64;
     size_t waiting_of_an_owner = 1024;
-    std::string field = "control-calls";  // Named in errors.
+    std::string field = "control-calls";  // The field that errors name.
   };
   explicit WorkerPool(Limits limits) : limits_(std::move(limits)) {}
   ~WorkerPool() { Finish(); }
@@ -67,7 +67,7 @@ class WorkerPool {
   Owners owners_ ABSL_GUARDED_BY(mutex_);     // Owners with waiting or running work.
   std::string last_ ABSL_GUARDED_BY(mutex_);  // The owner that had the last turn.
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
-  size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // Number of waiting works of all owners.
+  size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // Pieces of work that wait, of all owners.
   size_t idle_ ABSL_GUARDED_BY(mutex_) = 0;
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
 };

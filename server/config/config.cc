@@ -62,7 +62,7 @@ bool IsHostAndPort(const std::string& address) {
          port <= 65535 && (address[0] == '[' ? address[colon - 1] == ']' : address.find(':') == colon);
 }
 
-// host:port, [v6]:port or one of the forms that `other` accepts, which `forms` names.
+// Accepts host:port, [v6]:port and what `other` accepts. `forms`: the forms after host:port, as the error names them.
 CLI::Validator Address(const char* forms, const std::function<bool(const std::string&)>& other) {
   const auto check = [forms, other](const std::string& address) {
     const bool good = IsHostAndPort(address) || other(address);
@@ -106,7 +106,7 @@ class Parser {
         "memory-budget", config_.memory_budget, kMemoryBytes,
         "memory for routing data, stored and in transfer; with rocksdb a quarter of it, at most 4 GiB, is its cache");
     Key("spill-directory", config_.spill_directory,
-        "directory for the store memory: least recently used sealed samples move there once three quarters of "
+        "with --store memory: directory to which the least recently used sealed samples move once three quarters of "
         "the memory budget are in use; its files are removed at every start");
     QuantityKey("spill-budget", config_.spill_budget, kMemoryBytes,
                 "limit of the size of all files in the spill directory");
@@ -124,7 +124,7 @@ class Parser {
     Key("tls-client-ca", config_.tls.client_ca,
         "PEM file with an authority that must have signed the clients' certificates; empty: clients need none");
     Add("insecure", [this](YAML::Emitter& out) { out << config_.insecure; });
-    app_.add_flag("--insecure", config_.insecure,  // Alone it means true.
+    app_.add_flag("--insecure", config_.insecure,  // Without a value it means true.
                   "allow listening without TLS on addresses that other machines can reach")
         ->envname(Variable("insecure"));
     Key("token-file", config_.token_file,
@@ -155,7 +155,7 @@ class Parser {
     app_.parse(argc, argv);
   }
 
-  // Only warnings: other programs may have RR_ variables (Kubernetes makes RR_PORT for a service named rr).
+  // Warnings, not errors: other programs may have RR_ variables (Kubernetes makes RR_PORT for a service named rr).
   std::vector<std::string> UnknownVariables() const {
     std::vector<std::string> known = {"RR_CONFIG"};
     for (const std::string& key : keys_) known.push_back(Variable(key));
@@ -194,7 +194,7 @@ class Parser {
     Add(key, [&value](YAML::Emitter& out) { out << value; });
     return app_.add_option("--" + key, value, help)->capture_default_str()->envname(Variable(key));
   }
-  // Adds a key whose value is a quantity with a unit, which bytes do not need. `T`: int64_t for bytes, or milliseconds.
+  // Adds a key whose value is a quantity with a unit, optional for bytes. `T`: int64_t for bytes, or milliseconds.
   template <typename T>
   void QuantityKey(const std::string& key, T& value, const CLI::Validator& bounds, const std::string& help) {
     using Number = CLI::AsNumberWithUnit;
@@ -238,7 +238,7 @@ class Parser {
     }
   }
 
-  // Reads the file through the options themselves, so that each key has one parser and one set of checks.
+  // Passes the file's values to the flags' options, so that each key has one parser and one set of checks.
   void ApplyFile(const std::string& path) {
     const YAML::Node file = LoadFile(path);
     if (file.IsNull()) return;

@@ -1,5 +1,5 @@
-// Configuration of routing-replay-server. Every key is a flag, a YAML key and a variable: --memory-budget,
-// memory-budget:, RR_MEMORY_BUDGET. A flag wins over a variable, a variable over the file.
+// Configuration of routing-replay-server. Each setting can be given as a flag, an environment variable or a key of a
+// YAML file: --memory-budget, RR_MEMORY_BUDGET, memory-budget:. A flag wins over a variable, a variable over the file.
 #ifndef SERVER_CONFIG_CONFIG_H_
 #define SERVER_CONFIG_CONFIG_H_
 
@@ -19,18 +19,18 @@ struct ServerConfig {
   // host:port, [v6]:port or unix:PATH; port 0: any free one.
   std::vector<std::string> listen = {"127.0.0.1:7400"};
   std::string direct_listen;  // Address of the direct path: host:port, [v6]:port, or kOff; empty: see DirectListenerOf.
-  std::string advertise;      // The address for clients, or kShard and a list; empty: the first listener.
+  std::string advertise;      // Address reported to clients, or kShard and a list; empty: the first listener.
   std::string endpoint_file;  // Holds the advertised address while the server listens; written atomically.
   int exit_with_pid = 0;      // The server ends when this process ends; 0: off.
   std::string store = "memory";  // As for OpenStore.
   std::string durability;  // For runs that ask for none: "memory", "written", "synced"; empty: the store's default.
   int64_t memory_budget = int64_t{4} << 30;
-  std::string spill_directory;               // For the store memory: directory for cold samples; empty: none.
+  std::string spill_directory;               // For the store "memory": directory for cold samples; empty: none.
   int64_t spill_budget = int64_t{64} << 30;  // Limit of that directory.
   std::chrono::milliseconds drain_timeout = std::chrono::seconds(15);
   // Time from SIGTERM, when the server reports "not ready", until it rejects new calls.
   std::chrono::milliseconds drain_delay{0};
-  int threads = 2;  // Completion-queue threads of data calls.
+  int threads = 2;  // Event-loop threads that serve Append, Put and Read.
   std::string log_level = "info";
   TlsFiles tls;                                     // For every listener except unix: ones, which stay plaintext.
   bool insecure = false;                            // Allows plaintext on addresses that are not loopback.
@@ -38,29 +38,29 @@ struct ServerConfig {
   std::string operations_listen;                    // Address of the HTTP port: host:port, [v6]:port. Empty: none.
   std::string health_listen;                        // Address of gRPC's health service; always plaintext. Empty: none.
   int64_t run_budget = 0;                           // Bytes that one run may take; 0: no limit.
-  int64_t max_connections_per_address = 1000;       // Part of max_connections.
+  int64_t max_connections_per_address = 1000;       // Of max_connections, for one client address.
   std::chrono::milliseconds max_connection_age{0};  // An older connection is asked to end; 0: off.
 
-  // The members from here on are not settings; only tests change them. max_message_bytes is 16 times the usual message
-  // of the standard hand-off (4 MiB). It must not be much larger, because messages take memory before credit is
-  // checked: 64 of the longest fill a server of 4 GiB.
+  // The members from here on are not settings; only tests change them. max_message_bytes is 16 times the usual size of
+  // an append message (4 MiB). It must not be much larger, because messages take memory before credit is checked: 64 of
+  // the longest fill a server of 4 GiB.
   int64_t max_message_bytes = int64_t{64} << 20;
-  int64_t max_payload_bytes = int64_t{256} << 20;  // For one append, after decompression: four of the longest messages.
-  int64_t stream_window_bytes = int64_t{32} << 20;  // Credit of one append stream: eight messages of 4 MiB in transfer.
+  int64_t max_payload_bytes = int64_t{256} << 20;   // For one append, after decompression: 4 x max_message_bytes.
+  int64_t stream_window_bytes = int64_t{32} << 20;  // Credit of one append stream: eight usual messages in transfer.
   int64_t read_message_bytes = int64_t{2} << 20;    // Size of a read message; longer ones are not faster (tests/bench).
-  std::chrono::milliseconds max_wait = std::chrono::minutes(10);  // Of a waiting read. Its client then asks again.
+  std::chrono::milliseconds max_wait = std::chrono::minutes(10);  // For a waiting read. Its client then asks again.
   // A call is cut off if its client reads nothing for this long, or if a request takes longer to arrive. At 5 Mbit/s, a
   // message of 64 MiB arrives in this time.
   std::chrono::milliseconds stall_timeout = std::chrono::minutes(2);
-  // Longest duration of a call, even if the caller's deadline is later. Append calls have no such limit.
+  // Longest duration of a read, even if the caller's deadline is later.
   std::chrono::milliseconds max_deadline = std::chrono::hours(1);
   std::chrono::milliseconds default_ttl = std::chrono::hours(24);  // For runs that set none.
-  // At least max_deadline, so that no read is cut off before its end.
+  // Time from max_connection_age until calls are cut off: at least max_deadline, which no read exceeds.
   std::chrono::milliseconds max_connection_age_grace = std::chrono::hours(1);
   std::chrono::milliseconds sweep_interval = std::chrono::seconds(1);  // How often expired samples are removed.
   int64_t max_runs = 10000;                                            // An empty run takes 20 to 50 kB.
   int max_streams = 256;                                               // Calls of one connection at a time.
-  int64_t max_connections = 10000;  // And at most a quarter of the descriptors. An idle connection takes 15 to 30 kB.
+  int64_t max_connections = 10000;  // At most a quarter of the descriptors. An idle connection takes 15 to 30 kB.
 
   std::vector<std::string> warnings;  // Settings that are allowed but probably a mistake.
 
@@ -74,11 +74,11 @@ inline constexpr absl::string_view kShard = "shard:";
 
 // Value of ServerConfig::direct_listen that turns the direct path off.
 inline constexpr absl::string_view kOff = "off";
-// The default port of the direct path is gRPC's first port plus this: 7403 for 7400. The ports in between are used for
+// The default port of the direct path is gRPC's first port plus this: 7403 for 7400. The ports in between are left for
 // operations and health.
 inline constexpr int kDirectPortsAbove = 3;
 
-// The TCP address of the direct path.
+// The TCP address of the direct path, on which clients append and read without gRPC.
 struct DirectListener {
   std::string address;       // host:port or [v6]:port; empty if gRPC has no TCP listener either.
   bool or_any_port = false;  // The port is only a default: if it is in use, any free port is taken.

@@ -20,8 +20,7 @@ namespace {
 constexpr absl::string_view kMemory = "memory";
 constexpr absl::string_view kRocksPrefix = "rocksdb:";
 constexpr int64_t kMostCacheBytes = int64_t{4} << 30;
-// Time limit of one attempt to reach Redis. kPause is the time between attempts, kBetweenWarnings that between log
-// lines.
+// kLook: time limit of one attempt to reach Redis. kPause: time between attempts. kBetweenWarnings: between log lines.
 constexpr std::chrono::seconds kLook{5};
 constexpr std::chrono::milliseconds kPause{500};
 constexpr std::chrono::seconds kBetweenWarnings{30};

@@ -14,10 +14,10 @@
 
 namespace routing_replay::server {
 
-// INVALID_ARGUMENT naming the wrong setting. `name`: "memory"; "rocksdb:PATH" with the directory of a database, which
-// is made if it does not exist; or a URL for ParseRedisEndpoint: "redis://HOST:PORT,…", "rediss://…". `durability`: the
-// default for runs that set none: "memory", "written" or "synced", at most what the store can give; empty: the store's
-// default. `spill_directory`: must be empty for a store that does not spill.
+// INVALID_ARGUMENT names the setting that is wrong. `name`: "memory"; "rocksdb:PATH" with the directory of a database,
+// which is made if it does not exist; or a URL for ParseRedisEndpoint: "redis://HOST:PORT,…", "rediss://…".
+// `durability`: the default for runs that set none: "memory", "written" or "synced", not above the highest that the
+// store can give; empty: the store's default. `spill_directory`: must be empty for a store that does not spill.
 absl::Status CheckStore(absl::string_view name, absl::string_view durability, absl::string_view spill_directory);
 
 struct OpenedStore {
@@ -25,7 +25,7 @@ struct OpenedStore {
   std::string found;  // One line about the data found at the start; empty for a store that starts empty.
 };
 
-// Returns how much of `memory_bytes` the store uses as a cache of data on a disk, outside the memory budget.
+// Returns how many of `memory_bytes` (--memory-budget) are a cache of the store's disk, which no ByteBudget includes.
 int64_t CacheBytes(absl::string_view name, int64_t memory_bytes);
 
 // How OpenStore waits for Redis, if the server is started at the same time as Redis or earlier.

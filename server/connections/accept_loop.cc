@@ -70,8 +70,8 @@ int64_t ToNumber(absl::string_view text) {
 }
 
 // An answer of channelz, gRPC's service that describes its own connections, in JSON. It is searched without parsing,
-// because under attack every allocation competes with those of the attacker's calls. The only names in it are gRPC's
-// own and addresses of peers, which cannot look like a key.
+// because under attack every allocation competes with those of the attacker's calls. That is safe, because the only
+// names in it are gRPC's own and addresses of peers, which cannot look like a key.
 class Answer {
  public:
   explicit Answer(char* json) : json_(json) {}  // Null: gRPC does not know the requested object.
@@ -98,8 +98,8 @@ class Answer {
   absl::string_view rest_ = json_ == nullptr ? "" : json_.get();
 };
 
-// kRound: time between two rounds of examining connections, in which an attacker can begin some thousand calls. Reading
-// the byte count of a connection takes 1 to 2 us, examining its calls about 20 us.
+// kRound: time between two rounds; an attacker can begin some thousand calls in it. A round reads the byte counts of at
+// most kAskedAtATime connections (1 to 2 us each) and examines the calls of at most kLooksAtATime (20 us each).
 constexpr std::chrono::milliseconds kRound(20), kDescriptorWait(100);
 constexpr size_t kAskedAtATime = 500, kLooksAtATime = 50;
 // A connection is examined only if it received at least this many bytes since the last time: fewer cannot hold many
@@ -108,15 +108,15 @@ constexpr uint64_t kFewBytes = 16 << 10;
 // A connection takes two descriptors. Twice that is reserved per connection, because files and other ports need
 // descriptors, too.
 constexpr int64_t kDescriptorsPerConnection = 4, kFewestConnections = 8;
-// Most bytes that gRPC reads at a time. It processes them all even if the connection is cut meanwhile; a cancelled call
-// takes only 30 bytes.
+// Most bytes that gRPC reads at a time. It processes them all even if the connection is cut meanwhile, and 30 bytes are
+// enough to begin and cancel a call.
 constexpr int kReadBytes = 64 << 10;
 // An epoll tag is the id of a connection or, with this bit set, the number of a listening descriptor.
 constexpr uint64_t kListenerBit = uint64_t{1} << 63;
 constexpr uint64_t kWakeTag = 0;
 constexpr std::chrono::seconds kTellAgain(10);
 
-// Bytes read since the connection began, not merely received; 0 for a Unix socket.
+// Bytes of the connection that gRPC has read so far: without those that were only received. 0 for a Unix socket.
 uint64_t ReadBytes(int fd) {
   tcp_info info{};
   socklen_t size = sizeof(info);
@@ -134,7 +134,7 @@ void ThrowUnreadAway(int fd) {
   }
 }
 
-// Closes the connection at once and drops unread bytes: otherwise the peer would wait, and keep its resources.
+// Resets the connection, so that both ends learn at once that it is closed, and drops unread bytes.
 void Reset(int fd) {
   const sockaddr none{.sa_family = AF_UNSPEC, .sa_data = {}};
   connect(fd, &none, sizeof(none));
@@ -184,7 +184,7 @@ absl::Status ListeningSocket::OpenUnix(const std::string& path) {
   RR_ASSIGN_OR_RETURN(auto fd, Bind(address, sizeof(sockaddr_un), false));
   fds_.push_back(fd);
   path_ = path;
-  // Sets the mode whatever the umask says, and before anybody can connect.
+  // Takes the access of others away, whatever the umask says, before listen() allows connections.
   struct stat status;
   if (stat(path.c_str(), &status) == 0) chmod(path.c_str(), status.st_mode & ALLPERMS & ~S_IRWXO);
   return absl::OkStatus();
@@ -248,7 +248,7 @@ Peer PeerOf(const sockaddr_storage& address) {
 
 int64_t ConnectionTable::Window::Unanswered(const CallCounts& counts, Time now, bool fresh) {
   // Starts a new window if the present one began too long ago, or if there is none for a connection that is not new.
-  // Calls before that are not counted. They are few: a connection that receives many bytes is examined in every round.
+  // Earlier calls are not counted. They are few: a connection that receives many bytes is examined in every round.
   const bool lost = !begin_ ? !fresh : now - *begin_ >= 2 * kCallWindow;
   if (lost) before_ = counts;
   const int64_t unanswered = (counts.begun - before_.begun) - (counts.done - before_.done);
@@ -337,7 +337,7 @@ void CallCountReader::FindSockets() {
   constexpr char kServer[] = "\"serverId\":\"", kName[] = "\"name\":\"chttp2 ", kSocket[] = "\"socketId\":\"";
   listed_ = true;
   sockets_.clear();
-  Answer servers(grpc_channelz_get_servers(0));  // A page of a hundred servers, more than one process has.
+  Answer servers(grpc_channelz_get_servers(0));  // One page: up to 100 servers, more than a process has.
   for (auto id = servers.Next(kServer); !id.empty(); id = servers.Next(kServer)) {
     // {"name":"chttp2 ipv4:127.0.0.1:1234","socketId":"7"}
     Answer sockets(grpc_channelz_get_server_sockets(ToNumber(id), /*start_socket_id=*/0, /*max_results=*/INT_MAX));
@@ -457,7 +457,7 @@ void AcceptLoop::Accept(const Listener& listener, int listening_fd) {
     const int fd = accept4(listening_fd, reinterpret_cast<sockaddr*>(&address), &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) WaitForDescriptors();
-      return;  // Any other error ends that connection only, or epoll reports it again.
+      return;  // Other errors concern one connection only, or epoll reports them again.
     }
     const Peer peer = PeerOf(address);
     const auto id = table_.Enter(peer, Clock::now());
@@ -466,8 +466,8 @@ void AcceptLoop::Accept(const Listener& listener, int listening_fd) {
       close(fd);
       continue;
     }
-    // gRPC closes its descriptor at any time, and the number may then belong to another connection. This duplicate
-    // stays until the connection is shut down in both directions, which gRPC does before it closes.
+    // gRPC may close `fd` at any time, and its number may then belong to another connection. This duplicate stays open
+    // until the connection is shut down in both directions, which gRPC does before it closes `fd`.
     const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (own < 0) {
       close(fd);
@@ -476,7 +476,7 @@ void AcceptLoop::Accept(const Listener& listener, int listening_fd) {
     }
     connections_.emplace(*id, Connection{.fd = own, .peer = peer.name});
     told_(ConnectionEvent::kOpened);
-    Watch(own, EPOLLET, *id);  // Errors and hang-ups are always reported.
+    Watch(own, EPOLLET, *id);  // epoll always reports errors and hang-ups.
     HandOver(listener, listening_fd, fd, peer);
   }
 }
@@ -505,7 +505,7 @@ void AcceptLoop::WaitForDescriptors() {
 void AcceptLoop::End(ConnectionTable::Id id) {
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;
-  ThrowUnreadAway(found->second.fd);  // No answer to them would be read.
+  ThrowUnreadAway(found->second.fd);  // Nobody would read answers to these bytes.
   close(found->second.fd);
   counts_.Forget(found->second.peer);
   connections_.erase(found);

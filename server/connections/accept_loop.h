@@ -31,12 +31,12 @@
 
 namespace routing_replay::server {
 
-// The listening sockets of a `--listen` address; closes them, and removes the path of a Unix socket.
+// The listening sockets of one address. The destructor closes them and removes the path of a Unix socket.
 class ListeningSocket {
  public:
-  // host:port, [v6]:port or unix:PATH. A name listens on each of its addresses that this machine has; 0.0.0.0 and [::]
-  // on all addresses of the machine, IPv6 if available. A Unix socket replaces an existing one, and only the server's
-  // user and group can use it. UNAVAILABLE: "cannot listen on ADDRESS: " and the reason.
+  // `address`: host:port, [v6]:port or unix:PATH. For a host name, listens on each of its addresses that this machine
+  // has; for 0.0.0.0 and [::] on all addresses of the machine, including IPv6 if available. A Unix socket replaces an
+  // existing one, and only the server's user and group can use it. UNAVAILABLE naming address and reason.
   static absl::StatusOr<ListeningSocket> Open(const std::string& address);
   ListeningSocket(ListeningSocket&& other) noexcept;
   ListeningSocket& operator=(ListeningSocket&&) = delete;
@@ -70,25 +70,25 @@ struct CallCounts {
   int64_t done = 0;  // Calls that ended normally, with an answer to a complete request.
 };
 
-// Limit for the calls that a connection begins and does not finish within kCallWindow, in addition to those that may be
-// open. A client that cancels a call now and then never reaches it. If the sum over all connections exceeds it, the
-// connections with at least kFewCalls of such calls are cut.
+// Calls that a connection begins and does not finish within kCallWindow, beyond those that it may have open, are
+// "unanswered". If the connections with at least kFewCalls of them have more than kUnansweredCalls in all, these
+// connections are cut. A client that cancels a call now and then never has that many.
 inline constexpr int64_t kUnansweredCalls = 2048;
 inline constexpr int64_t kFewCalls = 512;
 inline constexpr std::chrono::milliseconds kCallWindow(1000);
-// After a connection of an address was cut, the address gets at most one new connection per kPace, ten times. The pace
-// doubles, up to kLongestPace, each time that one of these is cut, too.
+// After a connection was cut, its address gets at most one new connection per kPace, for 10 x kPace. Each time that one
+// of these is cut, too, the slow-down begins again with twice the pace, up to kLongestPace.
 inline constexpr std::chrono::milliseconds kPace(1000), kLongestPace(32'000);
 
 struct Peer {
   std::string name;  // As gRPC names it: "ipv4:127.0.0.1:1234", "ipv6:%5B::1%5D:1234" or "unix:".
-  // What the limits per address apply to. For IPv6 it is the /64 network, because one machine may own all of it; for a
-  // Unix socket it is empty.
+  // The key of the limits per address. For IPv6 it is the /64 network, because one machine may own all of it; for a
+  // Unix socket it is empty, which means no limit.
   std::string address;
 };
 Peer PeerOf(const sockaddr_storage& address);
 
-// Not thread-safe.
+// The open connections, and who of their peers may open more. Not thread-safe.
 class ConnectionTable {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -101,7 +101,7 @@ class ConnectionTable {
   void Leave(Id id);
 
   void SawCalls(Id id, const CallCounts& counts, Time now);
-  // Returns the connections that must be cut because of their calls. From here on each counts as cut.
+  // Returns the connections that must be cut because of their calls, each only once, and slows their addresses down.
   std::vector<Id> TakeSuspects(Time now);
 
   int64_t size() const { return static_cast<int64_t>(connections_.size()); }
@@ -139,14 +139,14 @@ class ConnectionTable {
   std::map<std::string, Penalty> penalties_;
 };
 
-// How many calls a connection of gRPC's servers in this process has begun and finished. gRPC counts them where frames
-// arrive (channelz), so calls that no handler ever sees are included. Not thread-safe. Servers must be built with
-// GRPC_ARG_ENABLE_CHANNELZ, which is gRPC's default.
+// Reads how many calls each connection of gRPC's servers in this process has begun and finished. gRPC counts them when
+// their first frame arrives (channelz), so calls that no handler ever sees are included. Not thread-safe. Servers must
+// be built with GRPC_ARG_ENABLE_CHANNELZ, which is gRPC's default.
 class CallCountReader {
  public:
-  // Counts of the connection with this peer name. Nothing if gRPC's last list did not contain it.
+  // Counts of the connection with this peer name. Nothing if gRPC's last list of connections did not contain it.
   std::optional<CallCounts> Of(const std::string& peer);
-  // The next unknown peer name makes it ask gRPC for the list again, once.
+  // Allows Of to ask gRPC for a new list, once, when it does not find a peer name in the present one.
   void LookAgain() { listed_ = false; }
   // Call it when the connection has ended: the name may be used by another connection later.
   void Forget(const std::string& peer) { sockets_.erase(peer); }
@@ -178,13 +178,13 @@ class AcceptLoop {
   AcceptLoop& operator=(const AcceptLoop&) = delete;
   ~AcceptLoop();
 
-  // Adds a listener to the server that `builder` builds; the server must end before this object. Otherwise as
-  // ListeningSocket::Open; returns the address with the chosen port.
+  // Adds a listener to the server that `builder` builds; the server must end before this object. Returns the address,
+  // with the port that was chosen. `address` and errors as for ListeningSocket::Open.
   absl::StatusOr<std::string> Listen(grpc::ServerBuilder& builder, const std::string& address,
                                      std::shared_ptr<grpc::ServerCredentials> credentials);
-  // Call once, when the server runs.
+  // Call it once, after the server was started.
   void Start();
-  // From here on nobody accepts new connections; existing ones are watched as before.
+  // From here on no new connections are accepted; existing ones are watched as before.
   void StopListening();
 
  private:
@@ -216,7 +216,7 @@ class AcceptLoop {
   std::atomic<bool> stop_listening_{false}, stop_{false};
   // Used by the loop's thread:
   bool listening_ = false;
-  Clock::time_point resume_;  // Set while it waits for descriptors.
+  Clock::time_point resume_;  // When to accept again, after no descriptor was free.
   ConnectionTable table_;
   std::map<ConnectionTable::Id, Connection> connections_;
   ConnectionTable::Id last_asked_ = 0;

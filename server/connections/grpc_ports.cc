@@ -31,7 +31,7 @@ std::unique_ptr<grpc::ServerBuilder> NewServerBuilder(bool health) {
   static std::once_flag once;
   std::call_once(once, [] { grpc::EnableDefaultHealthCheckService(true); });
   auto builder = std::make_unique<grpc::ServerBuilder>();
-  // gRPC would decompress a message before it checks its length, and before any handler checks the caller.
+  // No compression: gRPC would decompress a message before its length and its caller are checked.
   for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
   }

@@ -14,7 +14,7 @@
 
 namespace routing_replay::server {
 
-// All gRPC servers of the process are built with this. They reject compressed messages. Thread-safe.
+// Builds every gRPC server of the process: rejects compressed messages. `health`: adds the health service. Thread-safe.
 std::unique_ptr<grpc::ServerBuilder> NewServerBuilder(bool health);
 
 // Limits for every connection of the server: a handshake must end within 20 s, and a peer that is silent for 60 s must
@@ -23,7 +23,7 @@ std::unique_ptr<grpc::ServerBuilder> NewServerBuilder(bool health);
 void SetPeerLimits(std::chrono::milliseconds patience, grpc::ServerBuilder& builder);
 
 // gRPC's health service on a port of its own, for probes that cannot use TLS and must not depend on the service's
-// listeners. Names: "live", "ready" and "", which means ready.
+// listeners. A probe asks for "live", "ready" or "", which means ready.
 class HealthPort {
  public:
   // `address` is host:port or [v6]:port; port 0 means any free one. `patience` as for SetPeerLimits. When it returns,

@@ -17,7 +17,7 @@ namespace routing_replay::server {
 namespace {
 
 constexpr uint32_t kMaxCallBytes = 4 << 10;
-// Memory for a longer header is reserved before it is received. (The memory budget covers only payloads.)
+// For a longer header, memory is reserved from ServiceContext::read_requests first; the budget is only for payloads.
 constexpr uint32_t kFreeHeaderBytes = 64 << 10;
 // Bytes to read from one socket before other sockets are served.
 constexpr size_t kBytesPerTurn = 4 << 20;
@@ -52,7 +52,7 @@ class DirectConnection final : public LoopSocket, public std::enable_shared_from
     kIdle,       // Between calls.
     kInCall,     // A call is in progress.
     kEnding,     // The call has finished and its end frame is being sent.
-    kLingering,  // Everything is sent; received bytes are discarded, so that the peer sees the end before a reset.
+    kLingering,  // All is sent. Discards what arrives: closing with unread bytes could lose the end frame.
     kClosed,
   };
 
@@ -79,7 +79,7 @@ class DirectConnection final : public LoopSocket, public std::enable_shared_from
   // Sends as much as the socket accepts now.
   void Flush();
   void OnEndSent();
-  // Answers a greeting, and switches to shared memory if enough of the budget for it is left.
+  // Answers a client that asks for shared memory, and switches to it if context_.shared_memory has enough.
   void OfferMemory();
   void Discard();
   // Tells the loop which events to watch. `too_early`: events that have just arrived although they are not wanted now.
@@ -190,7 +190,7 @@ void DirectConnection::OnReady(uint32_t events) {
 void DirectConnection::OnSecond(std::chrono::steady_clock::time_point now) {
   using Time = std::chrono::milliseconds;
   if (state_ == State::kClosed) return;
-  // A call in progress that is not receiving or sending a frame has its own timeouts.
+  // During a call, this function only limits the time to receive a frame; the call has its own other timeouts.
   if (state_ == State::kInCall && (reader_.at_start() || reader_.done())) return;
   const Time stall = context_.config.stall_timeout;
   const Time longest = state_ == State::kLingering ? Time(kLinger)
@@ -202,7 +202,7 @@ void DirectConnection::OnSecond(std::chrono::steady_clock::time_point now) {
 
 void DirectConnection::Watch(uint32_t too_early) {
   if (state_ == State::kClosed) return;
-  // If the socket is watched for bytes already, leaves it so between two messages until some arrive. By then the next
+  // If the socket is already watched for bytes, it stays so between two messages until some arrive. By then the next
   // message is usually wanted, so the system calls to stop and resume watching are saved.
   uint32_t wanted = EPOLLRDHUP | (watched_ & stream_->read_events() & ~too_early);
   if (WantsBytes() || state_ == State::kLingering) wanted |= stream_->read_events();

@@ -38,7 +38,7 @@ void DirectLoop::Start() {
 }
 
 void DirectLoop::Wake() {
-  if (served_here == this) return;  // The loop takes what was posted before it waits again.
+  if (served_here == this) return;  // This thread takes what was posted before it waits again.
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof(one));
 }

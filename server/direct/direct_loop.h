@@ -1,4 +1,4 @@
-// One thread of the direct path, which serves the sockets of its connections and the calls on them.
+// One thread of the direct path (Append and Read without gRPC): serves the sockets of its connections, and their calls.
 #ifndef SERVER_DIRECT_DIRECT_LOOP_H_
 #define SERVER_DIRECT_DIRECT_LOOP_H_
 
@@ -17,7 +17,7 @@
 
 namespace routing_replay::server {
 
-// The loop's view of one of its sockets. Called on the loop's thread.
+// A socket that a loop serves. The loop calls these functions on its thread.
 class LoopSocket {
  public:
   virtual ~LoopSocket() = default;
@@ -32,7 +32,7 @@ class LoopSocket {
 class DirectLoop final : public CallLoop {
  public:
   DirectLoop();
-  // If it was started, ShutdownAndJoin must have returned before.
+  // If the loop was started, call ShutdownAndJoin before.
   ~DirectLoop() override;
 
   void Start();

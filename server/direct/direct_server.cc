@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<DirectServer>> DirectServer::Listen(ServiceContex
   std::unique_ptr<DirectServer> server(new DirectServer(context, tls, limits, std::move(told)));
   RR_RETURN_IF_ERROR(server->FollowTls());
   RR_RETURN_IF_ERROR(server->Open(listener));
-  // With TLS there is no Unix socket: every user of this machine could reach it, and it has no certificate.
+  // With TLS there is no Unix socket, because every user of this machine could connect to it without TLS.
   if (tls == nullptr) RR_RETURN_IF_ERROR(server->OpenUnix());
   context.direct.encrypted = tls != nullptr;
   context.direct.tickets = &server->tickets_;

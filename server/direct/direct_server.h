@@ -1,4 +1,4 @@
-// The direct path of a server: its listeners, its threads (loops) and its tickets.
+// The direct path of a server (Append and Read without gRPC): its listeners, its threads (loops) and its tickets.
 #ifndef SERVER_DIRECT_DIRECT_SERVER_H_
 #define SERVER_DIRECT_DIRECT_SERVER_H_
 
@@ -35,7 +35,7 @@ class DirectServer {
   void Start();
   // Accepts no more connections. Open calls are asked to end soon.
   void Drain();
-  // Ends all calls. The store workers must be finished before.
+  // Ends all calls. Call it after WorkerPool::Finish of all pools.
   void ShutdownAndJoin();
 
  private:
@@ -44,9 +44,9 @@ class DirectServer {
   DirectServer(ServiceContext& context, const ServedTls* tls, const ConnectionLimits& limits, Told told);
   absl::Status Open(const DirectListener& listener);
   absl::Status OpenUnix();
-  // Switches to the TLS files that `tls` has now. After an error the previous ones stay in use.
+  // Uses what the TLS files contain now for new connections. After an error the previous contents stay in use.
   absl::Status FollowTls();
-  // Called on the first loop's thread.
+  // Serves a new connection, if the limits allow it. Called on the first loop's thread.
   void TakeIn(int fd, const Peer& peer);
 
   ServiceContext& context_;
@@ -58,7 +58,7 @@ class DirectServer {
   std::vector<std::unique_ptr<DirectLoop>> loops_;
   // Used by the first loop's thread only:
   size_t next_loop_ = 0;
-  std::shared_ptr<const TlsTexts> tls_texts_;  // The texts that were used last.
+  std::shared_ptr<const TlsTexts> tls_texts_;  // The contents that FollowTls saw last.
   TlsContext tls_context_;                     // Null without TLS.
 
   std::string address_;

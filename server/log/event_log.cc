@@ -26,7 +26,7 @@ void WriteAll(int fd, absl::string_view text) {
   while (!text.empty()) {
     const ssize_t size = write(fd, text.data(), text.size());
     if (size > 0) text.remove_prefix(static_cast<size_t>(size));
-    if (size < 0 && errno == EAGAIN) {  // Another process that shares this file made it non-blocking.
+    if (size < 0 && errno == EAGAIN) {  // Another process that has this file open made it non-blocking.
       pollfd writable{.fd = fd, .events = POLLOUT, .revents = 0};
       poll(&writable, 1, -1);
     } else if (size < 0 && errno != EINTR) {

@@ -46,7 +46,7 @@ void LogLinesOfLibraries();
 void FlushLog(std::chrono::milliseconds patience = std::chrono::seconds(2));
 int64_t DroppedLogLines();
 
-// "debug", "info", "warning", "error". INVALID_ARGUMENT names them, and the level stays the same.
+// `level`: debug, info, warning or error. For other words INVALID_ARGUMENT, and the level stays the same.
 absl::Status SetLogLevel(absl::string_view level);
 absl::string_view GetLogLevel();
 bool IsLogged(LogLevel level);
@@ -64,7 +64,7 @@ class LineQueue {
   LineQueue& operator=(const LineQueue&) = delete;
   ~LineQueue() = delete;
 
-  // Adds a line, which must end with a newline. If there is no room, the oldest lines are dropped.
+  // Adds a line, which must end with a newline. If more than `most_bytes` wait, the oldest lines are dropped.
   void Push(std::string line);
   // Lines dropped since the start.
   int64_t dropped() const;
@@ -85,8 +85,8 @@ class LineQueue {
   int64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Lets one line per key and interval pass; the next one says how many were suppressed. Thread-safe. Keys come from a
-// small set: words of this program, never of clients.
+// Lets one line per key and interval pass; the next one says how many were suppressed. Thread-safe. Keys are never
+// removed, so they must come from a small set: words of this program, not of clients.
 class RepeatFilter {
  public:
   // `clock` must outlive it.

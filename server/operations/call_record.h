@@ -44,7 +44,7 @@ class CallJournal {
   // identify the caller; it is called only if a line is written. The status's message may name samples, and is logged
   // only at the level debug.
   void Note(absl::string_view method, const absl::Status& status, const std::function<LogFields()>& identity);
-  // The latest kinds, the last one first; at most kKinds.
+  // The kinds that occurred last, the most recent one first; at most kKinds.
   std::vector<CallTrouble> Latest() const;
 
  private:
@@ -68,7 +68,7 @@ struct CallBook {
 struct Caller {
   std::string peer;                // As gRPC names it: "ipv4:127.0.0.1:1234".
   const char* transport = "grpc";  // "grpc"; on the direct path "direct" (TCP), "unix" or "shm" (shared memory).
-  // The authorization header. Empty if there are two: a client must not choose which one is checked.
+  // The authorization header. Empty if there are several: a client must not choose which one is checked.
   std::string authorization;
   std::string certificate_names;              // Names in the client certificate, for logs only; they grant no access.
   Clock::Time deadline = Clock::Time::max();  // By Clock::Real().

@@ -60,7 +60,7 @@ bool IsLoopback(const asio::ip::address& address) {
   return address.is_loopback();
 }
 
-// The answer to a request that is malformed or too large.
+// The HTTP status for a request that is malformed or too large; 0 for other errors, which get no answer.
 int CodeOf(beast::error_code error) {
   if (error == http::error::header_limit) return 431;
   if (error == http::error::body_limit) return 413;
@@ -81,7 +81,7 @@ using TlsStream = beast::ssl_stream<beast::tcp_stream>;
 template <typename Stream>
 class Session final : public std::enable_shared_from_this<Session<Stream>> {
  public:
-  // `keep`: an object that the stream uses.
+  // `keep`: an object that the stream uses and that must live as long; may be null.
   Session(Stream stream, std::shared_ptr<void> keep, HttpSessions& sessions)
       : keep_(std::move(keep)), stream_(std::move(stream)), sessions_(sessions) {
     ++sessions_.open;

@@ -18,13 +18,13 @@ namespace routing_replay::server {
 
 struct HttpRequest {
   std::string method;  // "GET", …
-  std::string path;    // As sent, without a query: not decoded, and not a file name.
+  std::string path;    // As sent, without the query; %-escapes are not decoded.
   std::string authorization;
   std::string content_type;
   std::string origin;      // Origin of the page on whose behalf a browser asks; other clients send none.
   std::string host;        // The Host header: how the client names the server, with the port; empty if absent.
-  std::string peer;        // Its address and port.
-  bool from_here = false;  // The peer's address is a loopback one.
+  std::string peer;        // The client's address and port.
+  bool from_here = false;  // The client's address is a loopback address.
   std::string body;
 };
 
@@ -54,7 +54,7 @@ struct HttpPortOptions {
 
 class HttpPort {
  public:
-  // Listens when it returns. UNAVAILABLE naming the address, or the settings of TLS, if they cannot be used.
+  // The port listens when Start returns. UNAVAILABLE naming the address or TLS settings that cannot be used.
   static absl::StatusOr<std::unique_ptr<HttpPort>> Start(const HttpPortOptions& options, HttpHandler handler);
   // Waits for running handlers; cuts connections. The handler is not called afterwards.
   virtual ~HttpPort() = default;

@@ -22,7 +22,7 @@ std::string LabelText(const std::vector<prometheus::ClientMetric::Label>& labels
                       "}");
 }
 
-// Bucket limits. A waiting read may take up to max-wait, 10 minutes.
+// Bucket limits, up to the 10 minutes that a read may wait (ServerConfig::max_wait).
 const prometheus::Histogram::BucketBoundaries kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
                                                           1,     2.5,    5,     10,   30,    60,   120, 300,  600};
 

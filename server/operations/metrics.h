@@ -64,11 +64,11 @@ class Metrics {
   // Calls that have begun and not ended.
   int calls_in_flight() const { return calls_in_flight_.load(std::memory_order_relaxed); }
 
-  // The run is gone, or went back to a checkpoint: forgets the weight versions seen under its name.
+  // Call it when the run was dropped or went back to a checkpoint. Forgets the weight versions seen under its name.
   void ForgetVersions(absl::string_view run);
   // Weight versions since the start; kUnknownWeightVersion: none.
   struct Versions {
-    int64_t newest_put = kUnknownWeightVersion, newest_get = kUnknownWeightVersion;  // The newest versions of all runs.
+    int64_t newest_put = kUnknownWeightVersion, newest_get = kUnknownWeightVersion;  // Over all runs.
     // The largest lag of all runs that were read within 30 minutes; 0 if there are none. A run's lag is the newest
     // version that was put minus the version of the last sample read. Rows recorded by trainers do not count: their
     // versions are numbered differently.
@@ -82,7 +82,7 @@ class Metrics {
  private:
   using Counter = prometheus::Counter;
   using Gauge = prometheus::Gauge;
-  // `name` without its prefix.
+  // `name`: without the prefix "routing_replay_".
   template <typename T>
   prometheus::Family<T>& AddFamily(prometheus::detail::Builder<T> builder, const char* name, const char* help) {
     return builder.Name(absl::StrCat("routing_replay_", name)).Help(help).Register(registry_);

@@ -88,7 +88,7 @@ bool IsIpAddress(const std::string& host) {
   return inet_pton(AF_INET, host.c_str(), &address) == 1 || inet_pton(AF_INET6, host.c_str(), &address) == 1;
 }
 
-// The names by which clients may call a server without tokens.
+// The host names that the URL of a request to a server without tokens may have.
 std::set<std::string> NamesOf(const ServerConfig& config) {
   std::set<std::string> names = {"", "localhost"};
   for (const std::string& address : config.listen) {
@@ -188,7 +188,7 @@ OperatorCheck MakeOperatorCheck(const ServerConfig& config, const AccessControl&
   const bool by_certificate = !config.tls.client_ca.empty();
   if (by_certificate && !config.operations_listen.empty() && !IsLocalAddress(config.operations_listen)) {
     return [](const HttpRequest&, absl::string_view, ScopeSet) {
-      return absl::UnauthenticatedError("no token is known; set --token-file");
+      return absl::UnauthenticatedError("this server has no tokens; set --token-file");
     };
   }
   return [names = NamesOf(config)](const HttpRequest& request, absl::string_view, ScopeSet any_of) {

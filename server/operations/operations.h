@@ -1,11 +1,11 @@
 // The ports for operators: the HTTP port and the health port. They are open from before the store is opened until after
 // the last call has ended.
 //
-//   auto operations = Operations::Start(config, clock, check);   // /readyz: starting
-//   …                                                            // The store is opened, the listeners are.
-//   (*operations)->Serve({…});                                   // /readyz: ok, as long as the store is well
-//   (*operations)->Drain();                                      // /readyz: draining
-//   (*operations)->Stop();                                       // The ports are closed.
+//   auto operations = Operations::Start(config, clock, tls, check);  // /readyz: starting
+//   …                                                                // Open the store and the listeners.
+//   (*operations)->Serve({…});                                       // /readyz: ok, while the store is healthy
+//   (*operations)->Drain();                                          // /readyz: draining
+//   (*operations)->Stop();                                           // The ports are closed.
 //
 // The paths of the operations port:
 //
@@ -81,7 +81,7 @@ class Readiness {
 
 // Checks that the bearer of `authorization` (used in place of the request's own header) has one of the scopes on every
 // run. Returns the name of its token, or "" if no token is required. UNAUTHENTICATED if the token is missing or
-// unknown; FAILED_PRECONDITION, saying how to ask, if the request is rejected for a reason other than tokens.
+// unknown; FAILED_PRECONDITION, saying what to do instead, if the request is rejected for a reason other than tokens.
 using OperatorCheck = std::function<absl::StatusOr<std::string>(const HttpRequest& request,
                                                                 absl::string_view authorization, ScopeSet any_of)>;
 
@@ -117,7 +117,7 @@ struct OperatedServer {
   Store& store;
   Metrics& metrics;
   const CallJournal& journal;
-  std::vector<std::string> listeners;  // For people.
+  std::vector<std::string> listeners;  // As text for people.
 };
 
 class Operations {
@@ -128,11 +128,11 @@ class Operations {
                                                            const ServedTls* tls, OperatorCheck check);
   ~Operations();  // Calls Stop.
 
-  // Call it once.
+  // From here on the ports show the state of `server`. Call it once.
   void Serve(OperatedServer server);
   // From here on /readyz and the health port report that the server is not ready.
   void Drain();
-  // Waits for requests in progress; does not use the server afterwards.
+  // Closes the ports after the requests in progress. Does not use the server afterwards.
   void Stop();
 
   // The addresses of the ports, with the port numbers that were chosen; empty if a port is not configured.

@@ -246,7 +246,7 @@ constexpr const char* kRejections[] = {"append_rejections",  "credit_rejections"
                                        "access_rejections",  "quota_rejections",  "store_errors",
                                        "tls_reload_failures"};
 
-// The values of `counter` to show, largest first: name, label and number.
+// The rows of the table of rejections: the `counters` of kRejections that are not 0, the largest first.
 list Rejections(const Series& counters) {
   std::multimap<double, data, std::greater<>> found;
   for (const auto& [name, value] : counters) {

@@ -61,7 +61,7 @@ inline std::vector<std::pair<const char*, int64_t>> SpillCounters(const Store::T
 std::vector<prometheus::MetricFamily> FiguresOf(const ServerStatus& status, bool serving = true);
 
 // Returns the status as one line of JSON, whatever characters the names in it contain. `runs`: those of the store;
-// absent while they are not known, and then the JSON has none. `counters` come from Metrics::Counters.
+// absent while they are not known, and then the JSON has no "runs". `counters` come from Metrics::Counters.
 std::string StatusJson(const ServerStatus& status, const std::optional<std::vector<RunState>>& runs,
                        const Series& counters, const std::vector<CallTrouble>& troubles);
 

@@ -40,7 +40,7 @@ enum class Rpc {
 };
 
 struct CallRule {
-  absl::string_view call;  // For people: the call, and which use of it.
+  absl::string_view call;  // For people, such as "OpenRun with a geometry".
   Rpc rpc;
   ScopeSet any_of;  // The caller needs one of these, for the run that the call names.
 };
@@ -55,14 +55,14 @@ class Permissions {
   // Allows everything.
   Permissions() = default;
 
-  // OK if the token has one of `any_of` on the run. NOT_FOUND, exactly as for a run that does not exist, if it does not
-  // cover the run; PERMISSION_DENIED (field authorization) if it covers the run without these scopes. Only looks at the
-  // run's name.
+  // OK if the token has one of `any_of` on the run. NOT_FOUND, exactly as for a run that does not exist, if none of the
+  // token's entries covers the run; PERMISSION_DENIED (field authorization) if some do, but without these scopes. Only
+  // looks at the run's name.
   absl::Status Check(ScopeSet any_of, absl::string_view run) const;
   // OK if the token has one of `any_of` on at least one run; otherwise PERMISSION_DENIED (field authorization).
   absl::Status CheckAnywhere(ScopeSet any_of) const;
-  // The entry whose max_runs limits the making of a run with that name: of all entries that allow it, the one with the
-  // highest limit; null if one of them has no limit. Lives as long as this object.
+  // The entry whose max_runs limits the creation of a run with that name: of all entries that allow it, the one with
+  // the highest limit; null if one of them has no limit, or all runs are allowed. Lives as long as this object.
   const TokenGrant* LimitOnRuns(ScopeSet any_of, absl::string_view run) const;
   // True if the bearer may know that the run exists.
   bool Sees(absl::string_view run) const;
@@ -74,8 +74,8 @@ class Permissions {
   std::vector<const TokenGrant*> grants_;                // … of which these are the token's.
 };
 
-// The token of an authorization header "Bearer TOKEN", in any upper or lower case of the scheme; empty if the header
-// has another form.
+// The token of an authorization header "Bearer TOKEN", where "Bearer" may have any case; empty if the header has
+// another form.
 absl::string_view TokenOf(absl::string_view authorization);
 
 // Thread-safe.
@@ -83,10 +83,10 @@ class AccessControl {
  public:
   // Allows everything.
   AccessControl() = default;
-  // For the tokens in a file. The file is checked for changes at every check, so a removed token fails on the next one.
-  // `reloaded` gets the result of each change: OK, or why the previous tokens stay valid, for example because the file
-  // is damaged or gone; it is called by one thread at a time. A file that is damaged now is an error; one that was
-  // written a moment ago is read until it stops changing, for half a second at most. `clock` must outlive this.
+  // For the tokens in a file. Every check first looks whether the file has changed, so a removed token fails at the
+  // next one. `reloaded` gets the result of each change: OK, or why the previous tokens stay valid, for example because
+  // the file is damaged or gone; it is called by one thread at a time. Create fails if the file is damaged. A file that
+  // is being written is read until it stops changing, for half a second at most. `clock` must outlive this.
   static absl::StatusOr<std::unique_ptr<AccessControl>> Create(const std::string& token_file, const Clock& clock,
                                                                std::function<void(const absl::Status&)> reloaded);
 

@@ -46,7 +46,7 @@ absl::StatusOr<std::vector<CertificatePtr>> CertificatesOf(absl::string_view pem
 absl::StatusOr<KeyPtr> PrivateKeyOf(absl::string_view pem) {
   KeyPtr key(PEM_read_bio_PrivateKey(Open(pem).get(), nullptr, NoPassphrase, nullptr));
   ERR_clear_error();
-  if (key == nullptr) return absl::InvalidArgumentError("holds no private key without a passphrase in PEM form");
+  if (key == nullptr) return absl::InvalidArgumentError("holds no PEM private key, or one with a passphrase");
   return key;
 }
 
@@ -62,7 +62,7 @@ absl::Status Fault(absl::string_view setting, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("--", setting, ": ", what));
 }
 
-// Reads a file into `text` and applies `read` to it; errors of both name the setting.
+// Reads the file `path` into `text` and parses it with `read`. Errors of both steps name the setting.
 template <typename Value>
 absl::StatusOr<Value> Read(absl::string_view setting, const std::string& path,
                            absl::StatusOr<Value> (*read)(absl::string_view), std::string& text) {

@@ -47,8 +47,8 @@ class ServedTls {
   absl::StatusOr<bool> Reload();
 
   // Credentials for a listener, which uses the present set at each handshake; existing connections stay as they are.
-  // With a client CA, a client needs one of its certificates to connect. This object must outlive the server. One
-  // thread at a time.
+  // With a client CA, only clients with a certificate that it signed can connect. This object must outlive the server.
+  // One thread at a time.
   std::shared_ptr<grpc::ServerCredentials> NewCredentials();
 
   // The set in use. Thread-safe.

@@ -4,7 +4,7 @@
 //     sha256: 9f86d08188…      # Of the token, in hex. `rrctl token` makes a token and its entry.
 //     runs: [grpo-]            # Prefixes of run names; "" is every run.
 //     scopes: [put, read]      # Any of put, read, admin.
-//     max_runs: 20             # Optional: with this many runs of these prefixes, the token creates no more.
+//     max_runs: 20             # Optional: once so many runs with these prefixes exist, the token can create no more.
 //     expires: 2027-01-31      # Optional: the start of that day in UTC, or a time with its zone (RFC 3339).
 //
 // A token that has several entries may do what any of them allows.
@@ -26,7 +26,7 @@ namespace routing_replay::server {
 // What a token may do.
 enum class Scope : uint8_t { kPut = 1, kRead = 2, kAdmin = 4 };
 
-// Any number of scopes. A call that takes a set needs one of them.
+// A set of scopes. If a call is allowed for a set, the token needs only one scope of it.
 class ScopeSet {
  public:
   constexpr ScopeSet() = default;

@@ -118,8 +118,8 @@ class AppendCall final : public ServedCall {
   void ReadNext();
   // True if the client holds resources and has sent nothing useful since the last check.
   bool Stalls() const;
-  // Switches to the message's run. The call's credit moves along from the previous run's limit to that of this one. A
-  // run that does not exist has no limit.
+  // Switches to the message's run. From here on the call's credit counts against this run's limit, not the previous
+  // run's. Errors of RunQuota::Admit. A run that does not exist is not an error, but sets not_there_.
   absl::Status EnterRun(const std::string& run);
   // Handles a message and returns the answer. An error ends the stream. May wait for the store.
   absl::StatusOr<AppendResponse> Handle(ReceivedMessage message);
@@ -150,11 +150,11 @@ class AppendCall final : public ServedCall {
   // payload_bytes_.
   std::string run_;
   ByteReservation credit_;   // Granted and not used yet.
-  std::string entered_run_;  // If runs have limits: the run whose limit the credit takes of.
-  // The error of the last EnterRun. The append is then rejected with it, even if the run is created meanwhile: it must
-  // not use the previous run's promise.
+  std::string entered_run_;  // If runs have limits: the run whose limit includes the credit.
+  // NOT_FOUND if EnterRun did not find the run. The append is then rejected with it, even if the run is created
+  // meanwhile: the credit still counts against the previous run's limit.
   absl::Status not_there_;
-  RunQuota::Hold promised_;  // If the run's bytes are limited: always equal to credit_.
+  RunQuota::Hold promised_;  // If runs have limits: as many bytes of the run's limit as credit_ has.
   int64_t told_credit_ = 0;
   std::deque<std::string> outgoing_;
   int64_t payload_bytes_ = 0;  // Payload bytes received so far, …
@@ -302,8 +302,8 @@ absl::StatusOr<ByteReservation> AppendCall::Promise(uint64_t want_bytes) {
   return reservation;
 }
 
-// Credit and promise shrink by the same amount. If more of the promise were used than of the credit, the difference
-// would be granted to the run twice.
+// promised_ and credit_ shrink by the same amount. If promised_ shrank by more, the run would get the difference of its
+// limit twice.
 ByteReservation AppendCall::UseCredit(int64_t bytes, RunQuota::Hold& promised) {
   payload_bytes_ += bytes;
   ByteReservation used = credit_.Split(bytes);
@@ -348,7 +348,7 @@ void AppendCall::NoteRejection(const AppendAck& ack) {
 
 void AppendCall::FinishWith(const absl::Status& status) {
   if (!final_status_) final_status_ = status;
-  if (working()) return;  // OnWorked continues.
+  if (working()) return;  // OnWorked will call this again.
   ReleaseCredit();
   Pump();
 }

@@ -21,7 +21,7 @@ uint64_t NameOf(absl::string_view run, const AppendHeader& header) {
   return absl::Hash<decltype(name)>()(name);
 }
 
-// True for errors that an append may get if its run was made again meanwhile.
+// True for errors that an append may get because its run was dropped and created again with another geometry.
 bool MayBeOfAnotherRun(const absl::Status& status) {
   if (absl::IsInvalidArgument(status)) return true;
   const std::optional<ErrorDetail> detail = GetErrorDetail(status);
@@ -134,8 +134,8 @@ std::optional<AppendAck> AppendProcessor::AckOfGone(absl::string_view run, const
 absl::StatusOr<AppendAck> AppendProcessor::Run(absl::string_view run, AppendRequest& request,
                                                ByteReservation reservation) const {
   if (std::optional<AppendAck> ack = AckOfGone(run, *request.append)) return *std::move(ack);
-  // If the store takes the payload's buffers (`once`), the append cannot be processed a second time when the run turns
-  // out to have been made again. But a store that never waits knows the present run.
+  // `once`: the store may take the payload's buffers; then the append cannot be tried again if the run turns out to
+  // have been dropped and created again. Only a store that never waits gets them: what it knows of a run is not stale.
   const bool once = !request.payload_parts.empty() && !store_.MayWait();
   RR_ASSIGN_OR_RETURN(const auto known, store_.KnownRun(run));
   const int64_t reserved = reservation.bytes();

@@ -16,8 +16,8 @@
 
 namespace routing_replay::server {
 
-// Remembers the last acknowledged appends that have a resend_key. A late retry of one of them is then answered from
-// here, and does not create a sample that was released meanwhile. Takes at most 6 MB. Thread-safe.
+// Remembers the last acknowledged appends that have a resend_key. A late retry of one of them then gets the same ack
+// again, and does not create anew a sample that was released meanwhile. Takes at most 6 MB. Thread-safe.
 class RecentAppends {
  public:
   static constexpr size_t kCapacity = 65'536;
@@ -47,8 +47,8 @@ class AppendProcessor {
   AppendProcessor(Store& store, ByteBudget& budget, int64_t max_payload_bytes)
       : store_(store), budget_(budget), max_payload_bytes_(max_payload_bytes) {}
 
-  // `request.append` must be present; `run` is the stream's. `reservation` covers the payload's bytes; it is given
-  // back, or passed to the store, before the return. Errors are part of the ack, as in a stream.
+  // `request.append` must be present; `reservation` covers the payload's bytes; it is given back, or passed to the
+  // store, before the return. Errors are part of the ack, as in a stream.
   AppendAck Process(absl::string_view run, AppendRequest request, ByteReservation reservation) const;
 
  private:

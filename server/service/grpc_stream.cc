@@ -88,7 +88,7 @@ void GrpcLoop::Run() {
 
 RawService::RawService() {
   for (int i = 0; i < Description().method_count(); ++i) {
-    MarkMethodStreamed(i, new grpc::internal::UnknownMethodHandler(""));  // A raw method does not need a handler.
+    MarkMethodStreamed(i, new grpc::internal::UnknownMethodHandler(""));  // Not used: a raw method has no handler.
     MarkMethodRaw(i);
   }
 }

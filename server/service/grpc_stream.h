@@ -26,7 +26,7 @@ gpr_timespec GrpcTime(Clock::Time time);
 class GrpcLoop final : public CallLoop {
  public:
   explicit GrpcLoop(std::unique_ptr<grpc::ServerCompletionQueue> queue) : queue_(std::move(queue)) {}
-  // Requires ShutdownAndJoin before.
+  // Call ShutdownAndJoin before.
   ~GrpcLoop() override = default;
 
   grpc::ServerCompletionQueue* queue() { return queue_.get(); }
@@ -101,7 +101,7 @@ struct UnaryCaller {
   const CallRecord& record;
   // Memory for the answer, from ServiceContext::control_memory: held until the answer is read.
   ByteReservation& memory;
-  const std::atomic<bool>& gone;
+  const std::atomic<bool>& gone;  // The client went away.
 };
 
 // Limit for a request without payload. protobuf parses it, and a malicious request could take thirty times its length
@@ -114,7 +114,7 @@ struct UnaryMethod {
   // INVALID_ARGUMENT if the bytes cannot be parsed.
   std::function<absl::StatusOr<grpc::ByteBuffer>(ServiceContext&, const UnaryCaller&, grpc::ByteBuffer& request)>
       answer;
-  // A longer request is RESOURCE_EXHAUSTED (kLength), before it waits for a thread and takes memory.
+  // A longer request is rejected (RESOURCE_EXHAUSTED, kLength) before it waits for a thread and takes memory.
   int64_t max_bytes = kMaxControlBytes;
 };
 

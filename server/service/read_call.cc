@@ -47,7 +47,7 @@ class ReadCall final : public ServedCall {
   void OnWaitOver(bool fired);
   void OnDeadline(bool fired);
 
-  // Advances if the caller's token still allows it: a revoked token must end a long read.
+  // Calls Advance if the caller's token still allows the read: a revoked token must end a long read.
   void Continue();
   // Starts the next step: MakeStep, on a worker thread if the store may wait.
   void Advance();
@@ -55,7 +55,7 @@ class ReadCall final : public ServedCall {
   // finishes it.
   void MakeStep();
   void SendStep(ReadStep step);
-  // Parks the call. The sample that the step waits for was watched before its last check.
+  // Waits, without a thread, for a change of the sample that step_ waits for, or for the end of the wait.
   void Park();
   void Unpark();
   // Takes a place among the waiting reads, if it has none. If there is no room and the read has already sent samples,
@@ -86,7 +86,7 @@ class ReadCall final : public ServedCall {
   std::unique_ptr<Place> waiting_place_;  // Held while the read waits.
   bool change_expected_ = false;          // The watch or Unpark will post the event changed_.
   enum class Change { kNone, kAwaited, kCame };
-  std::atomic<Change> change_{Change::kNone};  // State of the last watch. The one who finds it awaited posts changed_.
+  std::atomic<Change> change_{Change::kNone};  // Of the watched sample. Who replaces kAwaited by kCame posts changed_.
   bool waiting_is_over_ = false;
   absl::Status cut_off_;  // The reason, if it was cancelled while it was writing.
 };
@@ -217,7 +217,7 @@ void ReadCall::Park() {
   if (!change_.compare_exchange_strong(before, Change::kAwaited)) loop_.Post(change_alarm_, changed_);
 }
 
-// Ends the watch. Posts its event, which the call expects, if the watch has not done so.
+// Ends the watch. If the call still expects changed_, and the watch has not posted it, posts it.
 void ReadCall::Unpark() {
   watch_.reset();
   if (change_expected_ && change_.exchange(Change::kCame) == Change::kAwaited) {

@@ -52,7 +52,7 @@ SampleVerdict CheckTokens(const SampleState& state, const SampleRead& asked,
     const std::optional<bool> same = matches(check);
     if (same.value_or(false)) continue;
     return {same ? SampleStatus::kTokensMismatch : SampleStatus::kTokensNotKnown,
-            absl::StrCat(same ? "other tokens" : "tokens not known", " before row ", check.rows)};
+            absl::StrCat(same ? "other tokens than expected" : "tokens not known", " before row ", check.rows)};
   }
   return {};
 }
@@ -81,7 +81,7 @@ SampleVerdict CheckRecorded(const SampleState& state) {
 
 constexpr int64_t kMinMessageBytes = 64 << 10;
 constexpr int64_t kMaxMessageBytes = 4 << 20;
-// Approximate size of one record and of one piece in a message's table.
+// Approximate size of a record, a piece and a row range in a message's table.
 constexpr int64_t kRecordBytes = 64;
 constexpr int64_t kPieceBytes = 32;
 constexpr int64_t kRangeBytes = 12;

@@ -56,9 +56,9 @@ absl::StatusOr<ByteReservation> ReserveForRead(ByteBudget& memory, int64_t bytes
 
 // Not thread-safe.
 //
-// It reserves from `memory` the state and the pieces of the present sample before it reads them, and the copied bytes
-// of a message until the next message. If there is too little for a long message, messages are short; if there is too
-// little for a sample, the read fails.
+// It reserves memory for the state and the pieces of a sample before it reads them, and for the bytes that it copies
+// into a message until it makes the next one. If too little is free for long messages, it makes short ones; if too
+// little is free for a sample, the read fails.
 class ReadSession {
  public:
   // NOT_FOUND (kNoRun); INVALID_ARGUMENT naming a layer without routes. `store` and `memory` must outlive the session.
@@ -80,7 +80,7 @@ class ReadSession {
   Open OpenSample(ReadStep& step, bool waiting_is_over);
   // Adds pieces of the open sample until it ends or the message is full.
   void AddPieces(ReadStep& step);
-  // Adds rows of the loaded block.
+  // Adds a piece: `rows` of the loaded block, of the layers from `layer_begin` to before `layer_end`.
   void AddRun(ReadStep& step, RowRange rows, int32_t layer_begin, int32_t layer_end);
   void AddCut(ReadStep& step, Piece& piece);
   void AddWholePlanes(ReadStep& step, const Piece& piece);
@@ -114,7 +114,7 @@ class ReadSession {
   int64_t table_bytes_ = 0;         // … approximate size of their table and the records, …
   int64_t copied_bytes_ = 0;        // … bytes of its payload that are copies, …
   int64_t room_ = 0;                // … and its limit.
-  ByteReservation message_memory_;  // Of the message made last, including the samples that ended in it.
+  ByteReservation message_memory_;  // For the last message, and for the samples that ended in it.
 };
 
 }  // namespace routing_replay::server

@@ -173,7 +173,7 @@ void ServeRead(ServiceContext& context, CallLoop& loop, std::unique_ptr<CallStre
 // Identifies the caller, by the present token file; called again for every message of a stream. Errors of
 // AccessControl::Identify; counts rejections.
 absl::StatusOr<Permissions> Identify(ServiceContext& context, const Caller& caller);
-// The owner of a call for fair sharing: its token, however that is spelled, or its connection if there are no tokens.
+// The owner of a call for fair sharing: its token, or its connection if there are no tokens.
 std::string OwnerOf(const ServiceContext& context, const Caller& caller);
 // Checks that `rpc` is allowed on the run. Errors of Permissions::Check; counts rejections.
 absl::Status Allow(ServiceContext& context, const Permissions& permissions, Rpc rpc, absl::string_view run);
@@ -184,14 +184,14 @@ absl::StatusOr<Permissions> AuthorizeAnywhere(ServiceContext& context, const Cal
 
 class ServedCall : public Call {
  public:
-  // Waits for the call.
+  // Waits for the next call of the method, which `call` then serves.
   static void Await(std::unique_ptr<ServedCall> call);
 
  protected:
   ServedCall(ServiceContext& context, CallLoop& loop, const char* method, std::unique_ptr<CallStream> stream)
       : context_(context), loop_(loop), stream_(std::move(stream)), method_(method) {}
 
-  // Makes another call of the same kind.
+  // Makes the object that serves the next call of the same method.
   virtual std::unique_ptr<ServedCall> Successor(std::unique_ptr<CallStream> stream) const = 0;
   // Called when the caller is authenticated and the call is within the limits.
   virtual void OnAdmitted() { ReceiveRequest(); }
@@ -221,7 +221,7 @@ class ServedCall : public Call {
   // checks in a row.
   void WatchForStalls() { stall_alarm_.Set(loop_, StallTime(), stall_check_); }
   bool has_arrived() const { return record_.has_value(); }
-  // Updates counters and limits, before the stream is ended.
+  // Counts and logs the end of the call. Call it before the stream is ended.
   void End(const absl::Status& status);
   // Ends the call. With `keep_place` it still counts as one of its connection's open calls until it is deleted.
   void Finish(const absl::Status& status, bool keep_place = false);
@@ -233,8 +233,8 @@ class ServedCall : public Call {
   // caller_ and record_ are set when the call has arrived.
   Caller caller_;
   std::optional<CallRecord> record_;
-  // The call's place among those of its connection. It is given up before the end is reported, except while an answer
-  // is held until the peer reads it.
+  // Counts the call among the open calls of its connection. Reset before the client learns of the end, except while an
+  // answer is held until the client reads it.
   std::unique_ptr<Place> connection_;
   CallEvent ended_{this, [this](bool) { OnEnded(); }};
   std::atomic<bool> gone_{false};

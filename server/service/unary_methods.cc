@@ -117,7 +117,7 @@ absl::StatusOr<GroupRange> ReadGroups(const v1::GroupRange& groups) {
   return GroupRange{groups.begin(), groups.end()};
 }
 
-// The requested options, if any; the store fills in defaults. If only a fingerprint is given, the run's other options
+// The options that the request names; nothing if it names none. If it names only a fingerprint, the run's other options
 // are added.
 absl::StatusOr<std::optional<RunOptions>> OptionsFor(ServiceContext& context, const v1::OpenRunRequest& request,
                                                      const std::optional<Geometry>& geometry) {
