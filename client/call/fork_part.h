@@ -13,7 +13,7 @@ class ForkPart {
   ForkPart(const ForkPart&) = delete;
   ForkPart& operator=(const ForkPart&) = delete;
 
-  // Each notifies all these objects, the newest first.
+  // Each of these functions notifies all ForkParts, the newest first.
   static void RestAll() { ForAll(&ForkPart::Rest); }
   static void GoOnAll() { ForAll(&ForkPart::GoOn); }
   static void BeginAnewAll() { ForAll(&ForkPart::BeginAnew); }

@@ -173,7 +173,7 @@ class Importer {
     const int64_t rows = sample.num_tokens - 1;
     if (there.committed_rows > rows || (there.sealed() && there.committed_rows != rows)) {
       return Conflict(sample.sample,
-                      absl::StrCat(there.committed_rows, " rows", there.sealed() ? " (sealed)" : "", " instead of ", rows));
+                      absl::StrCat(there.committed_rows, " rows", there.sealed() ? " (sealed)" : "", ", not ", rows));
     }
     RR_ASSIGN_OR_RETURN(const auto ids, ReadExportedIds(directory_, exported_.geometry, sample));
     const auto append = [&](RowRange part, std::optional<int64_t> seal_num_tokens) {

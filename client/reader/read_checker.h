@@ -72,8 +72,8 @@ class ReadChecker {
   bool complete_ = false;
 
   int32_t sample_ = -1;            // The index of the sample of the last record.
-  bool expects_pieces_ = false;    // Its status is OK, and it was not replaced.
-  std::vector<RowRange> missing_;  // The sample's recorded rows, ascending.
+  bool expects_pieces_ = false;    // The status in the last record is OK, so pieces follow it.
+  std::vector<RowRange> missing_;  // Rows that have not begun to arrive, ascending, from next_missing_ on.
   size_t next_missing_ = 0;        // Index in missing_ of the first rows that have not begun to arrive.
   RowRange open_rows_;             // Rows of which the layers [0, next_layer_) have arrived, but not the others.
   int32_t next_layer_ = 0;         // 0: open_rows_ is not in use.

@@ -70,7 +70,7 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(const ServerAddress& server) 
 // The result of a TLS handshake. Includes the server's certificate even if it is not trusted.
 struct TlsProbe {
   std::string version;   // "TLSv1.3"
-  std::string names;     // Of the server's certificate ("DNS:a, IP Address:127.0.0.1").
+  std::string names;     // The names in the server's certificate ("DNS:a, IP Address:127.0.0.1").
   std::string distrust;  // Why the certificate is not accepted; empty: it is accepted.
   std::string ended;     // How the server closed the connection after the handshake; empty: it stayed open.
 };

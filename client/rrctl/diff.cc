@@ -108,7 +108,7 @@ Document DescribeLayer(int32_t layer_id, const LayerDifferences& layer) {
 
 void RouteComparison::Add(const SampleRows& a, const SampleRows& b) {
   int64_t common = 0;
-  int64_t slot_a = 0, slot_b = 0;  // Where the rows of the present ranges begin in the ids of a layer.
+  int64_t slot_a = 0, slot_b = 0;  // Where the rows of *in_a and *in_b begin in the ids of a layer.
   for (auto in_a = a.rows.begin(), in_b = b.rows.begin(); in_a != a.rows.end() && in_b != b.rows.end();) {
     const RowRange both = Intersect(*in_a, *in_b);
     for (int64_t row = both.begin; row < both.end; ++row, ++common) {

@@ -75,7 +75,7 @@ struct PutOptions {
   bool seal = false;
 };
 
-// Returns a geometry made from the options and the file's shape; nothing if the run must exist.
+// Makes a geometry from the options and the file's shape. Returns nothing without --experts: then the run must exist.
 absl::StatusOr<std::optional<Geometry>> GeometryFor(const PutOptions& options, const std::vector<int64_t>& shape) {
   if (options.num_experts == 0) return std::nullopt;
   if (shape[1] < 1 || shape[1] > kMaxLayers || shape[2] > kMaxTopK) {
@@ -106,7 +106,7 @@ absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions
   return client.OpenRun(options.run, *geometry);
 }
 
-// Appends the rows of the file to the sample, after its present rows.
+// Appends the rows of the file to the sample, after the rows that it has.
 absl::StatusOr<Document> PutRows(Run& run, const PutOptions& options, absl::Span<const uint8_t> file) {
   AppendOptions append{.sample = options.sample,
                        .producer = options.producer,

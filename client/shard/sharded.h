@@ -14,7 +14,7 @@
 namespace routing_replay::client {
 
 // Makes an appender over all servers. `runs`: the run on each server, in the order of `servers`. The sequence numbers
-// of runs[i] must be i modulo the number of servers, because a sequence number must tell its server.
+// of runs[i] must be i modulo the number of servers, because the appender finds a server by this remainder.
 std::unique_ptr<Appender> MakeShardedAppender(std::shared_ptr<const Servers> servers, std::vector<AppenderRun> runs,
                                               AppenderOptions options);
 

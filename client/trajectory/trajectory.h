@@ -183,12 +183,12 @@ class Trajectory {
   struct NewHistory {
     int64_t num_tokens = 0;
     int64_t same = 0;      // Length of the common prefix.
-    int64_t keep = 0;      // Rows that are kept.
+    int64_t keep = 0;      // Number of rows that are kept.
     bool changed = false;  // True if the history changed other than by appending tokens.
   };
   absl::StatusOr<NewHistory> Read(const Turn& turn) const;
   absl::StatusOr<NewHistory> ReadResumed(const Turn& turn) const;
-  // `held`: rows that are kept.
+  // `held`: the number of rows that are kept.
   absl::Status DecideRows(const Turn& turn, int64_t held, TurnDecision& decision) const;
   absl::Status RefinePrefix(const Turn& turn, absl::Span<const RowMark> marks, TurnDecision& decision) const;
   absl::Status DecideSeal(const Turn& turn, TurnDecision& decision) const;
