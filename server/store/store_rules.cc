@@ -55,7 +55,7 @@ absl::Status CheckCoverage(const AppendHeader& header, absl::Span<const Block> b
   if (covered == Subtract(header.rows, header.unrecorded)) return absl::OkStatus();
   return Invalid(Reason::kRowCount, "append.blocks",
                  absl::StrCat("the blocks must hold exactly the recorded rows of ", ToString(header.rows),
-                              "; they hold ", TotalRows(covered)));
+                              "; they hold ", TotalRows(covered), " rows"));
 }
 
 constexpr int64_t kPageBytes = 1 << 20;

@@ -217,7 +217,7 @@ void RedisBlock::AddGets(std::vector<RedisRequest>& requests) const {
 }
 
 absl::StatusOr<LoadedBlock> RedisBlock::Take(absl::Span<RedisResult> results) const {
-  auto value = std::make_shared<std::string>();  // The only chunk, or all of them.
+  auto value = std::make_shared<std::string>();  // All chunks, joined.
   for (RedisResult& result : results) {
     if (!result.reply.ok()) return WithSample(result.reply.status(), keys_->sample);
     if (result.reply->is_nil()) return Gone();
@@ -284,7 +284,7 @@ std::vector<std::string> ChunkKeys(absl::Span<const RowPiece> pieces, std::set<u
   return keys;
 }
 
-// The blocks of one snapshot.
+// The blocks of one snapshot, read from Redis a few MiB at a time.
 class ReadAheadList {
  public:
   explicit ReadAheadList(std::vector<RowPiece> pieces) : pieces_(std::move(pieces)), read_(pieces_.size()) {}

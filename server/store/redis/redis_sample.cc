@@ -55,7 +55,7 @@ for i = chunks + 1, #KEYS do call('PEXPIRE', KEYS[i], ARGV[7]) end
 return 1
 )";
 
-// Scripts that record uses and remove samples run even when memory is full: removing samples is what frees it.
+// The two scripts below run even when Redis's memory is full (allow-oom), because removing samples frees memory.
 
 // KEYS: manifest, uses. ARGV: sample id, now (ms).
 constexpr char kTouch[] = R"(#!lua flags=allow-oom

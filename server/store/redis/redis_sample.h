@@ -22,8 +22,8 @@ namespace routing_replay::server {
 SampleState StateOf(const RedisContext& context, const SampleName& name, const RedisManifest& manifest);
 
 // Removes the samples for which `ends` is true (null: all of them), and adds them to `result`. If a sample changes
-// before it is removed, it is read again; with `unused`, a use counts as a change. After an error some samples may have
-// been removed.
+// before it is removed, it is read again; with `unused`, it is skipped, even if it was only used. After an error some
+// samples may have been removed.
 absl::Status RemoveSamples(const std::shared_ptr<RedisContext>& context, RedisRun& run, std::vector<SampleName> names,
                            const std::function<bool(const RedisManifest&)>& ends, bool unused, ReleaseResult& result);
 

@@ -420,7 +420,7 @@ absl::Status RocksKeeper::DropFamily(const std::string& name) {
 
 absl::StatusOr<OpenedDatabase> OpenDatabase(const std::string& path, const rocksdb::Options& options,
                                             const std::string& boot_id) {
-  // RocksDB also makes it, but warns that it is missing. If it cannot be made, RocksDB reports why.
+  // RocksDB would make the directory, too, but also warn that it is missing. If this fails, RocksDB reports why.
   std::error_code ignored;
   std::filesystem::create_directory(path, ignored);
   RR_RETURN_IF_ERROR(CheckIsWhole(*options.env, path));

@@ -55,7 +55,7 @@ class Cluster final : public RedisCluster {
     bool clustered = false;
   };
 
-  // `tls` is null for plaintext. Has no map before the first Refresh.
+  // `tls` is null for plaintext. The cluster has no slot map before the first Refresh.
   Cluster(const RedisEndpoint& endpoint, const RedisClusterOptions& options, TlsContext tls)
       : endpoint_(endpoint), options_(options), tls_(std::move(tls)) {}
 
@@ -298,7 +298,7 @@ class Execution {
   size_t left_;
   Backoff backoff_{kPauses};
   std::shared_ptr<const Cluster::View> view_;
-  // At least one request was redirected before: servers that do not agree yet may redirect back and forth.
+  // An earlier round was redirected. Pause from now on: servers that do not agree yet may redirect back and forth.
   bool redirected_ = false;
   bool pause_ = false;    // Wait before the next round.
   bool refresh_ = false;  // The map may be out of date.

@@ -101,8 +101,8 @@ class RedisCluster {
   // the servers work at the same time. Follows redirections, and retries when servers are out of service or connections
   // are lost, with growing pauses, until the deadline.
   //
-  // Requests of one call have no order, not even for the same key: a command that must come after another belongs into
-  // a later call, or into the same request.
+  // Requests of one call have no order, not even for the same key: a command that must come after another belongs in a
+  // later call, or into the same request.
   virtual std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests, Clock::Time deadline) = 0;
 
   // True for a cluster, false for a single server.

@@ -56,8 +56,8 @@ absl::Status LoginError(const RedisAddress& address, absl::string_view text) {
     return absl::FailedPreconditionError(
         absl::StrCat(address.ToString(), ": the server rejects HELLO 2; use Redis 7 or newer, or Valkey"));
   }
-  // Other errors may be temporary, for example no free connection (maxclients), or somebody is setting a password
-  // (DENIED).
+  // Other errors may be temporary, for example no free connection (maxclients), or protected mode (DENIED), which ends
+  // once Redis has a password.
   return absl::Status(code == absl::StatusCode::kFailedPrecondition ? absl::StatusCode::kUnavailable : code,
                       absl::StrCat(address.ToString(), ": the server rejects the login: ",
                                    absl::StrContains(text, "max number of clients") ? "maxclients" : word));
@@ -195,7 +195,7 @@ absl::Status RedisConnection::Read(RedisExchange& exchange, bool& moved) {
       --due_;
       exchange.replies.push_back(*std::move(reply));
     }
-    // If a server hangs up after its last reply, all replies are complete.
+    // Stops here: if the server hangs up after its last reply, that is no error of this exchange.
     if (due_ == 0) break;
     if (got < sizeof(buffer)) break;
   }

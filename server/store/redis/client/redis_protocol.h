@@ -92,8 +92,8 @@ class RedisCommand {
   std::vector<std::variant<std::string, Pieces>> arguments_;
 };
 
-// Commands waiting to be written to a socket: headers and small arguments as text, large borrowed ones by reference.
-// Not thread-safe.
+// Commands waiting to be written to a socket: headers and small arguments as text, large arguments by reference. Not
+// thread-safe.
 class RedisCommandQueue {
  public:
   // `command` must live until its bytes are written.
