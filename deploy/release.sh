@@ -10,7 +10,7 @@
 #   --no-install    does not install system packages
 #
 # The version is that of CMakeLists.txt. CHANGELOG.md must begin with this version and a date, and manifests and all
-# products must state it; otherwise nothing is signed. Prints how to verify the release, as do the notes.
+# products must state it; otherwise nothing is signed. Prints how to verify the release; the notes say it too.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

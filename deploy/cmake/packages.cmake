@@ -29,7 +29,7 @@ set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "carries expert choices of MoE models from
 
 # rr_package(server SECTION net DESCRIPTION "…" COMPONENTS server [DEPENDS …] [RECOMMENDS …] [CONTROL file…])
 # The package has the components' files, and those that deploy/debian/package_files.sh writes during packaging. CONTROL:
-# files of the package's control part.
+# files that only dpkg reads, such as postinst.
 function(rr_package name)
   cmake_parse_arguments(ARG "" "SECTION;DESCRIPTION;DEPENDS;RECOMMENDS" "COMPONENTS;CONTROL" ${ARGN})
   string(TOUPPER ${name} group)

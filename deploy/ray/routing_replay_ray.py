@@ -27,10 +27,10 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # Backoff before a server that keeps e
 
 
 class Supervisor:
-    """A server as a child process. It is restarted whenever it ends, until `stop`."""
+    """A server as a child process. It is restarted whenever it ends, until `stop` is called."""
 
     def __init__(self, command: Sequence[str], address: str) -> None:
-        """command: routing-replay-server and its flags; address: what clients connect to. Returns when it listens."""
+        """command: routing-replay-server and its flags; address: for clients. Returns when the server listens."""
         self._directory = tempfile.TemporaryDirectory(prefix="routing-replay-")
         self._file = Path(self._directory.name, "endpoint")
         # The server also ends if this process is killed.
@@ -155,7 +155,7 @@ def start(flags: Sequence[str], *, port: int = 7400, name: str = "routing-replay
     except ray.exceptions.RayError as error:
         for handle in handles:
             ray.kill(handle)
-        raise RuntimeError(f"no server on some node: {error}") from error
+        raise RuntimeError(f"a server could not be started: {error}") from error
     held = dict(zip(addresses, handles, strict=True))
     return ray.get(directory.options(**kept, num_cpus=0, name=name).remote(held).endpoint.remote())
 

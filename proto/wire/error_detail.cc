@@ -41,8 +41,8 @@ class FieldWriter {
   std::string bytes_;
 };
 
-// Walks the fields of a message: while (r.Next()) switch (r.field()) … Skips fields of other wire types; ends at
-// malformed bytes.
+// Walks the fields of a message: each Next() moves to a field, whose value is number() for a varint, otherwise bytes().
+// Ends at malformed bytes.
 class FieldReader {
  public:
   explicit FieldReader(absl::string_view bytes) : rest_(bytes) {}

@@ -20,7 +20,7 @@ std::string HumanCount(int64_t count);
 // "1 sample", "2 samples": `one` is the singular, here "sample".
 std::string Counted(int64_t count, absl::string_view one);
 
-// Three digits; for a large number all digits before the point: "0.0123", "3.67", "1,234,568".
+// Three significant digits, but all digits of the integer part: "0.0123", "3.67", "1,234,568".
 std::string HumanNumber(double number);
 
 // The two largest units that matter: "250 ms", "3.2 s", "5 min 12 s", "3 h 5 min", "2 d 3 h".

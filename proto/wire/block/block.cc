@@ -44,7 +44,7 @@ absl::Status VerifyPlane(const Geometry& geometry, const BlockView& block, int32
                    detail);
 }
 
-// Appends the part's rows of one layer at bit `to_bit` of `to`, in `codec`.
+// Writes one layer of the rows `part`, encoded with `codec`, to `to` from bit `to_bit` on.
 absl::Status AppendPart(const Geometry& geometry, int32_t ordinal, const BlockRows& part, Codec codec, uint8_t* to,
                         int64_t to_bit) {
   const int64_t row = part.rows.begin - part.block.rows.begin;
