@@ -37,7 +37,7 @@ absl::Status CheckStored(const Geometry& geometry, const BlockView& block) {
                    absl::StrCat("stored rows ", ToString(block.rows), " are damaged: ", crc.message()), detail);
 }
 
-// If the rows at a sample's open end consist of so many pieces, small ones are merged (MergeOpenTail).
+// When the last rows of an unsealed sample consist of this many pieces, small ones are merged (MergeOpenTail).
 constexpr size_t kOpenPieces = 8;
 
 // The codec that Merge gives this many rows: PACKED only if it is smaller.

@@ -347,7 +347,7 @@ absl::Status WithContent(const absl::Status& status, absl::string_view sample, c
 }
 
 int64_t SnapshotBytes(const SampleContent& content, size_t pieces) {
-  constexpr int64_t kCopies = 3;  // The lists exist in the state, in the record, and in the bytes to send.
+  constexpr int64_t kCopies = 3;  // In the snapshot, in the message to the reader, and in its bytes.
   return static_cast<int64_t>(pieces * sizeof(StoredRows)) + kCopies * content.metadata_bytes();
 }
 

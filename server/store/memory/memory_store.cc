@@ -21,7 +21,7 @@ namespace routing_replay::server {
 namespace {
 
 constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
-// Samples examined at a time while filtering by group.
+// Samples taken from the index at a time, for a list or a release of groups.
 constexpr size_t kScanBatch = 1024;
 // Estimate of the bytes that an append adds to the state of a sample, if its lists are short.
 constexpr int64_t kMetadataRoom = 4 << 10;
@@ -218,7 +218,7 @@ int64_t MemoryRun::Sweep(int64_t limit) {
   const Clock::Time now = context_->clock.Now();
   for (size_t shard = 0; shard < SampleIndex::kShards && result.samples < limit; ++shard) {
     for (const std::shared_ptr<MemorySample>& sample : index_.FindIdle(shard, now, limit - result.samples)) {
-      // A sample that cannot be removed now is still idle the next time.
+      // A sample that cannot be removed now is found idle again by the next sweep.
       RemoveOne(*sample, now - info().options.ttl, result).IgnoreError();
     }
   }
@@ -444,7 +444,7 @@ absl::StatusOr<ReleaseResult> MemoryStore::DropRun(absl::string_view run) {
 absl::StatusOr<AppendAck> MemoryStore::Append(AppendCommand command) {
   RR_ASSIGN_OR_RETURN(const std::shared_ptr<MemoryRun> run, FindRun(command.run));
   if (spiller_ == nullptr) return run->Append(std::move(command));
-  spiller_->MakeRoom(run->RoomFor(command));  // If it cannot, Append fails if it needs the room.
+  spiller_->MakeRoom(run->RoomFor(command));  // If there is still no room, Append says so.
   absl::StatusOr<AppendAck> ack = run->Append(std::move(command));
   spiller_->Look();
   return ack;

@@ -362,7 +362,7 @@ std::shared_ptr<MemorySample> SampleIndex::Insert(Shard& shard, int64_t handle, 
 
 void SampleIndex::Remove(const MemorySample& sample) {
   Shard& shard = ShardOf(sample.handle());
-  std::shared_ptr<MemorySample> removed;  // Must outlive the lock.
+  std::shared_ptr<MemorySample> removed;  // Freed after the lock is released.
   MutexLock lock(shard.mutex);
   const auto it = shard.by_handle.find(HandleKey{sample.handle(), sample.producer()});
   if (it == shard.by_handle.end() || it->second.get() != &sample) return;

@@ -78,7 +78,7 @@ class MemorySample final {
 
   absl::StatusOr<SampleSnapshot> Snapshot(absl::Span<const RowRange> rows, const AdmitSnapshot& admit);
   absl::StatusOr<SampleState> Stat() const;
-  // The rows [0, prefix.rows) for a child. FAILED_PRECONDITION (kOldRevision, kNotCommitted).
+  // The rows [0, prefix.rows) for a sample that opens with them. FAILED_PRECONDITION (kOldRevision, kNotCommitted).
   absl::StatusOr<SampleContent> Prefix(const PrefixReference& prefix);
 
   // Bytes of the budget that Spill would free now; 0 unless the sample is alive and sealed.

@@ -34,7 +34,7 @@ void Spiller::Look() {
   if (!Above(options_.begin)) return;
   if (!options_.background) return SpillCold();
   if (wanted_.exchange(true)) return;
-  MutexLock lock(mutex_);  // Taking the lock ensures that the thread is not between its check and its wait.
+  MutexLock lock(mutex_);  // So the thread is not between its check of wanted_ and its wait.
   wanted_changed_.NotifyAll();
 }
 

@@ -81,7 +81,7 @@ std::optional<RedisManifest> RedisManifestCache::Find(const std::string& key) {
 }
 
 void RedisManifestCache::Put(const std::string& key, const RedisManifest& manifest) {
-  RedisManifest before;  // Both must be freed after the lock is released.
+  RedisManifest before;  // Both are freed after the lock is released.
   std::unordered_map<std::string, RedisManifest> forgotten;
   MutexLock lock(mutex_);
   before = std::exchange(manifests_[key], manifest);
@@ -92,7 +92,7 @@ void RedisManifestCache::Put(const std::string& key, const RedisManifest& manife
 }
 
 void RedisManifestCache::Clear() {
-  std::unordered_map<std::string, RedisManifest> forgotten;  // Must outlive the lock.
+  std::unordered_map<std::string, RedisManifest> forgotten;  // Freed after the lock is released.
   MutexLock lock(mutex_);
   forgotten.swap(manifests_);
   bytes_ = 0;

@@ -39,8 +39,8 @@ inline constexpr size_t kRedisBatch = 256;
 // How long a replaced or released block stays in Redis for readers whose snapshot refers to it.
 inline constexpr std::chrono::milliseconds kReaderGrace = std::chrono::seconds(60);
 
-// One incarnation of a run, as this server knows it. Its keys begin with PREFIX:{INCARNATION/PART}:. Keys with the same
-// text in braces are on one server of a cluster. They go on as follows, with the producer (1 or 2) as <p>:
+// One incarnation of a run, as this server knows it. Each of its keys is PREFIX:{INCARNATION/PART}: and one of the
+// texts below, with the producer (1 or 2) as <p>. Redis keeps all keys with the same text in braces on one server:
 //   m<p>:HANDLE             hash     manifest: v (version: token of the last change), id, u (last use, ms), n (rows,
 //                                    bytes, sealed: its share in the sums), head and w<N> (../records/records.h)
 //   <p>:HANDLE:BLOCK:CHUNK  string   at most kRedisChunkBytes of a block; expires unless a commit references it
@@ -111,7 +111,7 @@ class RedisContext {
 
   // Deadline of one step of a call: no later than the caller's.
   Clock::Time Deadline() const { return std::min(Clock::Real().Now() + options.timeout, CallDeadline::OfThisThread()); }
-  // RedisCluster::Execute until Deadline. Maps errors for clients; those that the operator must fix are also logged:
+  // Calls RedisCluster::Execute until Deadline(). Maps errors for clients and logs those that the operator must fix:
   //   unchanged     UNAVAILABLE, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED
   //   UNAVAILABLE   all others: login, permissions, an older Redis
   std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests);

@@ -46,7 +46,7 @@ class RocksLog final : public rocksdb::Logger {
 constexpr uint64_t kBlobBytes = 4 << 10;
 constexpr uint64_t kBlobFileBytes = 256 << 20;
 constexpr uint64_t kMemtableBytes = 64 << 20;
-// Memtables per run. If more of them wait to be flushed, RocksDB stops the writes of all runs. The limit is not lower
+// Memtables per run. If this many wait to be flushed, RocksDB stops the writes of all runs. The limit is not lower
 // because memtables of dropped runs wait, too. The memory of all memtables together is limited separately.
 constexpr int kMemtables = 4;
 // Limit for all logs together. Without it, a run that is seldom written would keep all logs since its last write.

@@ -391,8 +391,8 @@ absl::Status RocksKeeper::Drop(absl::string_view run) {
   RR_RETURN_IF_ERROR(
       FromRocks(database_.db->Write(RocksWriteOptions(Durability::kSynced), &batch), "the run cannot be dropped"));
   damaged_.erase(std::string(run));
-  // Without its record the run is gone, whatever happens to its family: one that cannot be dropped now is dropped when
-  // the run is made again, or at the next start.
+  // Without its record the run is gone, whatever happens to its family: a family that cannot be dropped now is dropped
+  // when the run is made again, or at the next start.
   DropFamily(rocks::RunFamily(run)).IgnoreError();
   // The logs with the dropped run's rows are deleted once the other runs' data in them is flushed.
   FlushSoon(*database_.by_default);
@@ -403,7 +403,7 @@ absl::Status RocksKeeper::Drop(absl::string_view run) {
 void RocksKeeper::FlushSoon(const RocksFamily& family) {
   rocksdb::FlushOptions options = RocksFlushAtOnce();
   options.wait = false;
-  database_.db->Flush(options, family.handle).PermitUncheckedError();  // If it fails, a log stays longer.
+  database_.db->Flush(options, family.handle).PermitUncheckedError();  // If it fails, a log file stays longer.
 }
 
 absl::Status RocksKeeper::DropFamily(const std::string& name) {

@@ -367,8 +367,8 @@ void Execution::Pause() {
     const Clock::Duration left = std::max<Clock::Duration>(deadline_ - Clock::Real().Now(), Clock::Duration::zero());
     std::this_thread::sleep_for(std::min(backoff_.Next(), left));
   }
-  // After any trouble, asks for the map again. If no server answers, that is no error yet: the next round tries the
-  // servers known so far.
+  // Asks for the map again after an error or a redirection. If no server answers, that is no error yet: the next round
+  // tries the servers known so far.
   if (refresh_ && view_->clustered) cluster_.Refresh(view_->generation, deadline_).IgnoreError();
 }
 

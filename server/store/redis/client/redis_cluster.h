@@ -65,13 +65,13 @@ struct RedisRequest {
   std::vector<RedisCommand> before = {};
 };
 
-// Never a reply of type kError: such a reply becomes a status (StatusOfRedisError). Errors inside an array stay in it.
+// `reply` is never of type kError: that becomes a status (StatusOfRedisError). Errors inside an array stay in it.
 //
 //   UNAVAILABLE          a server was lost or out of service, and nothing better came before the deadline
 //   DEADLINE_EXCEEDED    the deadline passed, and no server is known to be at fault
 //   PERMISSION_DENIED    user, password or the user's rights
 //   RESOURCE_EXHAUSTED   out of memory (kOverBudget, retry hint)
-//   FAILED_PRECONDITION  any other error reply; a server whose settings rule this client out
+//   FAILED_PRECONDITION  any other error reply; a server that this client cannot work with
 struct RedisResult {
   absl::StatusOr<RedisReply> reply = absl::UnavailableError("not sent");
   // True if the request was sent again although it may have been executed already. `reply` is the last answer.
@@ -102,7 +102,7 @@ class RedisCluster {
   // are lost, with growing pauses, until the deadline.
   //
   // Requests of one call have no order, not even for the same key: a command that must come after another belongs in a
-  // later call, or into the same request.
+  // later call, or in the same request.
   virtual std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests, Clock::Time deadline) = 0;
 
   // True for a cluster, false for a single server.

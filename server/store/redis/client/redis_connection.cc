@@ -162,7 +162,7 @@ bool RedisConnection::Move(RedisExchange& exchange) {
   absl::Status status = absl::UnavailableError("the connection is closed");
   if (alive_) {
     status = Write(moved);
-    // Replies that the server sent before it hung up still count, but not with TLS.
+    // Reads after a failed write, too: what the server sent before it hung up still counts (not with TLS).
     if (absl::Status read = Read(exchange, moved); !read.ok()) status = std::move(read);
   }
   alive_ = status.ok();

@@ -1,4 +1,4 @@
-// Opens connections to Redis, plain or TLS, up to the login, and runs pipelines over several of them at the same time.
+// Connects to Redis, plain or with TLS, logs in, and runs pipelines over several connections at the same time.
 #ifndef SERVER_STORE_REDIS_CLIENT_REDIS_CONNECTION_H_
 #define SERVER_STORE_REDIS_CLIENT_REDIS_CONNECTION_H_
 
@@ -28,9 +28,9 @@ absl::Status WaitForSockets(absl::Span<pollfd> sockets, Clock::Time deadline);
 absl::StatusOr<int> ConnectInTurn(const addrinfo* first, Clock::Time deadline);
 
 // The TLS settings of an endpoint: trusted authorities and the client's certificate. A server's certificate must be
-// signed by one of these and contain the host to which the client connects, as a name or an address. So if cluster
-// nodes announce their addresses, their certificates must contain these; with cluster-preferred-endpoint-type hostname
-// they announce names instead. INVALID_ARGUMENT (kField: ca_file, cert_file, key_file).
+// signed by one of these authorities and contain the host to which the client connects, as a name or an address. So if
+// cluster nodes announce their addresses, their certificates must contain these; with cluster-preferred-endpoint-type
+// hostname they announce names instead. INVALID_ARGUMENT (kField: ca_file, cert_file, key_file).
 absl::StatusOr<TlsContext> NewRedisTls(const RedisEndpoint& endpoint);
 
 class RedisConnection;
@@ -81,7 +81,7 @@ class RedisConnection {
   absl::Status Login(const RedisEndpoint& endpoint, Clock::Time deadline);
   // Adds the exchange's commands to the queue.
   void Push(const RedisExchange& exchange);
-  // Reads and writes what is possible now. Returns false if nothing was moved.
+  // Reads and writes what is possible now. Returns false if no byte was read or written.
   bool Move(RedisExchange& exchange);
   absl::Status Write(bool& moved);
   absl::Status Read(RedisExchange& exchange, bool& moved);
