@@ -228,8 +228,8 @@ class GrpcServer final : public Server {
   ServiceContext context_;
   RawService service_;
   WorkerPool workers_{WorkerPool::Limits{}};
-  // Worker threads for Append and Read. Their queues have no limit, because the number of messages is limited
-  // elsewhere. Reads and appends have separate threads, so that neither waits for the other.
+  // Worker threads for Read, and others for Append and Put, so that neither waits for the other. Their queues have no
+  // limit, because each call has at most one message in them.
   WorkerPool readers_{StoreWorkers("reads")};
   WorkerPool writers_{StoreWorkers("appends")};
   std::vector<std::unique_ptr<GrpcLoop>> loops_;

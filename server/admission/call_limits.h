@@ -40,8 +40,8 @@ class ConnectionCalls {
   // `max_streams`: the limit that the server announces to every peer.
   explicit ConnectionCalls(int64_t max_streams) : max_streams_(max_streams) {}
 
-  // Counts one more open call of a connection. `peer`: the connection's name in gRPC. Returns null for a Unix socket,
-  // because all of its connections have the same name. RESOURCE_EXHAUSTED (kOverBudget, field max-streams) at twice the
+  // Counts one more open call of a connection. `peer`: the connection's name in gRPC. Null, without a limit, for a Unix
+  // socket: all of its connections have the same name. RESOURCE_EXHAUSTED (kOverBudget, field max-streams) at twice the
   // limit: even a peer that respects the limit may begin a call before the server has noticed that another one ended.
   absl::StatusOr<std::unique_ptr<Place>> Enter(absl::string_view peer);
 

@@ -102,9 +102,9 @@ class Parser {
     Key("durability", config_.durability,
         "how far an append must be stored before it is acknowledged, in runs that do not set it: memory, written (to "
         "the operating system) or synced (to the disk); default: memory with --store memory, otherwise written");
-    QuantityKey(
-        "memory-budget", config_.memory_budget, kMemoryBytes,
-        "memory for routing data, stored and in transfer; with rocksdb a quarter of it, at most 4 GiB, is its cache");
+    QuantityKey("memory-budget", config_.memory_budget, kMemoryBytes,
+                "memory for routing data, stored and in transfer; with --store rocksdb a quarter, at most 4 GiB, is "
+                "RocksDB's cache");
     Key("spill-directory", config_.spill_directory,
         "with --store memory: directory to which the least recently used sealed samples move once three quarters of "
         "the memory budget are in use; its files are removed at every start");

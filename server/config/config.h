@@ -60,7 +60,7 @@ struct ServerConfig {
   std::chrono::milliseconds sweep_interval = std::chrono::seconds(1);  // How often expired samples are removed.
   int64_t max_runs = 10000;                                            // An empty run takes 20 to 50 kB.
   int max_streams = 256;                                               // Calls of one connection at a time.
-  int64_t max_connections = 10000;  // At most a quarter of the descriptors. An idle connection takes 15 to 30 kB.
+  int64_t max_connections = 10000;  // At most a quarter of the open-file limit. An idle connection takes 15 to 30 kB.
 
   std::vector<std::string> warnings;  // Settings that are allowed but probably a mistake.
 

@@ -87,7 +87,7 @@ absl::Status CheckName(absl::string_view name) {
 absl::Status CheckStore(absl::string_view name, absl::string_view durability, absl::string_view spill_directory) {
   RR_RETURN_IF_ERROR(CheckName(name));
   if (!spill_directory.empty() && name != kMemory) {
-    return InvalidOption("spill-directory", absl::StrCat("only the store memory can spill, not ", name));
+    return InvalidOption("spill-directory", absl::StrCat("only --store memory can spill, not ", name));
   }
   if (durability.empty()) return absl::OkStatus();
   const std::optional<Durability> level = DurabilityFromName(durability);

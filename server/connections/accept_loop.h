@@ -77,7 +77,7 @@ inline constexpr int64_t kUnansweredCalls = 2048;
 inline constexpr int64_t kFewCalls = 512;
 inline constexpr std::chrono::milliseconds kCallWindow(1000);
 // After a connection was cut, its address gets at most one new connection per kPace, for 10 x kPace. Each time that one
-// of these is cut, too, the slow-down begins again with twice the pace, up to kLongestPace.
+// of these is cut, too, the slow-down begins again with twice the time, up to kLongestPace.
 inline constexpr std::chrono::milliseconds kPace(1000), kLongestPace(32'000);
 
 struct Peer {

@@ -117,7 +117,7 @@ class DirectConnection final : public LoopSocket, public std::enable_shared_from
   CallEvent* came_ = nullptr;
 };
 
-// The stream of a call on this connection. The connection may close before the call ends.
+// The stream of a call on a DirectConnection. The connection may close before the call ends.
 class DirectStream final : public CallStream {
  public:
   explicit DirectStream(std::shared_ptr<DirectConnection> connection) : connection_(std::move(connection)) {}

@@ -54,7 +54,7 @@ absl::StatusOr<system_clock::time_point> ExpiryOf(const X509* certificate) {
   std::tm time{};
   const bool good = ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &time) == 1;
   ERR_clear_error();
-  if (!good) return absl::InvalidArgumentError("holds a certificate without a time of expiry");
+  if (!good) return absl::InvalidArgumentError("holds a certificate without a valid expiry time");
   return system_clock::from_time_t(timegm(&time));
 }
 

@@ -1,4 +1,4 @@
-// Tickets: a client gets one over gRPC (OpenDirect) and shows it when it calls the server on the direct path.
+// Tickets: a client gets one over gRPC (OpenDirect) and presents it when it makes a call on the direct path.
 #ifndef SERVER_SECURITY_TICKETS_H_
 #define SERVER_SECURITY_TICKETS_H_
 

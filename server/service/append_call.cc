@@ -130,7 +130,7 @@ class AppendCall final : public ServedCall {
   // If a payload of at most kFreePayloadBytes exceeds the credit, grants the missing bytes now. Errors of Promise.
   // RESOURCE_EXHAUSTED (kOverBudget) if a longer payload exceeds the credit.
   absl::Status GrantMissing(int64_t payload_bytes);
-  // Takes `bytes` of the credit, and moves the run's share into `promised`, whatever happens to the append.
+  // Takes `bytes` of the credit, and moves as many bytes of the run's limit into `promised`.
   ByteReservation UseCredit(int64_t bytes, RunQuota::Hold& promised);
   void ReleaseCredit();
   AppendAck Process(AppendRequest request);
@@ -139,15 +139,15 @@ class AppendCall final : public ServedCall {
   // Ends the call with `status` after the message in progress is answered and everything queued is written.
   void FinishWith(const absl::Status& status) override;
   void Pump();
-  // Updates the gauge of all streams with this one's credit.
+  // Adds the change of this stream's credit to the gauge, which has the credit of all streams.
   void TellCredit();
 
   CallEvent read_{this, [this](bool ok) { OnRead(ok); }};
 
   absl::StatusOr<AppendResponse> answer_;
   ReceivedMessage message_;
-  // While a worker is busy, only it uses the members from here to promised_, the record's rejections, and
-  // payload_bytes_.
+  // While a worker is busy, only that worker uses the members from here to promised_, payload_bytes_, and
+  // record_->Reject.
   std::string run_;
   ByteReservation credit_;   // Granted and not used yet.
   std::string entered_run_;  // If runs have limits: the run whose limit includes the credit.
@@ -185,7 +185,7 @@ void AppendCall::OnStallLook() {
   if (held_credit_at_check_) payload_bytes_at_check_ = payload_bytes_;
 }
 
-// Looks at payload bytes instead of messages, because messages without payload do not use credit.
+// A client that holds credit must send payload bytes: messages without payload do not use credit.
 bool AppendCall::Stalls() const {
   if (run_.empty() && messages_ == messages_at_check_) return true;
   return held_credit_at_check_ && credit_.bytes() > 0 && payload_bytes_ == payload_bytes_at_check_;
@@ -287,7 +287,7 @@ Credit AppendCall::Grant(uint64_t want_bytes) {
   return {.granted_bytes = granted};
 }
 
-// Grants credit: first from the run's limit, then from the common budget.
+// Grants at most `want_bytes`: as much as the run's limit allows, if the memory budget allows that, too.
 absl::StatusOr<ByteReservation> AppendCall::Promise(uint64_t want_bytes) {
   // Large enough for the largest message, which could otherwise never be sent.
   const int64_t window = std::max(context_.config.stream_window_bytes, context_.config.max_message_bytes);

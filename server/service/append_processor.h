@@ -22,7 +22,7 @@ class RecentAppends {
  public:
   static constexpr size_t kCapacity = 65'536;
 
-  // The ack of this append, without append_id and sample, if it is among the last ones.
+  // Returns the ack of the append with this header, without append_id and sample, if it is remembered.
   std::optional<AppendAck> Find(absl::string_view run, const AppendHeader& header) const;
   // Records an append that was acknowledged with `ack`.
   void Add(absl::string_view run, const AppendHeader& header, const AppendAck& ack);
@@ -47,8 +47,8 @@ class AppendProcessor {
   AppendProcessor(Store& store, ByteBudget& budget, int64_t max_payload_bytes)
       : store_(store), budget_(budget), max_payload_bytes_(max_payload_bytes) {}
 
-  // `request.append` must be present; `reservation` covers the payload's bytes; it is given back, or passed to the
-  // store, before the return. Errors are part of the ack, as in a stream.
+  // `request.append` must be present. `reservation` covers the payload's bytes; it is given back, or passed to the
+  // store, before Process returns. Errors are part of the ack, as in a stream.
   AppendAck Process(absl::string_view run, AppendRequest request, ByteReservation reservation) const;
 
  private:

@@ -51,8 +51,8 @@ class ReadCall final : public ServedCall {
   void Continue();
   // Starts the next step: MakeStep, on a worker thread if the store may wait.
   void Advance();
-  // Makes the next step, for which it may wait for the store. Then OnWorked sends the result, parks the call, or
-  // finishes it.
+  // Makes the next step, for which it may wait for the store. Then OnWorked sends the result, calls Park, or finishes
+  // the call.
   void MakeStep();
   void SendStep(ReadStep step);
   // Waits, without a thread, for a change of the sample that step_ waits for, or for the end of the wait.

@@ -76,7 +76,7 @@ SampleVerdict CheckWeights(const SampleState& state, const SampleRead& asked) {
 SampleVerdict CheckRecorded(const SampleState& state) {
   if (!state.sealed() || state.committed_rows == 0) return {};
   if (TotalRows(state.unrecorded) < state.committed_rows) return {};
-  return {SampleStatus::kNotRecorded, "sealed without a recorded row"};
+  return {SampleStatus::kNotRecorded, "sealed, but all of its rows are unrecorded"};
 }
 
 constexpr int64_t kMinMessageBytes = 64 << 10;

@@ -93,8 +93,8 @@ class CallLoop {
 
   // Takes ownership of `call`, which must then begin its first event. Call it before the loop runs, or on its thread.
   void Adopt(std::unique_ptr<Call> call) { calls_.insert(call.release()); }
-  // Delivers an event that belongs to no operation. May be called from any thread, but not again before the event has
-  // been handled. `alarm` must live until then.
+  // Delivers `event`, with true, on the loop's thread. May be called from any thread, but not again before the event
+  // has been handled. `alarm` must live until then.
   virtual void Post(CallAlarm& alarm, CallEvent& event) = 0;
   // May be called from any thread. Asks every call to drain.
   virtual void Drain() = 0;
@@ -179,7 +179,7 @@ std::string OwnerOf(const ServiceContext& context, const Caller& caller);
 absl::Status Allow(ServiceContext& context, const Permissions& permissions, Rpc rpc, absl::string_view run);
 // Identify and Allow.
 absl::Status Authorize(ServiceContext& context, const Caller& caller, Rpc rpc, absl::string_view run);
-// For a call that names no run: checks for one of the scopes on any run.
+// For a call that names no run: checks that the token has one of the scopes for `rpc` on at least one run.
 absl::StatusOr<Permissions> AuthorizeAnywhere(ServiceContext& context, const Caller& caller, Rpc rpc);
 
 class ServedCall : public Call {

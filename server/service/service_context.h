@@ -30,8 +30,8 @@
 
 namespace routing_replay::server {
 
-// Memory for requests of reads: a quarter of the budget, in addition to it; at least enough for the longest request and
-// for the one with the most samples.
+// Memory for requests of reads, in addition to the budget: a quarter of it, at most 16 of the longest messages, and at
+// least enough for the longest request and for the one with the most samples.
 inline int64_t ReadRequestBytes(const ServerConfig& config) {
   constexpr int64_t kLeast = int64_t{64} << 20, kLongestMessages = 3, kMostMessages = 16;
   const int64_t share = std::max(config.memory_budget / 4, kLongestMessages * config.max_message_bytes);
@@ -102,7 +102,7 @@ struct ServiceContext {
   Metrics& metrics;
   CallBook calls;
   const AppendProcessor processor;
-  Mutex making_run;  // Held from counting the runs until another one is made.
+  Mutex making_run;  // Held while the runs are counted and then one is created.
   // Set before the first call.
   std::string advertised;
   DirectOffer direct;

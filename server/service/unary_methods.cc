@@ -481,7 +481,7 @@ UnaryMethod Method(const char* name, Answer answer, int64_t max_bytes = kMaxCont
           max_bytes};
 }
 
-// A method that names a run, and is allowed by one rule. `answer`: as for Method. `action`: its name in the audit log.
+// A method on one run that one CallRule allows. `answer`: as for Method. `action`: its name in the audit log.
 template <typename Request, typename Response>
 UnaryMethod MethodOnRun(const char* name, Rpc rule,
                         absl::Status (*answer)(ServiceContext&, const UnaryCaller&, const Request&, Response&),
