@@ -12,7 +12,7 @@ from routing_replay import Geometry
 WORKERS = 4
 TP, CP, PP = 2, 2, 2  # Tensor, context and pipeline parallel ranks of the trainer.
 MICRO_BATCH_TOKENS = 8192
-# Forms of an engine's output: an int32 array, or bytes in one of these forms.
+# Forms of an engine's output. "RAW int32" is an array, the others are encoded bytes.
 FORMS = ("RAW int32", "NPY", "BASE64 int32", "BASE64_NPY")
 SEED = 20251110
 LOST_ROWS = 5

@@ -23,7 +23,7 @@ NAMESPACE = "routing-replay"
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0  # How long to wait for the end of a server: longer than a server takes to drain.
 _WRONG_SETTING = 2  # The server's exit status if its settings are wrong, so that a restart would not help.
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # Backoff before a server that keeps ending is restarted.
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # Seconds before a server that keeps ending is restarted.
 
 
 class Supervisor:

@@ -21,9 +21,9 @@
 namespace routing_replay {
 inline namespace wire {
 
-// Reads the fields of one JSON object. Each Read… stores the field's value if the field is present and of the right
-// kind and range; otherwise it leaves its target as it was. The first error is kept: call status() after the last
-// Read…. Keeps a reference to `json`. Not thread-safe.
+// Reads the fields of one JSON object. Each Read function stores the field's value if the field is present and of
+// the right kind and range; otherwise it leaves `value` unchanged. The first error is kept: call status() after the
+// last Read. Keeps a reference to `json`. Not thread-safe.
 class JsonObject {
  public:
   using Json = nlohmann::json;

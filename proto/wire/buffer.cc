@@ -48,8 +48,8 @@ class Kept {
     return memory;
   }
 
-  // Keeps `memory` for a later Take, and frees the oldest blocks if there would be too much. Returns false if it does
-  // not keep `memory`; the caller then frees it.
+  // Keeps `memory` for a later Take, and frees the oldest blocks so that at most kMostKept bytes are kept. Returns
+  // false if it does not keep `memory`; the caller then frees it.
   bool Give(void* memory, size_t size) {
     if (size > kMostKept || !mutex_.TryLock()) return false;
     while (bytes_ + size > kMostKept) {

@@ -1,7 +1,7 @@
 // The lock that the whole project uses: std::mutex with Abseil's thread-safety annotations.
 //
 // Not absl::Mutex: the packaged Abseil is built without instrumentation, and ThreadSanitizer then reports races that
-// are not there.
+// do not exist.
 #ifndef PROTO_WIRE_MUTEX_H_
 #define PROTO_WIRE_MUTEX_H_
 

@@ -12,7 +12,7 @@ namespace routing_replay {
 inline namespace wire {
 
 struct IdFault {
-  int64_t row = 0;  // Within the ids given.
+  int64_t row = 0;  // Index among the checked rows.
   int64_t id = 0;
 };
 

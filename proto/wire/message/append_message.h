@@ -32,7 +32,7 @@ struct BlockHeader {
   std::vector<uint32_t> plane_crc32c;
 };
 
-// AppendHeader. Fields mean what append.proto says.
+// The AppendHeader of append.proto, which explains the fields.
 struct AppendHeader {
   uint64_t append_id = 0;
   std::string sample;

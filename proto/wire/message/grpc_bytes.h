@@ -41,7 +41,7 @@ class ReceivedBytes {
 // Collects the parts of a message to send.
 class ByteBufferBuilder {
  public:
-  // Moves the bytes in.
+  // Takes ownership of the bytes.
   void Add(std::string bytes);
   // Adds the bytes by reference. `owner` keeps them alive; gRPC releases it, on any thread, when it has sent the bytes.
   void Add(absl::Span<const uint8_t> bytes, std::shared_ptr<const void> owner);

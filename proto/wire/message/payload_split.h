@@ -20,8 +20,8 @@ struct SplitMessage {
 // Splits off the length-delimited field `payload_field`, wherever in the message it is and however the bytes are spread
 // over spans. Reads only the tags of the outermost message. INVALID_ARGUMENT (kEncoding) if they are malformed.
 absl::StatusOr<SplitMessage> SplitPayload(const ByteChain& bytes, int payload_field);
-// Appends the tag and the length of the payload field to a message that has no payload; the payload's bytes must be sent
-// right after it. Does nothing for size 0.
+// Appends the tag and the length of the payload field to a message that has no payload; the payload's bytes must be
+// sent right after it. Does nothing for size 0.
 void AppendPayloadPrefix(int payload_field, size_t payload_size, std::string& message);
 
 }  // namespace wire

@@ -50,7 +50,7 @@ class Literal {
     text_.remove_prefix(end + 1);
     return value;
   }
-  // Letters or digits.
+  // Takes the letters and digits that come next; empty if there are none.
   absl::string_view TakeWord() {
     SkipSpace();
     size_t end = 0;

@@ -24,7 +24,7 @@ using TlsContext = std::shared_ptr<SSL_CTX>;
 absl::StatusOr<TlsContext> ServerTlsContext(absl::string_view certificate, absl::string_view key,
                                             absl::string_view client_authorities);
 // The same for a client; `certificate` and `key` may be empty. If `authorities` is empty, the system's authorities are
-// used, which are looked for in the same places as gRPC does.
+// used, from the same files as gRPC uses.
 absl::StatusOr<TlsContext> ClientTlsContext(absl::string_view certificate, absl::string_view key,
                                             absl::string_view authorities);
 

@@ -27,9 +27,10 @@ inline constexpr int32_t kMinBlockRows = 32;
 inline constexpr int32_t kMaxBlockRows = 4096;
 // Limits on list lengths, because an item takes a few bytes on the wire and up to hundreds in memory. They are far
 // above practical sizes: a sample of kMaxRows rows has 2^17 blocks even with the smallest windows.
-inline constexpr size_t kMaxUnrecordedRanges = size_t{1} << 16;  // Per append (given or found), and per sample.
-inline constexpr size_t kMaxBlocks = size_t{1} << 18;            // Per append.
-inline constexpr size_t kMaxReadSamples = size_t{1} << 18;       // Per read.
+inline constexpr size_t kMaxUnrecordedRanges = size_t{1}
+                                               << 16;  // Per append, also if found as rows of −1; and per sample.
+inline constexpr size_t kMaxBlocks = size_t{1} << 18;  // Per append.
+inline constexpr size_t kMaxReadSamples = size_t{1} << 18;  // Per read.
 
 // How ids are stored in a block. Values are those of the wire (Codec in common.proto).
 enum class Codec : uint8_t {

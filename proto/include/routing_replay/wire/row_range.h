@@ -51,7 +51,7 @@ std::vector<RowRange> Subtract(RowRange range, absl::Span<const RowRange> holes)
 // The parts of the normal list `ranges` inside `bounds`, ascending.
 std::vector<RowRange> Clip(absl::Span<const RowRange> ranges, RowRange bounds);
 
-// Sum of sizes.
+// The number of rows in all ranges together.
 int64_t TotalRows(absl::Span<const RowRange> ranges);
 
 // Cuts `range` at all multiples of `window`: with window = 64, [50, 130) becomes [50, 64), [64, 128), [128, 130).
