@@ -117,7 +117,7 @@ absl::Status CopyRows(const RunInfo& run, const RowPieces& pieces, std::vector<B
   return absl::OkStatus();
 }
 
-// Readers may still use the chunks that the change replaces, so they expire some time later.
+// The keys of the chunks that a change replaces. These expire some time later, because readers may still use them.
 std::vector<std::string> ReplacedChunks(const SampleContent* before, const SampleContent& next, int64_t first_row) {
   if (before == nullptr) return {};
   std::set<uint64_t> kept;

@@ -18,11 +18,11 @@
 
 namespace routing_replay::server {
 
-// The state of a sample. `manifest` must be whole.
+// The state of a sample. Requires manifest.whole().
 SampleState StateOf(const RedisContext& context, const SampleName& name, const RedisManifest& manifest);
 
-// Removes the samples for which `ends` is true (null: all of them), and adds them to `result`. If a sample changes
-// before it is removed, it is read again; with `unused`, it is skipped, even if it was only used. After an error some
+// Removes the samples for which `ends` is true (null: all of them), and adds them to `result`. A sample that changes
+// before it is removed is read again; with `unused`, a sample that changes or is used is skipped. After an error some
 // samples may have been removed.
 absl::Status RemoveSamples(const std::shared_ptr<RedisContext>& context, RedisRun& run, std::vector<SampleName> names,
                            const std::function<bool(const RedisManifest&)>& ends, bool unused, ReleaseResult& result);
@@ -86,7 +86,7 @@ class RedisSample {
   Committed Commit(const RedisManifest& before, Change change);
   RedisRequest CommitRequest(const RedisManifest& before, const SampleContent& next, int64_t first_window,
                              const RedisManifest& now, const std::vector<std::string>& chunks);
-  // Records the use of a sample, unless one was recorded recently. If it fails, the next use records it.
+  // Records the use of a sample, unless one was recorded recently. If it fails, a later use records it.
   void Touch(RedisManifest& found);
 
   const std::shared_ptr<RedisContext> context_;

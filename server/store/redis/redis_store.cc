@@ -411,7 +411,7 @@ absl::StatusOr<ListPage> RedisStore::ListOf(RedisRun& run, Producer producer, co
   for (bool more = true; more;) {
     RR_ASSIGN_OR_RETURN(const Names next, NamesOf(run, producer, groups, after, kRedisBatch));
     more = next.more;
-    // Runs at least once: even without names it checks that the run exists.
+    // Runs at least once: even without names, LookAt checks that the run exists.
     for (size_t begin = 0; begin == 0 || begin < next.all.size(); begin += kRedisBatch) {
       const absl::Span<const SampleName> names = absl::MakeConstSpan(next.all).subspan(begin, kRedisBatch);
       RR_ASSIGN_OR_RETURN(const std::vector<RedisManifest> found, LookAt(context_, run, names));
