@@ -112,7 +112,7 @@ WorkerPool::Limits StoreWorkers(std::string field) {
   return {.threads = 32, .threads_of_an_owner = 24, .waiting_of_an_owner = SIZE_MAX, .field = std::move(field)};
 }
 
-// Writes the line that tells others where the server listens. They see either the whole line or the previous file: it
+// Writes the line that tells clients where the server listens. They see either the whole line or the previous file: it
 // is written under a temporary name that nobody else in the directory can take or redirect by a link, and then renamed.
 // Returns the file's inode, by which it is recognized later.
 absl::StatusOr<ino_t> WriteEndpointFile(const std::string& path, const std::string& address) {
@@ -335,8 +335,8 @@ void GrpcServer::Drain() {
   operations_->Drain();
 }
 
-// gRPC cancels calls that arrive while its server ends, which tells their clients nothing. So new calls are first
-// answered for a moment, with an error that sends them to another server, while calls in progress end.
+// gRPC cancels calls that arrive while its server ends, so their clients do not learn why. Therefore new calls are
+// first answered for a moment, with an error that sends them to another server, while calls in progress end.
 void GrpcServer::RejectNewCalls(Clock::Time deadline) {
   const auto enough = Clock::Real().Now() + kRejectingTime;
   for (auto now = Clock::Real().Now(); now < deadline; now = Clock::Real().Now()) {

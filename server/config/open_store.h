@@ -15,7 +15,7 @@
 namespace routing_replay::server {
 
 // INVALID_ARGUMENT names the setting that is wrong. `name`: "memory"; "rocksdb:PATH" with the directory of a database,
-// which is made if it does not exist; or a URL for ParseRedisEndpoint: "redis://HOST:PORT,…", "rediss://…".
+// which is created if it does not exist; or a URL for ParseRedisEndpoint: "redis://HOST:PORT,…", "rediss://…".
 // `durability`: the default for runs that set none: "memory", "written" or "synced", not above the highest that the
 // store can give; empty: the store's default. `spill_directory`: must be empty for a store that does not spill.
 absl::Status CheckStore(absl::string_view name, absl::string_view durability, absl::string_view spill_directory);

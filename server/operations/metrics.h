@@ -69,7 +69,7 @@ class Metrics {
   // Weight versions since the start; kUnknownWeightVersion: none.
   struct Versions {
     int64_t newest_put = kUnknownWeightVersion, newest_get = kUnknownWeightVersion;  // Over all runs.
-    // The largest lag of all runs that were read within 30 minutes; 0 if there are none. A run's lag is the newest
+    // The largest lag of all runs that were read in the last 30 minutes; 0 if there are none. A run's lag is the newest
     // version that was put minus the version of the last sample read. Rows recorded by trainers do not count: their
     // versions are numbered differently.
     int64_t lag = 0;

@@ -58,8 +58,8 @@ class ReadCall final : public ServedCall {
   // Waits, without a thread, for a change of the sample that step_ waits for, or for the end of the wait.
   void Park();
   void Unpark();
-  // Takes a place among the waiting reads, if it has none. If there is no room and the read has already sent samples,
-  // it stops waiting: samples that are not ready are answered NOT_READY, and those already sent stay valid.
+  // Takes a place among the waiting reads, if it has none. If they hold too much memory and the read has already sent
+  // samples, it stops waiting: samples that are not ready are answered NOT_READY, and those already sent stay valid.
   absl::Status TakePlace();
   // Parses the received request, after reserving the memory that it takes.
   absl::StatusOr<ReadRequest> TakeRequest();

@@ -279,9 +279,9 @@ void ReadSession::AddPieces(ReadStep& step) {
   }
 }
 
-// A *cut* is the part of a layer's plane that holds the asked rows. Returns the end of the layers, from `layer_begin`
-// on, whose cuts can be sent as one piece: they have the same bit offset and fit into `room` together. At least one
-// layer.
+// A *cut* is the part of a layer's plane that holds the requested rows. Returns the end of the layers, from
+// `layer_begin` on, whose cuts can be sent as one piece: they have the same bit offset and fit into `room` together. At
+// least one layer.
 int32_t ReadSession::RunEnd(const BlockRows& stored, int32_t layer_begin, int64_t room) const {
   const BlockView& block = stored.block;
   const int64_t row = stored.rows.begin - block.rows.begin;

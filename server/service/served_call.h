@@ -245,8 +245,8 @@ class ServedCall : public Call {
   void OnReceived(bool ok);
   void OnStallCheck(bool fired);
   void EndWork();
-  // Checks that the caller is known, and that the connection does not have too many calls. Errors of Identify and
-  // ConnectionCalls::Enter, and DrainingError.
+  // Checks that the caller's token is valid, and that the connection does not have too many calls. Errors of Identify
+  // and ConnectionCalls::Enter, and DrainingError.
   absl::Status Admit();
 
   const char* const method_;
