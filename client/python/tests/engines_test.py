@@ -170,7 +170,7 @@ class VllmTest(EngineTest):
         aborted = self.output(None)
         aborted.outputs[0].finish_reason, aborted.outputs[0].token_ids = "abort", []
         self.assertEqual(vllm.rows(aborted).missing_rows, P - 1)
-        self.rejected(lambda: vllm.rows(self.output(None), 1), "FIELD", "no item 1")
+        self.rejected(lambda: vllm.rows(self.output(None), 1), "FIELD", "no items have index 1")
 
     def test_weight_versions(self) -> None:
         spans = [{"version": "7", "start": 0, "end": 4}, {"version": "step-8", "start": 4, "end": G}]

@@ -5,7 +5,7 @@
     for j, completion in enumerate(output.outputs):
         run.append(f"{uid}/{j}", vllm.rows(output, j), seal=True)
 
-There is one module per source: vllm, sglang, and envelope for the formats in which training frameworks pass ids on.
+There is one module per source: vllm, sglang, and envelope for rows that a training framework passes on in its format.
 `attach` records the rows directly in an engine that runs in this process.
 
 None of these modules imports an engine. They read objects by the names of their fields, and responses as dicts (from

@@ -37,8 +37,8 @@ _NOT_ALL = (
     "If these are all tokens, and not those of a delta or of a stream's last event, pass the sampled ids as "
     "output_token_ids"
 )
-# The form of a text by its first characters; any other text is flat base64. A reference is an object of `attach` that
-# names a sample.
+# The form of a text by its first characters; any other text is flat base64. A reference is the JSON that `attach` puts
+# in the place of rows.
 _BEGINNINGS = {b"k05VTVBZ": "npy", b"nrlre1:": "nrlre1", b"{": "reference"} | dict.fromkeys(
     (b"gASV", b"gAWV", b"gAJ", b"gAN"), "pickle"
 )
@@ -52,7 +52,7 @@ def invalid(field: str, what: str, reason: str = "FIELD") -> InvalidArgumentErro
 
 
 def get(holder: Any, *names: str) -> Any:
-    """The first of the fields that exists and is not None."""
+    """Returns the first field of `holder` with one of these names whose value is not None; None if there is none."""
     read = holder.get if isinstance(holder, Mapping) else functools.partial(getattr, holder)
     return next((value for name in names if (value := read(name, None)) is not None), None)
 
@@ -63,8 +63,8 @@ def first(*values: Any) -> Any:
 
 
 def item(holder: Any, name: str, index: Any) -> Any:
-    """Returns the item of holder.name whose own `index` field has this value; if some item has no such field, the item
-    at this position."""
+    """Returns the item of the list `holder.<name>` whose `index` field has this value. If some item has no such field,
+    returns the item at this position of the list."""
     number = _values.integer(index, "index", _values.NATURAL)
     values = get(holder, name)
     if not isinstance(values, Sequence) or isinstance(values, (str, bytes, memoryview)):
@@ -74,7 +74,7 @@ def item(holder: Any, name: str, index: Any) -> Any:
     places = zip(values, numbers, strict=True)
     found = [value for value, place in places if isinstance(place, (int, np.integer)) and place == number]
     if len(found) != 1:
-        raise invalid(name, f"{len(found) or 'no'} item {number}: the response has items {numbers}")
+        raise invalid(name, f"{len(found) or 'no'} items have index {number}: the response has items {numbers}")
     return found[0]
 
 
@@ -88,7 +88,7 @@ def ids(values: Any, field: str) -> np.ndarray | None:
 
 
 def engine_name(name: str) -> str:
-    """The package's name, with its version if this process has it loaded."""
+    """The package's name, followed by its version if this process has imported the package."""
     version = getattr(sys.modules.get(name), "__version__", None)
     return f"{name} {version}" if isinstance(version, str) else name
 
@@ -98,8 +98,8 @@ class Tokens:
     """What a response says about the tokens of a sample.
 
     prompt, output: ids, or None
-    prompt_tokens: how many the response says the model saw: more than the ids if media in the prompt were expanded
-    output_tokens: how many were sampled
+    prompt_tokens: number of prompt tokens that the response states: more than the ids if media were expanded to tokens
+    output_tokens: number of sampled tokens
     all_output: True if `output` certainly has all sampled ids, and not only those of the last event of a stream
     """
 
@@ -118,8 +118,8 @@ class Tokens:
 
     def fitting(self, rows: int | None, start: int) -> Tokens:
         """Returns the same tokens with the prompt length that matches `rows` rows from `start` on. Normally this is the
-        number of prompt ids. If only the larger count in the response matches, or there are no rows, that count is
-        used; ids and positions then differ, and the ids are left out.
+        number of prompt ids. If only the larger count in the response matches, or `rows` is None, that count is used.
+        An id's index is then not its position, so the ids are left out.
         """
         if self.prompt is None:
             return self
@@ -130,7 +130,7 @@ class Tokens:
 
 
 def count(value: Any, field: str) -> int:
-    """The number of tokens that a response states."""
+    """Checks a number of tokens that a response states."""
     return _values.integer(value, field, _values.NATURAL)
 
 
@@ -161,7 +161,7 @@ def output_weights(spans: Any, counted: Tokens, row_start: int) -> tuple[WeightS
         if not before <= begin <= end <= counted.output_tokens:
             allowed = f"[{before}, {counted.output_tokens})"
             raise invalid("weight_versions", f"span {i}, [{begin}, {end}), is not within output tokens {allowed}")
-        # An answer without output tokens has one span, which stands for the rows of the prompt.
+        # Empty spans are skipped. But an answer without output tokens has one empty span, for the rows of the prompt.
         if begin == end and (counted.output_tokens or weights):
             continue
         rows = row_start if begin == 0 else max(row_start, first_row + begin), first_row + end
@@ -171,7 +171,7 @@ def output_weights(spans: Any, counted: Tokens, row_start: int) -> tuple[WeightS
 
 
 def _version(version: Any, field: str) -> tuple[int, str]:
-    """Returns number and label of a version. The number of a decimal text is its value, that of any other text is -1
+    """Returns number and label of a version. A text is its own label; its number is its value if it is decimal, else -1
     (unknown)."""
     if not isinstance(version, str):
         return _values.integer(version, field, _values.NATURAL), ""
@@ -246,10 +246,10 @@ def flat_payload(array: np.ndarray, row: Row, field: str) -> Payload:
 def _flat(ids: Payload, row: Row, field: str) -> Payload:
     """Converts flat ids; their length gives the number of rows."""
     if not isinstance(row, tuple):
-        raise invalid(field, "flat ids have neither layers nor K: pass the run's geometry", "SHAPE")
+        raise invalid(field, "flat ids do not state layers and K: pass the run's geometry", "SHAPE")
     layers, top_k = row
     if layers < 1 or top_k < 1:
-        raise invalid("append.tensor.shape", f"rows of [{layers}, {top_k}]", "SHAPE")
+        raise invalid("append.tensor.shape", f"a row needs at least 1 layer and 1 id, got [{layers}, {top_k}]", "SHAPE")
     size = len(ids.data)
     if ids.encoding == "BASE64":
         if size % 4:
@@ -279,8 +279,8 @@ def row_of(geometry: Any, layers: Any) -> tuple[int, int] | None:
 
 
 def described_payload(dialect: Any, described: Mapping[str, Any], data: memoryview) -> Payload:
-    """Converts an object that holds ids in base64, after a check of its fields: their values may have any type. In the
-    dialect "sglang", the field `shape` is that of one row."""
+    """Converts an object that holds ids in base64. Its fields come from outside, so their types are checked, too. In
+    the dialect "sglang", the field `shape` is that of one row."""
     dtypes, default = _values.choice(dialect, "dialect", _DIALECTS)
     if dialect == "ms_swift" and described.get("__ndarray__") is not True:
         raise invalid("append.tensor.__ndarray__", "must be true")
@@ -338,7 +338,7 @@ def any_payload(value: Any, field: str, row: Row, dtype: str | None) -> tuple[An
 
 
 def start_of(own: int | None, asked: Any, field: str) -> int:
-    """Returns the number of the first row. If the object states one, it must equal the requested one."""
+    """Returns the number of the first row: `own` if the object states it, else `asked`. They must agree if both say."""
     start = _values.integer(asked, "start")
     if own is not None and start not in (0, own):
         raise invalid(field, f"starts at row {own}, expected {start}", "ROW_COUNT")
@@ -348,7 +348,7 @@ def start_of(own: int | None, asked: Any, field: str) -> int:
 def row_count(rows: Any) -> int:
     """The number of rows: the length of the first of three axes; 0 for empty lists."""
     shape = rows.shape
-    if shape is None:  # Of a Payload whose bytes imply the shape.
+    if shape is None:  # A Payload whose bytes state the shape, as those of a .npy file do.
         tensor, _data = tensor_of(rows, None, "")
         shape = give(lib.rr_payload_shape, _native.Form, form, tensor)
     axes = tuple(shape)
@@ -359,14 +359,14 @@ def row_count(rows: Any) -> int:
 
 def account(rows: Any, tokens: Tokens, start: Any, **others: Any) -> RecordedRows:
     """Makes RecordedRows, after a check that the number of rows fits the number of tokens. `rows` is None if all are
-    missing; `tokens` must be matched to the rows already (see Tokens.fitting)."""
+    missing; `tokens` must be the result of Tokens.fitting for these rows."""
     start = _values.integer(start, "start", (0, max(0, tokens.prompt_tokens)))
     prompt = _values.integer(tokens.prompt_tokens, "prompt_tokens", _ROWS)
     output = _values.integer(tokens.output_tokens, "output_tokens", _ROWS)
     count = 0 if rows is None else _values.integer(row_count(rows), "rows", (0, _ROWS[1] + 1))
     expected = max(0, prompt + output - 1 - start)
-    # If rows were asked from row 1 on, T - 1 rows may be rows 1 … T - 1, or rows 0 … T - 2 of an engine that ignored
-    # the start. They are rejected, because a wrong guess would shift all rows by one unnoticed.
+    # If rows from row 1 on were requested, T - 1 rows may be rows 1 … T - 1, or rows 0 … T - 2 of an engine that
+    # ignored the start. They are rejected, because a wrong guess would shift all rows by one unnoticed.
     surplus = count > 0 and start + count == prompt + output and start != 1
     if rows is not None and count != expected and not surplus:
         tokens_said = f"{prompt} prompt and {output} output tokens"
@@ -374,7 +374,7 @@ def account(rows: Any, tokens: Tokens, start: Any, **others: Any) -> RecordedRow
         too_many = count >= prompt + output - start
         raise invalid("append.rows", what if tokens.all_output or not too_many else f"{what}. {_NOT_ALL}", "ROW_COUNT")
     if surplus and not tokens.all_output:
-        what = f"{count} rows for {prompt} prompt tokens and {output} of output, one too many"
+        what = f"{count} rows for {prompt} prompt and {output} output tokens, one too many"
         raise invalid("append.rows", f"{what}. {_NOT_ALL}, and the last token's row is left out", "ROW_COUNT")
     return RecordedRows(
         rows,
@@ -388,11 +388,11 @@ def account(rows: Any, tokens: Tokens, start: Any, **others: Any) -> RecordedRow
 
 
 def absent(field: str, why: str, policy: str, tokens: Tokens, start: Any, **others: Any) -> RecordedRows:
-    """The result for a response without rows: all rows are unrecorded, or it is an error, as `policy` says."""
+    """Handles a response without rows: as `policy` says, returns rows that are all unrecorded, or raises an error."""
     start = _values.integer(start, "start")
     if _values.choice(policy, "absent", {"raise": False, "unrecorded": True}):
         return account(None, tokens.fitting(None, start), start, **others)
-    raise invalid(field, f'{why}; with absent="unrecorded" its rows become unrecorded')
+    raise invalid(field, f'{why} To mark the rows as unrecorded, pass absent="unrecorded"')
 
 
 def _element(payload: Payload) -> np.dtype[Any]:
@@ -400,8 +400,8 @@ def _element(payload: Payload) -> np.dtype[Any]:
 
 
 def check_narrowest(payload: Payload) -> None:
-    """Raises InvalidArgumentError if the dtype is not the smallest of uint8, int16 and int32 that holds the ids: SkyRL
-    always writes that one."""
+    """Raises InvalidArgumentError if the dtype is not the smallest of uint8, int16 and int32 that holds the ids. SkyRL
+    always writes that dtype."""
     try:
         ids = np.frombuffer(base64.b64decode(payload.data, validate=True), _element(payload))
     except ValueError as error:
@@ -410,4 +410,4 @@ def check_narrowest(payload: Payload) -> None:
         raise invalid("payload", f"expert id {ids.min()} is below 0", "ID_RANGE")
     largest = ids.max(initial=0)
     if payload.dtype != ("U8" if largest < 1 << 8 else "I16" if largest < 1 << 15 else "I32"):
-        raise invalid("append.tensor.dtype", f"must be the smallest one for ids up to {largest}", "DTYPE")
+        raise invalid("append.tensor.dtype", f"must be the smallest dtype for ids up to {largest}", "DTYPE")

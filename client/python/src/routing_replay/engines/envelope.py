@@ -1,15 +1,15 @@
-"""Reads the formats in which training frameworks pass ids on from the engine.
+"""Reads the formats in which training frameworks pass on the expert ids that they got from the engine.
 
-| form | of | read |
+| format | written by | notes |
 |---|---|---|
-| "nrlre1:<dtype>:<rows>x<layers>x<K>:<base64>" | NeMo-RL | int8, int16, int32; -1 rows are unrecorded |
-| {data: base64, shape, start, dtype} | prime-rl | start 0 and dtype uint8 if absent |
-| {data: base64, shape, dtype} | SkyRL | dialect="skyrl": the narrowest of uint8, int16, int32, no other |
-| {data: base64, shape, dtype, __ndarray__: true} | ms-swift | dialect="ms_swift" |
+| "nrlre1:<dtype>:<rows>x<layers>x<K>:<base64>" | NeMo-RL | int8, int16 or int32; rows of -1 are unrecorded |
+| {data: base64, shape, start, dtype} | prime-rl | if absent, start is 0 and dtype is uint8 |
+| {data: base64, shape, dtype} | SkyRL | pass dialect="skyrl"; dtype: the narrowest of uint8, int16, int32 for the ids |
+| {data: base64, shape, dtype, __ndarray__: true} | ms-swift | pass dialect="ms_swift" |
 | base64 of a .npy file | vLLM | |
-| flat base64 | SGLang, AReaL | geometry, dtype (int32) |
-| nested lists | NeMo-RL, older ms-swift, twinkle | through numpy: about a hundred times the cost of base64 |
-| a numpy or torch array, -1 rows unrecorded | tunix, ROLL | |
+| flat base64 | SGLang, AReaL | pass geometry, and dtype if it is not int32 |
+| nested lists | NeMo-RL, older ms-swift, twinkle | converted by numpy, which takes a hundred times as long as base64 |
+| a numpy or torch array | tunix, ROLL | rows of -1 are unrecorded |
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ def rows(
     dtype: str | None = None,
     layers: Literal["all", "moe"] | Sequence[int] | None = None,
 ) -> RecordedRows:
-    """Rows of one sample, in any form of the module's table.
+    """Reads the rows of one sample, in any format of the module's table.
 
     geometry: of the run; needed for flat ids
-    tokens: token ids of all T positions. The number of rows is then checked, and a T-th row is left out. None: all rows
-        are taken
-    start: absolute position of the first row; an object may state it instead, or must agree
+    tokens: token ids of all T positions. The number of rows is then checked, and a T-th row, that of the last token, is
+        left out. None: all rows are taken
+    start: absolute row number of the first row. If the object states a start, `start` must be equal to it, or 0
     dialect: which framework wrote the object
     dtype: dtype of flat ids ("uint8" …)
     layers: what the axis of layers holds: "all", "moe" or layer ids; None: its length decides
 
-    InvalidArgumentError: ENCODING, DTYPE, SHAPE, LENGTH, ROW_COUNT or FIELD, naming the field.
+    Raises InvalidArgumentError (ENCODING, DTYPE, SHAPE, LENGTH, ROW_COUNT or FIELD) naming the field.
     """
     if _values.text(dialect, "dialect") == "prime_rl":
         found, own_start = _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), dtype)

@@ -1,14 +1,14 @@
 """Reads what SGLang returns.
 
-| source | read | form |
+| source | where the rows are | format |
 |---|---|---|
 | /generate, Engine.generate | meta_info.routed_experts | base64 of flat int32, or a tensor (skip_tokenizer_init) |
-| the same, of builds with a wire dtype | and meta_info.routed_experts_dtype | flat uint8, uint16 or int32 |
+| the same, with meta_info.routed_experts_dtype | the same | base64 of flat ids of this dtype: uint8, uint16 or int32 |
 | /v1/completions, /v1/chat/completions | sglext or sgl_ext, of the response or the choice | as above |
 | chat with return_meta_info | choices[i].meta_info | as above |
 
-Layers: the ids cover all hidden layers, dense ones included. Flat ids have no shape, so pass the run's geometry. Rows
-are [start_len, T - 1). When an answer stops, some builds return one more row, for the last token. This row is left out
+Layers: the ids cover all hidden layers, dense ones included. Flat ids have no shape, so pass the run's geometry. The
+rows are start_len … T - 2. When an answer stops, some builds return one more row, for the last token. It is left out
 and counted in surplus_rows if it is certain that there is one too many: completion_tokens equals the number of
 output_ids, or output_token_ids (all of them) are given. Otherwise the row is an error. If a build ignores start_len,
 the number of rows is wrong, which is an error, too: request all rows from such a build, and the server trims those that
@@ -23,7 +23,7 @@ matches the number of rows.
 SGLang stores rows by position in the device's KV cache, but does not restore them when it loads cached tokens from a
 hierarchical cache (host memory, disk): such positions hold rows of other requests. So if
 meta_info.cached_tokens_details (in sglext with return_cached_tokens_details) counts tokens from host or storage, the
-rows of all cached tokens become unrecorded, because those on the device may have been loaded earlier. Pass
+rows of all cached tokens become unrecorded: those on the device may have been loaded from there earlier. Pass
 hierarchical_cache=True for a server with such a cache: then rows of cached tokens are unrecorded in every response, and
 those of the whole prompt if the response does not count cached tokens. Hash layers (DeepSeek-V4) are not captured: make
 the run's geometry with from_hf_config(…, hash_layers=False).
@@ -34,9 +34,9 @@ before the last version become unrecorded. To keep such rows, request an answer 
 are not replaced.
 
 weight_versions (in OpenAI responses a part of metadata) has spans of output tokens, which become spans of rows. A
-version that is text becomes a number if it is decimal, else -1 with the text as its label. meta_info.weight_version is
-not used, because it is only the version at the end of the answer: pass weight_version yourself if weights do not change
-during an answer.
+version that is text becomes the span's label; the span's version is its decimal value, or -1 for other text.
+meta_info.weight_version is not used, because it is only the version at the end of the answer: pass weight_version to
+`append` if weights do not change during an answer.
 """
 
 from __future__ import annotations
@@ -66,24 +66,24 @@ def rows(
     absent: Literal["raise", "unrecorded"] = "raise",
     hierarchical_cache: bool = False,
 ) -> RecordedRows:
-    """Rows of one sample of a response (see the module).
+    """Reads the rows of one sample from a response (see the module).
 
     geometry: of the run; needed for flat ids
-    index: which choice of the response, by the choice's own `index`. None: the only choice, or, for /generate, where
-        each answer of a batch is a response of its own, the response itself
-    start_len: routed_experts_start_len of the request, 0 … P
+    index: which choice of the response, by the choice's own `index`. None: the only choice or, if the response has no
+        choices (/generate), the response itself
+    start_len: routed_experts_start_len of the request, at most the number of prompt tokens
     prompt_token_ids, output_token_ids: pass these if the response has no ids, or not all output ids
     absent: what to do with a response without rows: "raise" InvalidArgumentError, or return rows that are all
-        "unrecorded", as always if the request was aborted
+        "unrecorded". If the request was aborted, they are always unrecorded
     hierarchical_cache: True if the server has a hierarchical cache: rows of cached tokens are then unrecorded, even if
         the response does not count tokens from host or storage (see the module)
 
     Rows are ids [T - 1 - start_len, layers, K]. InvalidArgumentError: ROW_COUNT for another number of rows; LENGTH or
-    ENCODING for bytes that are not whole rows or ids; DTYPE for an unknown one; FIELD for a response without rows or
+    ENCODING for bytes that are not whole rows or ids; DTYPE for an unknown dtype; FIELD for a response without rows or
     tokens.
     """
     choice = _choice(response, index)
-    holder, value = _find(response, choice, _FIELD)  # Rows are read before tokens, because a wrong choice has no rows.
+    holder, value = _find(response, choice, _FIELD)  # Before the tokens: raises if the rows are not in the choice.
     counted = _tokens_of(response, choice, prompt_token_ids, output_token_ids)
     others: dict[str, Any] = {"engine": _forms.engine_name("sglang")}
     if value is None:
@@ -118,7 +118,7 @@ def _of_others(response: Any, choice: Any, counted: _forms.Tokens, hierarchical:
     device, host, storage = (_forms.count(_forms.get(details, tier) or 0, tier) for tier in _TIERS)
     if not hierarchical and not host + storage:
         return 0
-    if retracted:  # When SGLang continues the answer, its beginning may come from the cache, too.
+    if retracted:  # When SGLang continues a retracted answer, the answer's beginning may come from the cache, too.
         return counted.prompt_tokens + counted.output_tokens
     if details is not None:
         return device + host + storage
@@ -138,7 +138,7 @@ def _choice(response: Any, index: int | None) -> Any:
 
 
 def _find(response: Any, choice: Any, name: str) -> tuple[Any, Any]:
-    """Returns the first extension that has the field, and the value of the field."""
+    """Returns the first object of _EXTENSIONS that has the field `name`, and the value of the field."""
     for place in (choice, response):
         for extension in _EXTENSIONS:
             holder = _forms.get(place, extension)
@@ -161,8 +161,8 @@ def _of_choice(ids: Any, choice: Any) -> Any:
 
 def _tokens_of(response: Any, choice: Any, prompt_token_ids: Any, output_token_ids: Any) -> _forms.Tokens:
     """Returns what is known about the tokens. Sampled tokens are counted by their ids if these are known, because
-    completion_tokens may include a stop token that was removed. But the ids may be only those of the last event of a
-    stream."""
+    completion_tokens may include a stop token that was removed. But a stream's last event may have only the last ids:
+    all_output is False if the two counts differ."""
     extension, of_prompt = _forms.get(response, "sglext", "sgl_ext"), ("prompt_token_ids", "input_ids")
     places = _forms.get(choice, *of_prompt), _forms.get(response, *of_prompt), _forms.get(extension, "input_ids")
     prompt = _forms.ids(_forms.first(prompt_token_ids, *places), "prompt_token_ids")

@@ -1,13 +1,13 @@
 """Reads what vLLM returns.
 
-| source | generation | read | layers | dtype |
+| source | vLLM version | where the rows are | layers | dtype |
 |---|---|---|---|---|
 | RequestOutput | 0.14 to 0.20 | outputs[i].routed_experts, one array of T - 1 rows, or T (see below) | all | int32 |
 | RequestOutput | 0.21 | prompt_routed_experts, then outputs[i].routed_experts; -1 rows are unrecorded | MoE | int16 |
 | RequestOutput | 0.22 on | outputs[i].routed_experts, T - 1 rows; weight_versions from 0.32 | all | u8, u16 |
 | /v1/completions, /v1/chat/completions | 0.21 | prompt_routed_experts, choices[i].routed_experts: lists | MoE | - |
-| the same, and /inference/v1/generate | 0.22 on | choices[i].routed_experts, base64 of a .npy | all | in it |
-| last chunk of a stream of /inference/v1/generate | 0.22 on | the same; no other chunk or stream has it | all | in it |
+| the same, and /inference/v1/generate | 0.22 on | choices[i].routed_experts, base64 of a .npy | all | in .npy |
+| stream of /inference/v1/generate | 0.22 on | the same, in the last chunk; other streams have no rows | all | in .npy |
 | prime-rl's /inference/v1/generate | - | choices[i].routed_experts, {data, shape, start, dtype} | all | u8 if absent |
 
 Token ids are read from prompt_token_ids (of the response or the choice) and token_ids (of the choice; over HTTP request
@@ -16,14 +16,14 @@ not checked. Tokens are also not checked if usage counts more prompt tokens than
 prompt were expanded) and this count matches the number of rows. If the request has routed_experts_prompt_start, pass
 the same value as prompt_start here, because the response does not contain it.
 
-The last event of a stream, or an output in DELTA mode, may hold only the last tokens, and usage has only counts. So if
-there are T rows, the last one is left out as the row of the last token only if output_token_ids (all of them) are
-given, or if rows are in two parts (0.21). Otherwise T rows are an error (ROW_COUNT). A finished RequestOutput of
+T tokens need T - 1 rows. If there are T rows, the last one, that of the last token, is left out if output_token_ids
+(all of them) are given, or if rows are in two parts (0.21). Otherwise T rows are an error (ROW_COUNT): a stream's last
+event, or an output in DELTA mode, may hold only the last tokens, so T may be wrong. A finished RequestOutput of
 LLM.generate has all of its tokens: if a release returns T rows, pass output_token_ids=output.outputs[i].token_ids.
 
 weight_versions, in a RequestOutput and in /inference/v1/generate (which needs --enable-scale-out), has spans of output
-tokens; each becomes a span of the rows that sampled these tokens. A version that is text becomes a number if it is
-decimal, else -1 with the text as its label. vLLM returns rows only if prefix caching is on.
+tokens; each becomes a span of the rows that sampled these tokens. A version that is text becomes the span's label; the
+span's version is its decimal value, or -1 for other text. vLLM returns rows only if prefix caching is on.
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ def rows(
     output_token_ids: Any = None,
     absent: Literal["raise", "unrecorded"] = "raise",
 ) -> RecordedRows:
-    """Rows of one sample of a RequestOutput, a response or a finishing chunk (see the module).
+    """Reads the rows of one sample from a RequestOutput, a response or the last chunk of a stream (see the module).
 
     index: which output or choice, by its own `index` field, or by position if there is no such field
-    prompt_start: routed_experts_prompt_start of the request, 0 … P
+    prompt_start: routed_experts_prompt_start of the request, at most the number of prompt tokens
     prompt_token_ids, output_token_ids: pass these if the response has no ids, or not all output ids
     absent: what to do with a response without rows: "raise" InvalidArgumentError, or return rows that are all
-        "unrecorded", as always if the request was aborted
+        "unrecorded". If the request was aborted, they are always unrecorded
 
     Rows are ids [T - 1 - prompt_start, layers, K]. InvalidArgumentError: ROW_COUNT for another number of rows, also if
-    the engine ignored prompt_start; FIELD for a response without rows or tokens; and those of the form.
+    the engine ignored prompt_start; FIELD for a response without rows or tokens; others for ids in a wrong format.
     """
     choice = _forms.item(output, "outputs" if _forms.get(output, "choices") is None else "choices", index)
     counted = _tokens_of(output, choice, prompt_token_ids, output_token_ids)
     others: dict[str, Any] = {"engine": _forms.engine_name("vllm")}
     value, split = _value(output, choice)
     if value is None:
-        # `attach` may have put a reference here. Then the rows are in the store, not missing.
+        # `attach` may have put a reference here. Then any_payload's error says that the rows are in the store.
         value = _forms.get(choice, "routing_replay")
     if value is None:
         aborted = counted.output_tokens == 0 or _forms.get(choice, "finish_reason") == "abort"
@@ -81,13 +81,13 @@ def rows(
     if split:  # The array has a row for each token of the output, the last one included.
         counted = dataclasses.replace(counted, all_output=True)
     recorded = _forms.account(found, counted, begin, layers=_basis(value, split), **others)
-    spans = _forms.get(choice, "weight_versions")  # One span that covers all tokens.
+    spans = _forms.get(choice, "weight_versions")
     return dataclasses.replace(recorded, weights=_forms.output_weights(spans, counted, begin))
 
 
 def _tokens_of(output: Any, choice: Any, prompt_token_ids: Any, output_token_ids: Any) -> _forms.Tokens:
-    """Returns what is known about the tokens: from their ids, else from usage. Its count of output tokens is used only
-    if there is one choice, because it is the sum over all choices."""
+    """Returns what is known about the tokens: from their ids, else from usage. The count of output tokens in usage is
+    used only if there is one choice, because it is the sum over all choices."""
     places = _forms.get(choice, "prompt_token_ids"), _forms.get(output, "prompt_token_ids")
     prompt = _forms.ids(_forms.first(prompt_token_ids, *places), "prompt_token_ids")
     sampled = _forms.ids(_forms.first(output_token_ids, _forms.get(choice, "token_ids")), "token_ids")
@@ -110,9 +110,9 @@ def _value(output: Any, choice: Any) -> tuple[Any, bool]:
     filled = [part for part in parts if part.size]
     for part in filled:
         if part.dtype != filled[0].dtype:
-            raise _forms.invalid(_FIELD, f"dtype {part.dtype} after {filled[0].dtype}", "DTYPE")
+            raise _forms.invalid(_FIELD, f"output dtype {part.dtype}, prompt {filled[0].dtype}", "DTYPE")
         if part.shape[1:] != filled[0].shape[1:]:
-            raise _forms.invalid(_FIELD, f"{list(part.shape)} after {list(filled[0].shape)}", "SHAPE")
+            raise _forms.invalid(_FIELD, f"output shape {list(part.shape)}, prompt {list(filled[0].shape)}", "SHAPE")
     return np.concatenate(filled) if filled else parts[0], True
 
 

@@ -5,13 +5,13 @@
     attachment = attach.vllm(llm, run)
     for step, prompts in enumerate(batches):
         attachment.group, attachment.weight_version = step, version
-        outputs = llm.generate(prompts, params)   # routing_replay of each completion is a reference now
-        attachment.flush()                        # before the trainer reads; raises what was rejected
+        outputs = llm.generate(prompts, params)   # each completion gets a reference, as its attribute routing_replay
+        attachment.flush()                        # before the trainer reads; raises the first error of a failed append
 
 attach.vllm accepts a vllm.LLM or an AsyncLLM, attach.sglang an sglang.Engine. If this package is installed, the servers
 of both engines load `vllm_plugin` or `sglang_plugin` by themselves. If the environment variable ROUTING_REPLAY_RUN
-names a run, the plug-in joins that run, at ROUTING_REPLAY_ENDPOINT, as soon as it exists. Until then it tries again
-every few seconds, with a warning, and answers keep their rows.
+names a run, the plug-in joins that run, at ROUTING_REPLAY_ENDPOINT, as soon as the run exists. Until then the plug-in
+retries every few seconds, after one warning, and answers keep their rows.
 
 Importing this module does not import an engine.
 """

@@ -28,18 +28,18 @@ _log = logging.getLogger("routing_replay")
 
 VARIABLE = "ROUTING_REPLAY_RUN"  # The environment variable that names the run and so turns the plug-ins on.
 RETRY_SECONDS = 2.0
-_PATIENCE = 60.0  # Seconds that the outputs of one call of the engine may wait for room in the queue.
-_KEPT = 100_000  # Limit for the samples that an error names.
-_REASONED = 100  # Limit for the failures that an error lists.
+_PATIENCE = 60.0  # Seconds for which all outputs of one call of the engine together may wait while the queue is full.
+_KEPT = 100_000  # Limit for the number of samples that the error of a flush names.
+_REASONED = 100  # Limit for the number of failures that the error of a flush lists.
 SampleName = Callable[[Any, int], str]
 
 
 def reference(run: Run, sample: str, row_start: int, num_tokens: int) -> str:
-    """What replaces the rows in an output: a line of JSON, because the servers of engines pass text on. Its fields are
-    those of SGLang's output store:
+    """Makes the text that replaces the rows in an output: one line of JSON, because the servers of engines pass text
+    on unchanged. Its fields have the names that SGLang's output store uses:
 
-    handle: {"run", "sample", "row_start", "num_tokens"}; `run.read(handle["sample"])` returns the rows
-    fields: dtype and shape [rows, MoE layers, K] of what is stored there
+    handle: {"run", "sample", "row_start", "num_tokens"}; `run.read_one(handle["sample"])` returns the rows
+    fields: dtype and shape [rows, MoE layers, K] of the stored rows
     """
     geometry = run.geometry
     shape = [num_tokens - 1 - row_start, len(geometry.moe_layers), geometry.max_top_k]
@@ -52,12 +52,12 @@ def reference(run: Run, sample: str, row_start: int, num_tokens: int) -> str:
 class Finished:
     """A completion that the engine has finished.
 
-    output, index: name the sample
+    output, index: arguments of the function that names the sample
     has_rows: whether there are rows in the output
     row_start: absolute row of the first of these rows
     num_tokens: number of tokens of the sample
-    describe: converts the rows for the run's geometry
-    refer: replaces the rows in the output by a reference
+    describe: returns the rows of the output as RecordedRows
+    refer: replaces the rows in the output by this reference
     """
 
     output: Any
@@ -76,8 +76,8 @@ class Collector(Protocol):
         """Splits outputs into parts, one per completion."""
 
     def ended(self, part: Any) -> Finished | None:
-        """Returns the completion if the part is its last one and rows are expected; else None. Raises any exception for
-        an output of an unknown shape: without a name and a token count its rows cannot even be marked as unrecorded."""
+        """Returns the completion if the part is its last one and rows are expected; else None. May raise any exception
+        if the output has an unknown shape: without a token count its rows cannot even be marked as unrecorded."""
 
 
 def read(collector: Collector, outputs: Any) -> tuple[list[Finished], int]:
@@ -117,14 +117,14 @@ class Attachment:
 
     Attaching an engine with a wrong value raises InvalidArgumentError.
 
-    attached: whether rows are recorded: False after `detach`, and if the engine is known to give wrong rows (then it
-        was not changed)
+    attached: whether rows are recorded: False after `detach`, and if the engine is known to give wrong rows (then its
+        methods were not wrapped)
 
     Recorded rows are replaced by a reference, and are in the store when `flush` returns. If rows were rejected, `flush`
-    raises the reason; rows that were rejected in this process are marked as unrecorded.
+    raises the reason; rows that were rejected before they were sent are marked as unrecorded.
 
     When a call of the engine returns outputs, their rows are encoded and queued. In an event loop a thread does this,
-    and only the request itself waits for it.
+    and only the request to which the rows belong waits for it.
     """
 
     def __init__(
@@ -150,23 +150,23 @@ class Attachment:
         self._counts = dict.fromkeys(("rejected", "without_rows", "unreadable", "not_recorded"), 0)
         self._passed_by: set[str] = set()
         self._appender = run.appender(max_queued_bytes=max_queued_bytes, on_full="block")
-        self._thread = ThreadPoolExecutor(1, "routing-replay-attachment")  # Makes the appends of event loops.
-        self._newest: futures.Future[None] | None = None  # What the thread does last.
+        self._thread = ThreadPoolExecutor(1, "routing-replay-attachment")  # Makes the appends for `take_async`.
+        self._newest: futures.Future[None] | None = None  # The last job that the thread was given.
         self._made_in = os.getpid()
         self._lock = threading.Lock()
         self._rejected: dict[str, RoutingReplayError] = {}  # By sample, since the last flush. Guarded by _lock.
 
     def wrap(self, engine: Any, around: Mapping[str, Around]) -> None:
-        """Wraps these methods of the engine."""
+        """Wraps the methods of the engine that are keys of `around`, each by the function that is its value."""
         wrapped = {name: make(getattr(engine, name), self) for name, make in around.items()}
         vars(engine).update(wrapped, **{MARK: self})
 
     def take(self, outputs: Iterable[tuple[Collector, Any]]) -> None:
-        """Appends the outputs of one call of the engine, and puts references where rows were taken."""
+        """Appends the rows of the outputs of one call of the engine, and replaces those rows by references."""
         self._append_all(self._ended(outputs), time.monotonic() + _PATIENCE)
 
     async def take_async(self, outputs: Iterable[tuple[Collector, Any]]) -> None:
-        """As `take`, for an event loop."""
+        """Does the same as `take`, without blocking the event loop."""
         if found := self._ended(outputs):
             try:
                 job = self._thread.submit(self._append_all, found, time.monotonic() + _PATIENCE)
@@ -175,12 +175,12 @@ class Attachment:
                     self._reject(sample, error)
             else:
                 self._newest = job
-                await asyncio.shield(asyncio.wrap_future(job))  # Also rows of a cancelled request arrive.
+                await asyncio.shield(asyncio.wrap_future(job))  # A cancelled request does not cancel its appends.
 
     def _ended(self, outputs: Iterable[tuple[Collector, Any]]) -> list[tuple[str, Finished, dict[str, Any]]]:
-        """The completions that end with these outputs, with their samples and the options of the appends, as they are
-        now: the weights may change before a thread appends. An output of an unknown shape loses its rows, and never
-        fails the request. After `detach` there are none."""
+        """Returns the completions that end with these outputs, each with its sample id and the options of its append.
+        Options are read here, because the weights may change before the thread appends. An output of an unknown shape
+        loses its rows, and never fails the request. After `detach` the list is empty."""
         ended = []
         for collector, output in outputs if self.attached else ():
             found, unreadable = read(collector, output)
@@ -200,7 +200,7 @@ class Attachment:
 
     def _append_all(self, ended: list[tuple[str, Finished, dict[str, Any]]], end: float) -> None:
         for sample, finished, options in ended:
-            # Appends of one call wait for room together, not one after the other.
+            # The appends of one call share a time limit: those that begin after `end` do not wait for a full queue.
             on_full = None if time.monotonic() < end else ON_FULL["drop"]
             try:
                 self._appender.queue_one(Append(sample, finished.describe(self._run.geometry), **options), on_full)
@@ -230,12 +230,12 @@ class Attachment:
             _log.warning("rows of sample %s cannot be marked as unrecorded: %s", sample, error)
 
     def pass_by(self, method: str, count: int) -> None:
-        """Counts outputs of an engine method whose outputs are not recorded, and warns once for each method."""
+        """Counts outputs of an engine method whose outputs are not recorded, and warns once per method."""
         if not count or not self.attached:
             return
         if method not in self._passed_by:
             self._passed_by.add(method)
-            _log.warning("outputs of %s are not recorded: nothing of them reaches run %s", method, self._run.name)
+            _log.warning("outputs of %s are not recorded: their rows do not reach run %s", method, self._run.name)
         self._counts["not_recorded"] += count
 
     def flush(self, timeout: float = 120.0) -> None:
@@ -268,8 +268,8 @@ class Attachment:
     def detach(self, timeout: float = 60.0) -> None:
         """Ends the recording, and waits for what is queued. Idempotent.
 
-        Requests in progress go on, and their outputs keep their rows. The wrappers of the engine's methods stay, and
-        pass everything on.
+        Requests in progress go on, and their outputs keep their rows. The engine's methods stay wrapped, but then the
+        wrappers change nothing.
         """
         self.attached = False
         try:
@@ -281,9 +281,9 @@ class Attachment:
         self._appender.close(left)
 
     def _wait_for_thread(self, timeout: float) -> float:
-        """Waits until the thread has made the appends that it was given. Returns the seconds that are left."""
+        """Waits until the thread has made the appends that it was given. Returns how many of the seconds are left."""
         end = time.monotonic() + _values.seconds(timeout)
-        # A process that was forked has no such thread.
+        # In a child of os.fork the thread does not exist.
         newest = [self._newest] if self._newest is not None and self._made_in == os.getpid() else []
         if futures.wait(newest, end - time.monotonic()).not_done:
             raise DeadlineExceededError("outputs of an event loop still wait for room in the queue")
@@ -309,7 +309,7 @@ def attach(
     usable: bool,
     options: dict[str, Any],
 ) -> Attachment:
-    """Makes an attachment around these methods of the engine, or around none if the engine is not usable.
+    """Makes an attachment, and wraps these methods of the engine unless `usable` is False.
 
     FailedPreconditionError if the engine has an attachment already.
     """
@@ -331,7 +331,7 @@ class Joining:
     attachment: None until the run is joined
     """
 
-    attached = True  # The engine cannot be attached to beside.
+    attached = True  # So `attach` rejects an engine whose rows a plug-in records already.
 
     def __init__(self, name: str, package: str, sample: SampleName, connect: Callable[[], Client] = Client) -> None:
         self.attachment: Attachment | None = None
@@ -341,13 +341,13 @@ class Joining:
         self._begun = False
 
     def begin(self) -> None:
-        """Starts joining the run, unless this was called before. Call it only in the thread of the server's loop."""
+        """Starts joining the run, unless this was called before. Call it only in the server's event loop."""
         if not self._begun:
             self._begun = True
             threading.Thread(target=self._join, name="routing-replay-joining", daemon=True).start()
 
     async def take(self, outputs: Iterable[tuple[Collector, Any]]) -> None:
-        """As `Attachment.take_async`. The first call begins to join the run."""
+        """Calls `Attachment.take_async` if the run is joined. The first call begins to join it."""
         self.begin()
         if self.attachment is not None:
             await self.attachment.take_async(outputs)
@@ -361,7 +361,7 @@ class Joining:
                 run = client.run(self._name)
                 self.attachment = Attachment(run, _forms.engine_name(self._package), self._sample)
                 _log.log(logging.INFO if warned is None else logging.WARNING, "attached to run %s", self._name)
-            except Exception as error:  # The engine also works without the run, so keep trying.
+            except Exception as error:  # Whatever the error is, retry: the engine also works without the run.
                 kind = type(error), getattr(error, "reason", None)
                 level = logging.DEBUG if kind == warned else logging.WARNING
                 _log.log(level, "run %s cannot be joined yet, rows stay in the outputs: %s", self._name, error)

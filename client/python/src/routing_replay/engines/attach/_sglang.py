@@ -31,7 +31,7 @@ DELTAS = ("incremental_streaming_output", "stream_output")
 
 
 def default_sample(output: dict[str, Any], index: int) -> str:
-    """SGLang's request id."""
+    """The default sample id: SGLang's request id."""
     return str(output["meta_info"]["id"])
 
 
@@ -44,13 +44,13 @@ def attach_to(
 ) -> Attachment:
     """Sends the rows of every finished output of an sglang.Engine to `run`, and replaces them with a reference.
 
-    engine: its attributes `generate` and `async_generate` are wrapped; streams too. Outputs, their order and exceptions
-        are the engine's own. Requests must ask for return_routed_experts
+    engine: its methods `generate` and `async_generate` are wrapped, and so are the streams that they return. Outputs,
+        their order and exceptions are the engine's own. Requests must set return_routed_experts
     sample: function that returns the sample's id, from an output and its number in the batch
 
     All else is as for `attach.vllm`. If the request has input_ids, tokens are sent with the rows; else rows are stored
     without tokens and count as unverified. An engine that does only prefill or only decode, or verifies several draft
-    tokens per position at once, is not attached, and a warning says so, because its rows are wrong.
+    tokens per position at once, gives incomplete or wrong rows. It is not attached, and a warning says so.
     """
     around: dict[str, _attachment.Around] = {"generate": functools.partial(_sync, engine)}
     if hasattr(engine, "async_generate"):
@@ -72,9 +72,9 @@ def _is_usable(owner: Any) -> bool:
     arguments = getattr(owner, "server_args", None)
     mode = getattr(arguments, "disaggregation_mode", None)
     if mode in ("prefill", "decode"):
-        _log.warning("not attached: this SGLang only does %s; pass its router's answers to engines.sglang.rows", mode)
+        _log.warning("not attached: this SGLang only does %s; pass the router's answers to engines.sglang.rows", mode)
         return False
-    resolved = getattr(arguments, "resolved_dict", None)  # The settings after SGLang has changed them.
+    resolved = getattr(arguments, "resolved_dict", None)  # The settings after SGLang has filled in its own choices.
     settings = resolved() if callable(resolved) else getattr(arguments, "__dict__", {})
     guesses = settings.get("speculative_eagle_topk") or 0
     external = settings.get("speculative_ngram_external_sam_budget") or 0
@@ -147,7 +147,7 @@ class _Collector:
         self._sampled: dict[int, list[int]] = {}
 
     def parts(self, outputs: Any) -> Iterable[tuple[int, Any]]:
-        """Outputs, each with its position."""
+        """Pairs of position and output, from one output or a list of them."""
         return enumerate(outputs if isinstance(outputs, list) else [outputs])
 
     def ended(self, part: tuple[int, Any]) -> _attachment.Finished | None:
@@ -173,7 +173,8 @@ class _Collector:
             absent="unrecorded",
             hierarchical_cache=self._hierarchical,
         )
-        differ = ids is not None and len(ids) != count  # A stop token was removed, or a stream was joined wrongly.
+        # The numbers differ if a stop token was removed, or if the ids of a stream were joined in the wrong way.
+        differ = ids is not None and len(ids) != count
         return _attachment.Finished(
             output=output,
             index=index,
@@ -185,7 +186,7 @@ class _Collector:
         )
 
     def _asked_of(self, index: int) -> tuple[Any, Any]:
-        """Returns the ids of the prompt, and the first row asked for, of the output with this index."""
+        """Returns, for the output with this index, the prompt's ids and the first row that the request asked for."""
         params = self._params[0] if isinstance(self._params, list) else self._params
         number = index // int(params.get("n") or 1)  # Each prompt has n answers.
         prompts = self._prompts
@@ -194,9 +195,8 @@ class _Collector:
 
 
 def _prompt_tokens(meta: dict[str, Any], prompt: Any) -> int:
-    """Returns the number of prompt tokens. For an aborted request the output may state 0 or nothing; then the number
-    comes from the request's ids, or is 0 without ids.
-    """
+    """Returns the number of prompt tokens. For an aborted request the output may state 0 or no number. Then the number
+    of ids in the request counts; without ids, 0 stays 0, and no number is an error."""
     count = meta.get("prompt_tokens")
     if count is None and prompt is None:
         raise _forms.invalid("meta_info.prompt_tokens", "the output counts no tokens")
@@ -204,7 +204,7 @@ def _prompt_tokens(meta: dict[str, Any], prompt: Any) -> int:
 
 
 def _reject(_: Geometry) -> RecordedRows:
-    raise _forms.invalid("output_ids", "must be as many as completion_tokens says")
+    raise _forms.invalid("output_ids", "must have as many ids as completion_tokens states")
 
 
 def _is_list(value: Any) -> bool:
@@ -216,8 +216,8 @@ def register() -> None:
     """The SGLang plug-in `routing_replay` (entry point group sglang.srt.plugins): loaded in every process of SGLang.
 
     Does nothing unless ROUTING_REPLAY_RUN names a run. Then the rows of every finished request of the server that asks
-    for routed experts go to that run, under the request's id, and the response carries the reference. Responses keep
-    their rows, after a warning, if the hook cannot be placed.
+    for routed experts go to that run, under the request's id, and the response has a reference in place of the rows. If
+    the hook cannot be installed, a warning is logged, and responses keep their rows.
     """
     name = os.environ.get(_attachment.VARIABLE)
     if not name:
@@ -231,8 +231,8 @@ def register() -> None:
 
 
 class Hook(_attachment.Joining):
-    """Runs around TokenizerManager.generate_request. Records requests that ask for routed experts. The first request of
-    any kind begins to join the run."""
+    """Replaces TokenizerManager.generate_request and calls it. Records requests that ask for routed experts. The first
+    request of any kind begins to join the run."""
 
     def __init__(self, name: str, connect: Callable[[], Client] = Client) -> None:
         super().__init__(name, "sglang", default_sample, connect)

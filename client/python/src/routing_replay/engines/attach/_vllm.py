@@ -38,13 +38,13 @@ def attach_to(
     """Sends the rows of every finished output of `engine` to `run`. Afterwards the attribute routed_experts of the
     output is None, and its attribute routing_replay holds the reference.
 
-    engine: a vllm.LLM, or an AsyncLLM (also known as AsyncLLMEngine) of this process. Its methods are wrapped:
-        generate, and of an LLM chat and wait_for_completion. Outputs, their order and exceptions are the engine's own.
-        Outputs of beam_search, and of methods that are unknown here, are not recorded. They are counted, and each such
-        method is warned of once. Do not enqueue requests with routed_experts_prompt_start
-    sample: function that returns the sample's id, from a RequestOutput and the index of a completion. The server
-        rejects a request id that the engine uses twice when the tokens differ: name samples by what is unique in the
-        run
+    engine: a vllm.LLM, or an AsyncLLM (also known as AsyncLLMEngine) of this process. Its method generate is wrapped,
+        and those of an LLM also chat and wait_for_completion. Outputs, their order and exceptions are the engine's own.
+        Outputs of beam_search, and of methods that are unknown here, are not recorded. They are counted, and a warning
+        names each such method once. Do not use routed_experts_prompt_start with LLM.enqueue: the start is lost
+    sample: function that returns the sample's id, from a RequestOutput and the index of a completion. Make ids that are
+        unique in the run: if the engine uses a request id again, for other tokens, the server rejects the rows of the
+        second request
     options: see Attachment
 
     A finished completion without rows (feature off, aborted, preempted) is marked as unrecorded, and so are rejected
@@ -55,7 +55,7 @@ def attach_to(
 
 
 class _Offline:
-    """The wrappers of the methods of one LLM."""
+    """Makes the wrappers of the methods of one LLM."""
 
     def __init__(self) -> None:
         # Some of these methods call others; only the outermost call records its outputs.
@@ -100,7 +100,7 @@ class _Offline:
 
 
 def _is_of_tokens(output: Any) -> bool:
-    """Returns False for pooling requests."""
+    """False for the output of a pooling request, which has no completions."""
     return isinstance(getattr(output, "outputs", []), (list, tuple))
 
 
@@ -195,8 +195,8 @@ def register() -> None:
     """The vLLM plug-in `routing_replay` (entry point group vllm.general_plugins): loaded in every process of vLLM.
 
     Does nothing unless ROUTING_REPLAY_RUN names a run. Then the rows of every finished answer of a server, or of an
-    AsyncLLM, go to that run, as `default_sample` names it, and its routed_experts is the reference. Answers keep their
-    rows, after a warning, if this vLLM encodes routed_experts in a way that is not known here.
+    AsyncLLM, go to that run, under the id that `default_sample` makes, and the answer's routed_experts is a reference.
+    If this vLLM encodes routed_experts in an unknown way, a warning is logged, and answers keep their rows.
 
     Rows are recorded in vLLM's front-end process, not in the scheduler, because only the front end knows where an
     answer ends: it finds stop strings and handles aborts. Rows are not taken from the blocks of vLLM's own store, which
@@ -215,7 +215,7 @@ def register() -> None:
     if hasattr(engine, _attachment.MARK):  # vLLM may load a plug-in twice.
         return
     joining = _attachment.Joining(name, "vllm", default_sample)
-    # Every route of vLLM's servers goes through AsyncLLM.generate.
+    # Every HTTP endpoint of vLLM's servers calls AsyncLLM.generate.
     engine.generate = _generating(engine.generate, joining.take, _refer_in_place, 1)
     setattr(engine, _attachment.MARK, joining)
 
@@ -223,6 +223,6 @@ def register() -> None:
     def text_or_array(value: Any) -> str:
         return value if isinstance(value, str) else encode(value)
 
-    for module in tuple(sys.modules.values()):  # The servers' modules import `encode` under its name.
+    for module in tuple(sys.modules.values()):  # Modules that imported the function have a variable of its name.
         if getattr(module, "__dict__", {}).get(encode.__name__) is encode:
             setattr(module, encode.__name__, text_or_array)
