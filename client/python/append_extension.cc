@@ -1,19 +1,19 @@
 // The Python module routing_replay._append. It makes the most common kind of append without ctypes, whose conversions
 // take as long as the append itself.
 //
-//   bind(function)                     once: the address of rr_appender_append
+//   bind(function)                     to be called once, with the address of rr_appender_append
 //   queue(appender, arguments, options)
 //
 // `queue` takes the arguments and keywords of Appender.append, and never waits. It makes only plain appends: a
-// contiguous array of ids, and options that are integers of the right type. It never raises because of an argument: it
-// returns 0, and the call through ctypes then raises an error that names the argument. Returns
+// contiguous array of ids, and options that are ints or flags. It never raises because of an argument: it returns 0,
+// and the caller then makes the append through ctypes, which raises an error that names the argument. Returns
 //
 //   n > 0          the sequence number
 //   0              not a plain append: nothing has happened, and the caller goes through ctypes
 //   -2^62 - n      the sequence number n of an append whose rows were dropped, because the queue is full
-//   any other < 0  minus the address of the rr_error, which the caller owns
+//   any other < 0  minus the address of the rr_error, which the caller must free
 //
-// Uses the stable ABI of Python 3.11, the first with the buffer functions. Python 3.10 has these functions, too.
+// Uses the stable ABI of Python 3.11, the first with the buffer functions. Python 3.10 has them too, and so loads this.
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -80,7 +80,7 @@ bool TakeOption(PyObject* name, PyObject* value, rr_append& append, PyObject*& r
   return is("sample") && append.sample.data == nullptr && TakeText(value, append.sample);
 }
 
-// Reads the arguments, except the rows' memory.
+// Reads the arguments. Returns false if the append is not a plain one. `rows` becomes the array, which is not read.
 bool TakeArguments(PyObject* arguments, PyObject* options, rr_append& append, PyObject*& rows) {
   const Py_ssize_t count = PyTuple_Size(arguments);
   if (count > 2) return false;
@@ -93,7 +93,7 @@ bool TakeArguments(PyObject* arguments, PyObject* options, rr_append& append, Py
   return append.sample.data != nullptr && rows != nullptr;
 }
 
-// The dtype of ids in native order, by the letter of the struct module; nullptr for others.
+// The dtype of a buffer, whose format is a letter as in Python's struct module; nullptr if ids cannot have this dtype.
 const char* DtypeOf(const Py_buffer& buffer) {
   if (buffer.format == nullptr || buffer.format[0] == '\0' || buffer.format[1] != '\0') return nullptr;
   const char letter = buffer.format[0];

@@ -27,7 +27,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 U = TypeVar("U")
 
-_HANDLER_MS = 50  # Milliseconds that a signal may have to wait before Python runs its handler.
+_HANDLER_MS = 50  # A wait returns to Python this often (milliseconds), so that Python can run signal handlers.
 PLAIN_CALL = byref(Call(-1, None, 0))
 
 
@@ -36,10 +36,10 @@ class Operation(Generic[T]):
     """A call that may wait, together with its arguments, which must stay alive until the call has ended.
 
     function: the library function; it takes the inputs, the rr_call and the output pointers
-    read: makes the result from the outputs; by default None
+    read: makes the result from the outputs; by default the result is None
     discard: frees the outputs of a call that was cancelled but succeeded before the cancellation took effect
     timeout: seconds; None: the client's call_timeout
-    kept: objects that must stay alive as long as the call
+    kept: objects that must stay alive while the call runs
     """
 
     function: Any
@@ -64,20 +64,20 @@ class Operation(Generic[T]):
         return byref(Call(-1 if self.timeout is None else round(self.timeout * 1000), queue, tag))
 
     def end(self, error: int | None) -> T:
-        """Returns the result, or raises the error. Called once."""
+        """Returns the result of a call that has ended, or raises its error. To be called only once."""
         check(error)
         result: T = self.read()
         return result
 
     def drop(self, error: int | None) -> None:
-        """Frees the outputs that a cancelled call has left behind."""
+        """Frees the error or the outputs of a call that was cancelled, because nobody will use them."""
         if error is not None:
             lib.rr_free(error)
         elif self.discard is not None:
             self.discard()
 
     def here(self) -> T:
-        """Blocks."""
+        """Makes the call in this thread and blocks until it has ended."""
         return self.end(self.function(*self.inputs, self._call(None, 0), *self.outputs))
 
     def wait(self) -> T:
@@ -124,7 +124,7 @@ def in_main_thread() -> bool:
 
 
 def blocking(build: Callable[Concatenate[S, P], Operation[T]]) -> Callable[Concatenate[S, P], T]:
-    """The blocking form of the method `build`: same parameters, returns the result instead of the Operation."""
+    """Makes the blocking form of the method `build`: same parameters, but it returns the result, not an Operation."""
 
     @functools.wraps(build)
     def call(self: S, /, *arguments: P.args, **keywords: P.kwargs) -> T:
@@ -193,7 +193,7 @@ _interruptible: list[Queue] = []
 _waiting: dict[Queue, Operation[Any]] = {}
 
 
-# Passes log lines of the library to the logger "routing_replay".
+# A thread passes the library's log lines to the logger "routing_replay".
 
 _log = logging.getLogger("routing_replay")
 _thread: threading.Thread | None = None
@@ -201,7 +201,7 @@ _lock = threading.Lock()
 
 
 def pass_lines_on() -> None:
-    """Starts a thread for the log lines, once."""
+    """Starts the thread that logs the library's lines, unless it runs already."""
     global _thread
     with _lock:
         if _thread is None:
@@ -220,7 +220,7 @@ def _pass_on() -> None:
 
 def _after_fork_in_child() -> None:
     global _main_thread, _thread, _lock
-    _main_thread = threading.main_thread().ident  # In the child, the thread that forked.
+    _main_thread = threading.main_thread().ident  # The child's main thread is the thread that called fork.
     lib.rr_fork_in_child()
     _interruptible.clear()
     _lock = threading.Lock()

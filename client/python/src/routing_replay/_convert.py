@@ -66,7 +66,7 @@ def taking(made: Callable[P, A]) -> Callable[[Callable[[S, A], T]], Callable[Con
 
 
 def like(made: Callable[P, A]) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
-    """Gives a method the signature of the class `made`, for help and inspection. The method itself stays as it is."""
+    """Makes help() and inspect show the parameters of the class `made` for a method; its calls do not change."""
     parameters = list(inspect.signature(made).parameters.values())
 
     def decorate(method: Callable[..., T]) -> Callable[Concatenate[Any, P], T]:
@@ -82,7 +82,7 @@ def like(made: Callable[P, A]) -> Callable[[Callable[..., T]], Callable[Concaten
 
 
 def append(given: Append, made: _native.Append) -> list[Any]:
-    """Fills an rr_append, and returns the objects that must stay alive until the library has taken it. Raises
+    """Fills an rr_append, and returns the objects that must stay alive until the library has read the rr_append. Raises
     InvalidArgumentError naming a field."""
     return _fill(made, _of_recorded(given, given.rows) if isinstance(given.rows, RecordedRows) else given)
 
@@ -97,7 +97,7 @@ def appends(given: Sequence[Append]) -> tuple[Any, list[Any]]:
 
 
 def _of_recorded(append: Append, recorded: RecordedRows) -> Append:
-    """Adds what RecordedRows say about themselves (weights, tokens, …)."""
+    """Returns the append with the fields that its RecordedRows state (row_start, weights, tokens, …)."""
     reject_given(append, _OF_ROWS, "append.", append.sample)
     start = _values.integer(recorded.row_start, "append.row_start")
     missing = _values.integer(recorded.missing_rows, "append.unrecorded")
@@ -116,11 +116,11 @@ def reject_given(given: Any, names: Iterable[str], path: str, sample: str) -> No
             raise _values.invalid(f"{path}{name}", "must be absent: the recorded rows state it", sample)
 
 
-_ROLLOUT, _ZERO = "rollout", 0  # Compared by identity, for speed; other objects that are equal only take longer.
+_ROLLOUT, _ZERO = "rollout", 0  # Compared by identity, for speed. Other, equal objects are converted, which is slower.
 
 
 def _fill(target: _native.Append, append: Append) -> list[Any]:
-    """Converts only the options that are given, because a rollout makes many small appends."""
+    """Converts only the options that are given: this saves time, which matters because rollouts make many appends."""
     sample = append.sample
     name = _values.utf8(sample, "append.sample")
     target.sample, target.sample_size = name, len(name)
@@ -184,7 +184,7 @@ def array_of(kind: Any, items: Sequence[Any]) -> tuple[Any, int]:
 
 
 def tensor(rows: Any, layers: Any, sample: str, take: RowRange | None = None, field: str = "take") -> tuple[int, Any]:
-    """Returns the address of an rr_tensor, and the objects that must stay alive as long as it."""
+    """Returns the address of an rr_tensor, and the objects that must stay alive while the address is used."""
     made, data = _payload(rows, sample) if isinstance(rows, Payload) else _array(rows, sample)
     if layers is None:
         pass
@@ -218,8 +218,8 @@ def _payload(rows: Payload, sample: str) -> tuple[_native.Tensor, Any]:
 
 
 def as_array(rows: Any, of_shape: str, of_dtype: str, sample: str | None = None) -> np.ndarray:
-    """A numpy array from anything that numpy accepts, or from a torch tensor on any device. of_shape, of_dtype: the
-    fields that an error names"""
+    """A numpy array from anything that numpy accepts, or from a torch tensor on any device. of_shape, of_dtype: field
+    that InvalidArgumentError names if the shape, or the dtype, is wrong"""
     try:
         return np.asarray(rows.detach().cpu().numpy() if hasattr(rows, "detach") else rows)
     except ValueError as error:
@@ -234,7 +234,7 @@ def _array(rows: Any, sample: str) -> tuple[_native.Tensor, Any]:
     if described is None:
         raise bad_dtype("append.tensor.dtype", array, sample)
     made = _native.Tensor.from_buffer_copy(described)
-    # This is so for nearly all arrays, and saves the microsecond that the other way takes.
+    # The conversion takes a microsecond, and nearly all arrays do not need it.
     if not (array.flags.c_contiguous and array.dtype.isnative):
         array = _values.little_endian(array)
     made.data, made.size = _native.data_of(array), array.nbytes
@@ -282,7 +282,7 @@ def names(samples: Iterable[str]) -> tuple[Any, int]:
 
 
 def names_and_handles(samples: Iterable[str | int]) -> tuple[Any, int, Any, int]:
-    """As `names`, plus the handles without duplicates; handle 0 stands for no sample."""
+    """Returns an array of ids, as `names` does, and one of handles without 0, which stands for no sample."""
     given = _values.items(samples, "samples", "ids and handles")
     ids = [sample for sample in given if isinstance(sample, str)]
     handles = dict.fromkeys(_values.integer(sample, "samples") for sample in given if not isinstance(sample, str))
@@ -293,7 +293,7 @@ def names_and_handles(samples: Iterable[str | int]) -> tuple[Any, int, Any, int]
 def read(
     samples: Iterable[SampleLike], layers: Sequence[int] | None, produced_by: str, wait: bool, only_begun: bool
 ) -> _native.Read:
-    """Checks the layers of a read; raises InvalidArgumentError if they are wrong."""
+    """Makes an rr_read. Raises InvalidArgumentError naming the argument that is wrong."""
     asked = [_sample(item, f"samples[{i}]") for i, item in enumerate(_values.items(samples, "samples", "samples"))]
     made = _native.Read(producer=producer(produced_by, "producer"), wait=bool(wait), only_begun=bool(only_begun))
     made.samples, made.count = array_of(_native.SampleRead, asked)
@@ -333,7 +333,7 @@ def _check(check: TokenCheck, field: str) -> _native.TokenCheck:
 
 
 def value(kind: type[T], found: Any, **others: Any) -> T:
-    """Makes a dataclass from the fields of the structure that have the same names, and from `others`."""
+    """Makes an object of the dataclass `kind` from `others` and from the structure's fields of the same names."""
     readers = _readers(cast(Hashable, kind), cast(Hashable, type(found)))
     plain = {name: read(found) for name, read in readers if name not in others}
     return kind(**plain, **others)

@@ -2,8 +2,8 @@
 Megatron-Core's TransformerConfig.
 
 Configurations use a dozen notations for the MoE layers: a dense prefix (DeepSeek), every N-th layer (Qwen), lists of
-names, flags or ids, text patterns (Nemotron). A `Family` says which notation a model type uses. An unknown
-type is read from its keys alone, if all of these imply the same layers.
+names, flags or ids, text patterns (Nemotron). A `Family` says which notation a model type uses. For an unknown model
+type, the layers follow from the keys that are present, if all of these imply the same layers.
 
 To add a model type, add it to `_FAMILIES`. Sources: the configuration and model classes of Transformers 5.23, and
 published config.json files.
@@ -27,8 +27,8 @@ _FREQUENCY = "moe_layer_freq"
 
 
 class Layers(NamedTuple):
-    """The geometry of a model: the number of decoder layers, the ids of the MoE layers (ascending), those whose expert
-    ids come from a table by token id (hash_layers), and E and K of each MoE layer."""
+    """The geometry of a model: the number of decoder layers, the ids of the MoE layers (ascending), the ids of those
+    that look up their experts in a table by token id (hash_layers), and num_experts and top_k of each MoE layer."""
 
     num_layers: int
     moe_layers: list[int]
@@ -46,23 +46,23 @@ Pattern = Literal[
 
 @dataclass(frozen=True)
 class Family:
-    """The notation in which models of a type say which layers are MoE layers, if there is no mlp_layer_types.
+    """Which keys of a configuration say which layers are MoE layers, if mlp_layer_types is absent; for one model type.
 
-    pattern: "prefix": the first `prefix` are dense, and moe_layer_freq; "step": decoder_sparse_step, mlp_only_layers;
-        "interval": moe_layer_start_index, …_end_index, …_interval; "period": expert_layer_period, …_offset;
-        "ids or step": moe_layers, else interleave_moe_layer_step; "ids or prefix": moe_layers_enum, else the first
-        `prefix` are dense; "blocks": layers_block_type, layer_types or hybrid_override_pattern, which also give the
-        depth; "hash prefix": all, and the first num_hash_layers (`prefix`) take their ids from a table
-    prefix: number of dense layers at the beginning if the key is absent; None: the key is required
+    pattern: "all": every layer. "prefix": those after the first `prefix` layers, of which moe_layer_freq may exclude
+        some. "step": decoder_sparse_step, mlp_only_layers. "interval": moe_layer_start_index, …_end_index, …_interval.
+        "period": expert_layer_period, …_offset. "ids or step": moe_layers, else interleave_moe_layer_step.
+        "ids or prefix": moe_layers_enum, else those after the first `prefix`. "blocks": layers_block_type, layer_types
+        or hybrid_override_pattern. "hash prefix": all; the first num_hash_layers (default `prefix`) are hash layers
+    prefix: number of dense layers at the beginning if prefix_key is absent; None: the key is required
     prefix_key: key of the prefix; None: the type has no such key, and first_k_dense_replace, if present, must equal
         `prefix`
-    every_nth: moe_layer_freq N is every N-th layer from layer 0 on, after the prefix
-    experts_in: name of the object that describes the experts, if it is a separate object
+    every_nth: moe_layer_freq may be a number N: layers 0, N, 2N, … after the prefix are MoE layers
+    experts_in: key of the nested object that describes the experts, if there is one
     enabled_by: a flag that must be set for the model to have experts
-    decisive_experts_key: if present, this key gives E, whatever other names of E say
+    decisive_experts_key: if this key is present, it gives E, and other keys for E are ignored
     min_experts: a model with fewer experts has no router
-    zero_experts: number of router outputs that have no weights (the last ids of each layer), the same for all models of
-        the type; zero_experts_key: the key, if the number differs by model
+    zero_experts: number of experts without weights that a router can choose (the last ids of each layer), if it is the
+        same for all models of the type; zero_experts_key: else the key that gives this number
     """
 
     pattern: Pattern = "all"
@@ -82,7 +82,7 @@ def _prefixed(prefix: int | None, key: str | None = _FIRST_K, **more: Any) -> Fa
     return Family("prefix", prefix, key, **more)
 
 
-# Families by model type; a "_text" at the end of a type is ignored.
+# Families by model type. A "_text" at the end of a configuration's model_type is ignored.
 _FAMILIES = {
     # Every layer is a MoE layer.
     "mixtral gpt_oss openai_privacy_filter granitemoe minimax diffusion_gemma granitemoe_swa": Family(),
@@ -172,7 +172,7 @@ class Reader:
         return Reader(config, self.path_of(key)) if isinstance(config, Mapping) else None
 
     def find(self, *keys: str) -> Any:
-        """The value, or None."""
+        """The value that has one of these names, or None."""
         present = [key for key in keys if self.has(key)]
         for key, following in itertools.pairwise(present):
             value, other = self.config[key], self.config[following]
@@ -227,14 +227,14 @@ class Reader:
         return value
 
     def _integer(self, keys: Sequence[str], value: Any) -> int:
-        whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)  # Also numpy's integers.
+        whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)  # True for numpy's integers, too.
         if not whole or not INT32[0] <= value <= INT32[1]:
             raise invalid(self.path_of(*keys), "must be a 32-bit integer")
         return int(value)
 
 
 def _is_list(value: Any) -> bool:
-    """Also for arrays, and for the lists of OmegaConf, which frameworks use for their settings."""
+    """True for lists and tuples, for arrays, and for the lists of OmegaConf, which some frameworks use for settings."""
     return getattr(value, "ndim", 0) > 0 or (isinstance(value, Sequence) and not isinstance(value, (str, bytes)))
 
 
@@ -245,7 +245,7 @@ _OTHER_NAMES = {"dense", "mlp", "linear_attention", "full_attention", "attention
 
 
 def _depth(reader: Reader, key: str, implied: int | None = None) -> int:
-    """The number of decoder layers: `implied` by another key if this one is absent."""
+    """The number of decoder layers: the value of `key` or, if it is absent, `implied`."""
     written = reader.integer(key)
     num_layers = implied if written is None else written
     if num_layers is None or not 1 <= num_layers <= MAX_LAYERS:
@@ -255,8 +255,8 @@ def _depth(reader: Reader, key: str, implied: int | None = None) -> int:
 
 
 def _every(reader: Reader, key: str, num_layers: int, offset: int | None = None, default: int = 1) -> list[int]:
-    """The layers i with i % step == offset, where the key gives the step; by default the last one of every `step`
-    layers."""
+    """The layers i with i % step == offset. The value of `key`, or else `default`, is the step. The default of `offset`
+    is step - 1."""
     step = reader.one_integer(key, default) or 0
     if step < 1:
         raise reader.error(key, f"a step must be at least 1, got {step}")
@@ -343,8 +343,8 @@ def _prefix(family: Family, reader: Reader, num_layers: int) -> list[int]:
 
 
 def _by_frequency(reader: Reader, num_layers: int, first: int, may_step: bool) -> list[int]:
-    """The layers from `first` on that moe_layer_freq selects: a flag per layer, or the step N: every N-th layer from
-    layer 0 on. A step is rejected unless may_step, because some software counts it from the end of the dense prefix."""
+    """The layers from `first` on that moe_layer_freq selects: by a flag per layer, or by a step N: layers 0, N, 2N, …
+    A step above 1 needs may_step, because some software counts it from the end of the dense prefix."""
     moe_layers = list(range(num_layers))
     frequency = reader.find(_FREQUENCY)
     if isinstance(frequency, (list, tuple)):
@@ -381,7 +381,7 @@ def _period(family: Family, reader: Reader, num_layers: int) -> list[int]:
 def _ids_or_step(family: Family, reader: Reader, num_layers: int) -> list[int]:
     ids = reader.integers("moe_layers")
     if ids is not None:
-        return [layer for layer in range(num_layers) if layer in ids]  # MTP layers may follow.
+        return [layer for layer in range(num_layers) if layer in ids]  # Larger ids are of MTP layers.
     return _every(reader, "interleave_moe_layer_step", num_layers)
 
 
@@ -497,7 +497,7 @@ def _family_of(levels: Sequence[Reader]) -> Family:
 def _read_experts(
     family: Family, levels: Sequence[Reader], of_experts: Reader, keys: Sequence[str]
 ) -> tuple[list[int], list[int]]:
-    """E and K as the configuration states them: a list of one number, or of one per decoder layer."""
+    """Lists of E and of K as the configuration states them, each of one number or of one per decoder layer."""
     if family.enabled_by and not levels[-1].flag(family.enabled_by):
         raise _no_experts(f"{family.enabled_by} is not set")
     experts = of_experts.integer_or_integers(*keys)

@@ -38,7 +38,7 @@ class Text(Structure):
 
 
 def take_bytes(text: Any) -> bytes:
-    """Copies an rr_text or rr_bytes of a result."""
+    """Returns a copy of the bytes of an rr_text or rr_bytes."""
     address = c_void_p.from_address(ctypes.addressof(text)).value
     return ctypes.string_at(address, text.size) if address and text.size else b""
 
@@ -49,7 +49,7 @@ def text(value: str) -> Text:
 
 
 class Integer(Structure):
-    """rr_integer"""
+    """rr_integer: an int64 that may be absent."""
 
     _fields_ = (("_value", c_int64), ("present", c_int32))
 
@@ -69,8 +69,8 @@ _KINDS: dict[str, Any] = {
 
 
 def fields(declaration: str) -> tuple[tuple[str, Any], ...]:
-    """_fields_ of a structure: "i:begin,end t:label" are two int64 and an rr_text. A letter is one of _KINDS, a name is
-    a structure, "*" makes a pointer."""
+    """Makes the _fields_ of a structure: "i:begin,end t:label" declares two int64 and an rr_text. Before the colon is a
+    letter of _KINDS, or the name of a structure; "*" makes it a pointer."""
     made = []
     for group in declaration.split():
         kind, names = group.split(":")
@@ -81,7 +81,7 @@ def fields(declaration: str) -> tuple[tuple[str, Any], ...]:
 
 
 class List(Structure):
-    """A structure of `data` and `count`."""
+    """A structure that is a list: `data` points to the first of `count` items."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.data[: self.count])
@@ -92,7 +92,7 @@ def structure(name: str, declaration: str, base: Any = Structure) -> Any:
 
 
 def sequence(name: str, item: str) -> Any:
-    """The List structure for these items."""
+    """Makes the structure for a list of items; `item` is a kind as in `fields`."""
     return structure(name, f"{item}*:data z:count", List)
 
 
@@ -160,7 +160,7 @@ Tensor = structure(
     "z:layer_count Range*:take",
 )
 Tokens = structure("Tokens", "p:data z:size t:dtype w:axes")
-# Fields of nearly every append are listed flat, because making a nested structure takes a microsecond.
+# Fields that nearly every append sets are not nested as Text or Integer, because making those takes a microsecond each.
 Append = structure(
     "Append",
     "c:sample z:sample_size w:producer p:rows i:row_start Ranges:unrecorded Tokens:tokens i:revision q:restart "
@@ -211,8 +211,8 @@ Form = structure("Form", "i*:shape z:shape_count")
 Route = structure("Route", "Step*:path z:path_count Range:data")
 Routes = sequence("Routes", "Route")
 
-# The functions of the library, with a letter for each parameter: p an address, t a text, o an optional integer, r
-# ranges, i int64, w int32, u uint32, q uint64, z size_t. The functions in _FALLIBLE return an error or NULL.
+# The functions of the library, with a letter of _KINDS for each parameter. Those in _FALLIBLE return NULL, or the
+# address of an error; those in _OTHERS return the type that is given there.
 _FALLIBLE = {
     "rr_queue_new": "p",
     "rr_geometry_check": "pp",
@@ -265,8 +265,8 @@ _OTHERS: dict[str, tuple[Any, str]] = {
 
 
 def find_file(name: str) -> Path:
-    """Loads a file of this package: from its directory, or from ROUTING_REPLAY_LIBRARY_DIR. ImportError if it does not
-    exist.
+    """Returns the path of a library file: in the package's folder _lib or, if it is not there, in the directory that
+    ROUTING_REPLAY_LIBRARY_DIR names. Raises ImportError if neither has the file.
     """
     beside = Path(__file__).parent / "_lib" / name
     if beside.exists():
@@ -285,7 +285,7 @@ def _load() -> ctypes.CDLL:
         function.restype = result
         function.argtypes = tuple(_KINDS[kind] for kind in arguments)
     if library.rr_abi_version() != _ABI_VERSION:
-        raise ImportError(f"{library._name} is of ABI {library.rr_abi_version()}, must be {_ABI_VERSION}")
+        raise ImportError(f"{library._name} has ABI version {library.rr_abi_version()}, must be {_ABI_VERSION}")
     return library
 
 
@@ -295,7 +295,7 @@ VERSION: str = lib.rr_version().decode()
 
 def _load_queue() -> Callable[[int | None, tuple[Any, ...], dict[str, Any]], int]:
     """Returns `queue` of append_extension.cc. If this Python has no stable ABI, or the extension was not built, returns
-    a function that always returns 0."""
+    a function that always returns 0: the caller then makes the append through ctypes."""
     with contextlib.suppress(ImportError):
         # Free-threaded Pythons before 3.15 would also load a file of this name, and crash.
         if ".abi3.so" in EXTENSION_SUFFIXES and "t" not in sys.abiflags:
@@ -329,12 +329,12 @@ def _detail(address: int) -> dict[str, Any]:
 
 
 def read_error(address: int | None) -> errors.RoutingReplayError | None:
-    """The exception for an error inside a result."""
+    """The exception for an error that is part of a result and is freed with it; None if there is no error."""
     return None if address is None else errors.from_detail(_detail(address))
 
 
 def take_error(address: int) -> errors.RoutingReplayError:
-    """The exception for an error that we own; frees the error."""
+    """The exception for an error that a function returned. Frees the error."""
     try:
         return errors.from_detail(_detail(address))
     finally:
@@ -342,7 +342,7 @@ def take_error(address: int) -> errors.RoutingReplayError:
 
 
 def check(address: int | None) -> None:
-    """Raises the error that a function returned."""
+    """Raises the error that a function returned, if it returned one, and frees it."""
     if address is not None:
         raise take_error(address)
 
@@ -362,20 +362,20 @@ class Handle:
 
 
 def made(function: Any, *arguments: Any) -> int | None:
-    """The address of what a function that does not wait has made, which we own."""
+    """Calls a function that does not wait, and returns the address of its result, which the caller must free."""
     out = c_void_p()
     check(function(*arguments, byref(out)))
     return out.value
 
 
 def give(function: Any, kind: Any, read: Callable[[Any], T], *arguments: Any) -> T:
-    """Applies `read` to the result of a function that does not wait."""
+    """Calls a function that does not wait, converts its result with `read`, and frees the result."""
     owner = Handle(lib.rr_free, made(function, *arguments))
     return read(kind.from_address(owner.pointer))
 
 
 def data_of(array: Any) -> int:
-    """The address of a numpy array's first byte; `ctypes.data` is ten times slower."""
+    """The address of a numpy array's first byte. The attribute `array.ctypes.data` is ten times slower."""
     try:
         return ctypes.addressof(c_char.from_buffer(array))
     except (TypeError, ValueError):  # The buffer is read-only, or empty.
@@ -383,7 +383,7 @@ def data_of(array: Any) -> int:
 
 
 def address_of(payload: Any) -> tuple[int, int]:
-    """Address and size of a buffer, which the caller keeps."""
+    """Address and size of a buffer, which the caller must keep alive."""
     import numpy as np
 
     array = np.frombuffer(payload, np.uint8)

@@ -1,5 +1,5 @@
-"""Converts users' values to Python's own. A wrong type or a value out of range is an InvalidArgumentError naming the
-field; nothing is rounded, wrapped or truncated."""
+"""Checks and converts the values that users pass. A value of a wrong type or out of range raises InvalidArgumentError
+naming the field; nothing is rounded, wrapped or truncated."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def invalid(field: str, what: str, sample: Any = None, reason: str = "FIELD") ->
 
 
 def integer(value: Any, field: str, bounds: tuple[int, int] = INT64, sample: Any = None) -> int:
-    """Converts an integer, also one of numpy and similar packages. True and 1.0 are rejected."""
+    """Converts an integer of Python, numpy or a similar package to int. True and 1.0 are rejected."""
     if type(value) is int:
         number = value
     else:
@@ -55,7 +55,7 @@ def integers(value: Any, field: str, bounds: tuple[int, int] = INT64, sample: An
 
 
 def row_ranges(value: Any, field: str, sample: Any = None) -> list[list[int]]:
-    """A list of half-open (begin, end)."""
+    """Converts row ranges, which are half-open pairs (begin, end), to a list."""
     ranges = [integers(item, field, INT64, sample) for item in items(value, field, "(begin, end)", sample)]
     if any(len(pair) != 2 for pair in ranges):
         raise invalid(field, f"must be a list of (begin, end), got {reprlib.repr(value)}", sample)
@@ -63,7 +63,7 @@ def row_ranges(value: Any, field: str, sample: Any = None) -> list[list[int]]:
 
 
 def seconds(value: Any, field: str = "timeout") -> float:
-    """Seconds, at least 0; infinity becomes the longest wait."""
+    """Checks a number of seconds, which must be at least 0. Infinity becomes _LONGEST_WAIT."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real) or not float(value) >= 0:
         raise invalid(field, f"must be at least 0 seconds, got {reprlib.repr(value)}")
     return min(float(value), _LONGEST_WAIT)
@@ -79,7 +79,7 @@ def text(value: Any, field: str, sample: Any = None) -> str:
 
 
 def native_text(value: Any, field: str, sample: Any = None) -> _native.Text:
-    """A string as the library takes it."""
+    """Converts a string to an rr_text."""
     encoded = utf8(value, field, sample)
     return _native.Text(encoded, len(encoded))
 
@@ -99,14 +99,14 @@ def optional(value: Any, field: str, bounds: tuple[int, int] = INT64, sample: An
 
 
 def native_ranges(value: Any, field: str, sample: Any = None) -> _native.Ranges:
-    """An rr_ranges from half-open (begin, end)."""
+    """Converts half-open pairs (begin, end) to an rr_ranges."""
     ranges = row_ranges(value, field, sample)
     made = [_native.Range(begin, end) for begin, end in ranges]
     return _native.Ranges((_native.Range * len(made))(*made), len(made)) if made else _native.Ranges()
 
 
 def native_tokens(tokens: Any, field: str, sample: Any = None) -> tuple[_native.Tokens, np.ndarray]:
-    """Token ids as the library takes and checks them, and the array that holds them."""
+    """Returns token ids as an rr_tokens, which the library checks, and the array that must stay alive with it."""
     try:
         array = np.asarray(tokens)
     except ValueError as error:
@@ -117,7 +117,7 @@ def native_tokens(tokens: Any, field: str, sample: Any = None) -> tuple[_native.
 
 
 def view(value: Any, field: str, reason: str = "FIELD", sample: Any = None) -> memoryview:
-    """A view of a buffer's bytes."""
+    """A memoryview of the bytes of a contiguous buffer."""
     try:
         return memoryview(value).cast("B")
     except (TypeError, ValueError) as error:
@@ -135,7 +135,7 @@ def _dtype_name(dtype: np.dtype[Any]) -> _native.Text:
 
 
 def json_value(text: str | bytes, field: str, reason: str = "FIELD") -> Any:
-    """Parses JSON text; rejects a key that occurs twice, and endless nesting."""
+    """Parses JSON text; rejects a key that occurs twice in an object, and nesting that is too deep."""
     try:
         return json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
@@ -151,7 +151,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def choice(value: Any, field: str, choices: Mapping[Any, T], sample: Any = None) -> T:
-    """The value in `choices` for this key."""
+    """Returns choices[value]. Raises InvalidArgumentError if `value` is not a key of `choices`."""
     if (value is None or isinstance(value, str)) and value in choices:
         return choices[value]
     known = ", ".join(repr(name) for name in choices if name)
@@ -159,7 +159,7 @@ def choice(value: Any, field: str, choices: Mapping[Any, T], sample: Any = None)
 
 
 def items(value: Any, field: str, what: str, sample: Any = None) -> list[Any]:
-    """A list of the items of any iterable except text."""
+    """Converts any iterable except str and bytes to a list."""
     if not isinstance(value, (str, bytes)) and isinstance(value, Iterable):
         # list() fails for a numpy array without an axis and for a memoryview with several.
         with contextlib.suppress(TypeError, NotImplementedError):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from routing_replay.run import Link
 
 _log = logging.getLogger("routing_replay")
-_EXIT_TIMEOUT = 5.0  # Seconds that the interpreter's exit waits for queued appends.
+_EXIT_TIMEOUT = 5.0  # Seconds for which the interpreter, when it exits, waits for queued appends.
 _LINGER_TIMEOUT = 125.0  # Seconds to send the queue of an appender that nobody refers to any more.
 _BLOCK, _DROP, _RAISE = range(3)
 ON_FULL = {"block": _BLOCK, "drop": _DROP, "raise": _RAISE}
@@ -37,7 +37,7 @@ N = TypeVar("N")
 
 
 class Line(_native.Handle):
-    """An appender of the library, with its run. The client keeps a reference until the appender is closed."""
+    """An appender of the native library, with its run. The client keeps a reference until the appender is closed."""
 
     __slots__ = ("run", "run_name")
 
@@ -51,7 +51,7 @@ class Line(_native.Handle):
         return _native.give(lib.rr_appender_metrics, _native.Counters, _native.Counters.dict, self.pointer)
 
     def closing(self, timeout: float) -> Operation[None]:
-        """Waits until the queued appends have an outcome, then closes the appender."""
+        """Makes the operation that waits until the queued appends have an outcome, and then closes the appender."""
         return Operation(lib.rr_appender_close, (self.pointer,), (), timeout=timeout, kept=self)
 
     def report(self, error: RoutingReplayError) -> None:
@@ -65,7 +65,7 @@ class Line(_native.Handle):
             self.report(error)
 
     def report_outcomes(self, on_outcome: OnOutcome) -> None:
-        """Reports outcomes until the appender is closed. Each call for more says that the last ones are reported."""
+        """Reports outcomes until the appender is closed. Asking for more tells the library that these are reported."""
         more = lib.rr_appender_outcomes, (self.pointer,), _native.Outcomes, _convert.outcomes, 1e9, self
         try:
             while found := _calls.operation(*more).here():
@@ -91,7 +91,7 @@ class Closing:
 
 
 class AppenderCalls:
-    """The common part of the blocking Appender and the one for asyncio."""
+    """What the blocking Appender and the asyncio Appender have in common."""
 
     def __init__(self, link: Link, line: Line, on_full: OnFull | None, on_outcome: OnOutcome | None) -> None:
         self._link = link
@@ -104,7 +104,7 @@ class AppenderCalls:
             self._start_reporting()
 
     def _start_reporting(self) -> None:
-        """Starts the thread that calls on_outcome. It does not keep this object alive."""
+        """Starts the thread that calls on_outcome. The thread has no reference to this object, so it can be freed."""
         _reporting.add(self)
         report, arguments = self.line.report_outcomes, (self._on_outcome,)
         threading.Thread(target=report, args=arguments, name="routing-replay-outcomes", daemon=True).start()
@@ -124,12 +124,12 @@ class AppenderCalls:
         return self.queue_one(Append(*arguments, **options))
 
     def queue_one(self, append: Append, on_full: int | None = None) -> int:
-        """As `queue`. on_full: a value of ON_FULL, if not the appender's own"""
+        """Queues an append and returns its sequence number. on_full: a value of ON_FULL; None: the appender's own"""
         made, sequence, dropped = _native.Append(), c_uint64(), c_size_t()
         _kept = _convert.append(append, made)
         on_full = self._on_full() if on_full is None else on_full
         if on_full == _BLOCK and in_main_thread():
-            on_full = _RAISE  # Do not wait in this call, which a signal handler could not interrupt.
+            on_full = _RAISE  # A signal handler could not interrupt a wait in this call. If needed, wait below.
         error = lib.rr_appender_append(
             self.line.pointer, byref(made), 1, on_full, PLAIN_CALL, byref(sequence), byref(dropped)
         )
@@ -143,7 +143,7 @@ class AppenderCalls:
         return sequence.value
 
     def _queueing(self, appends: Sequence[Append], numbers: Callable[[Any], N] = list) -> Operation[N]:
-        """Returns the operation that queues the appends. numbers: makes its result from their sequence numbers"""
+        """Makes the operation that queues the appends. numbers: makes its result from the array of sequence numbers"""
         self._link.check()
         made, kept = _convert.appends(appends)
         count = len(appends)
@@ -159,8 +159,8 @@ class AppenderCalls:
         return Operation(lib.rr_appender_append, arguments, outputs, read, kept=kept)
 
     def _on_full(self) -> int:
-        """What to do with an append if the queue is full. By default an append in a thread with a running event loop is
-        dropped, because it must not wait."""
+        """What to do with an append if the queue is full: by default drop it in a thread with a running event loop,
+        which must not wait."""
         return _DROP if self._never_waits_in_loop and asyncio._get_running_loop() is not None else _BLOCK
 
     def _report_drop(self, appends: Sequence[Append]) -> None:
@@ -185,13 +185,13 @@ class Appender(AppenderCalls, Closing):
     """A queue of appends that is sent in the background. Thread-safe. Made by `Run.appender`.
 
     on_outcome is called in a thread of the appender, once per append; calls for one sample are in the order of its
-    appends. It must not call the appender. When the interpreter exits, it waits only a few seconds for queued appends:
-    call flush before.
+    appends. It must not call the appender. When the interpreter exits, it waits only a few seconds for queued appends,
+    so call flush first.
 
     Survives broken connections, and restarts of a server that keeps its runs: unacknowledged appends are sent again. A
-    run that is gone (dropped, or lost with a server that keeps runs in memory) is not made again, because its
+    run that is gone (dropped, or lost with a server that keeps runs in memory) is not created again, because its
     acknowledged rows would be missing without notice. Its appends end with NotFoundError (NO_RUN), which flush raises
-    and on_outcome receives. After `Client.run` has made the run again, the appender continues. Appends of one sample
+    and on_outcome receives. After `Client.run` has created the run again, the appender goes on. Appends of one sample
     are applied in the order of the calls.
 
     After os.fork the child has an empty appender of its own; the parent sends what it had queued.
@@ -202,8 +202,8 @@ class Appender(AppenderCalls, Closing):
         """Queues one append and returns its sequence number: 1, 2, … The parameters are the fields of `Append`.
 
         Rows are copied or encoded before this returns (with asyncio, large ones in a thread, and an append that is
-        cancelled may have been queued all the same). Raises InvalidArgumentError at once if the ingest checks reject
-        the rows. Never raises because of trouble with the service: when the queue is full, on_full decides.
+        cancelled may have been queued all the same). Raises InvalidArgumentError at once if a shape, a dtype or an id
+        is wrong. Never raises because of trouble with the service: when the queue is full, on_full decides.
         """
         return self.queue(arguments, options)
 
@@ -225,7 +225,7 @@ class Appender(AppenderCalls, Closing):
         return self._flushing(timeout)
 
     def close(self, timeout: float = 60.0) -> None:
-        """Flushes for at most `timeout` seconds, then abandons what is left (logged). Idempotent."""
+        """Flushes for at most `timeout` seconds, then abandons the remaining appends and logs this. Idempotent."""
         self._link.close([self.line], timeout)
 
 
@@ -237,14 +237,14 @@ _lingering: set[Line] = set()
 
 
 def linger(lines: Iterable[Line]) -> None:
-    """Closes the appenders of a client that nobody refers to any more, once their queues are sent."""
+    """Sends the queues of the appenders of a client to which no reference is left, and closes the appenders."""
     close_in_background([line for line in lines if line.metrics()["open_appends"]])
 
 
 def close_in_background(lines: Iterable[Line]) -> None:
     _lingering.update(lines)
     for line in lines:
-        with contextlib.suppress(RuntimeError):  # The interpreter is exiting; its exit hook waits for the queues.
+        with contextlib.suppress(RuntimeError):  # The interpreter is exiting: _at_exit closes the appender.
             threading.Thread(target=_close, args=(line,), name="routing-replay-linger", daemon=True).start()
 
 
@@ -266,5 +266,5 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-# Registered like the hook of concurrent.futures, so that it runs while threads can still be started.
+# threading._register_atexit, as in concurrent.futures: _at_exit then runs while threads can still be started.
 getattr(threading, "_register_atexit", atexit.register)(_at_exit)
