@@ -15,24 +15,24 @@ Example: 64 agents at once, which share one run, its append queue and its connec
             context = answer.context
             await trajectory.add(answer.rows, tokens=context, start=answer.start, weight_version=17)
         await trajectory.seal()
-        done = await run.commit(name, len(context))           # Of this sample alone.
+        done = await run.commit(name, len(context))           # Waits for this sample alone.
         print(name, done.status)
 
     async def main() -> None:
         async with Client("server:7400") as client:
             run = await client.run("grpo-42", Geometry(num_layers=48, num_experts=128, top_k=8))
             await asyncio.gather(*(agent(run, f"step7/{i}") for i in range(64)))
-            await run.flush()                                 # Raises what was rejected.
+            await run.flush()                                 # Raises the first error of a failed append.
 
-Methods, parameters, meanings and errors are those of routing_replay. Threads of the library wait for the server, not
-the loop's executor, so the event loop is never blocked. A call that is cancelled, or times out in asyncio.wait_for,
-ends soon afterwards and only then raises; from then on the library does not touch its arguments. A `close` that is
-cancelled goes on in the background, for at most 125 seconds. Calls of one client may be made in several event loops.
+Methods, parameters, meanings and errors are those of routing_replay. The library's own threads wait for the server, so
+the event loop is never blocked. A call that is cancelled, or times out in asyncio.wait_for, ends soon afterwards and
+only then raises; from then on the library does not touch the call's arguments. A `close` that is cancelled goes on in
+the background, for at most 125 seconds. Calls of one client may be made in several event loops.
 
 A client does not survive os.fork: in the child its calls raise FailedPreconditionError; make a new client there.
 
-At most 1,024 calls of a process run at a time. A further one begins, and observes its timeout and its cancellation,
-when one of them has ended.
+At most 1,024 calls of a process run at a time. A further call begins when one of them has ended; until then it can
+neither time out nor be cancelled.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-# Native calls in an event loop. Their completions arrive in one queue, whose descriptor the loop watches.
+# Native calls in an event loop. Their completions arrive in one queue, whose file descriptor the loop watches.
 
 
 class _Loop:
-    """The calls of one event loop."""
+    """The native calls that coroutines of one event loop await."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._queue = _calls.Queue()
@@ -86,7 +86,7 @@ class _Loop:
         self._under_way[tag] = operation, ended
         try:
             operation.start(self._queue.pointer, tag)
-        except RoutingReplayError:  # It has not begun.
+        except RoutingReplayError:  # The call has not begun, so it will have no completion.
             del self._under_way[tag]
             raise
         try:
@@ -96,7 +96,7 @@ class _Loop:
             while ended.cancelled() and tag in self._under_way:
                 ended = make_future()
                 self._under_way[tag] = operation, ended
-                # One CancelledError is enough for the caller: this one is not raised as well.
+                # The task may be cancelled again here. The caller gets only the first CancelledError, raised below.
                 with contextlib.suppress(asyncio.CancelledError):
                     await ended
             if not ended.cancelled():
@@ -144,9 +144,9 @@ def awaited(
     method: Callable[Concatenate[Any, P], Any], made: Callable[..., T]
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]: ...
 def awaited(method: Any, made: Any = None, build: Any = None) -> Any:
-    """Makes a coroutine function from a blocking method, with the same parameters, documentation and operation. `made`:
-    the class of the result, if there is an asyncio form of it. `build`: makes the operation, if the blocking method has
-    none."""
+    """Makes a coroutine function from a blocking method, with the same parameters and documentation. `made`: only for
+    type checkers: the class of the result, if the coroutine returns the asyncio form (aio.Run for Run). `build`: makes
+    the operation; by default as the blocking method does."""
     build = method.build if build is None else build
 
     @functools.wraps(method)
@@ -158,7 +158,7 @@ def awaited(method: Any, made: Any = None, build: Any = None) -> Any:
 
 
 async def _close(link: Link, lines: list[Line], timeout: float, drop: bool = False) -> None:
-    """As Link.close."""
+    """Does the same as Link.close, without blocking the event loop."""
     seconds = _values.seconds(timeout)
     with link.closing(lines, drop):
         for line in lines:
@@ -182,7 +182,7 @@ class _Closing:
 
 
 class Trajectory(trajectory.TrajectoryCalls):
-    """routing_replay.Trajectory for an event loop. Made by `Run.trajectory`. Turns run one after the other."""
+    """routing_replay.Trajectory for an event loop. Made by `Run.trajectory`. Its turns are made one after the other."""
 
     add = awaited(trajectory.Trajectory.add)
     seal = awaited(trajectory.Trajectory.seal)
@@ -197,8 +197,8 @@ def _queueing(appender: Appender, *arguments: Any, **options: Any) -> Operation[
 
 
 class Appender(appender.AppenderCalls, _Closing):
-    """routing_replay.Appender for an event loop: `append` waits only for room in the queue. Made by `Run.appender`.
-    on_outcome is called in a thread."""
+    """routing_replay.Appender for an event loop: `append` waits only while the queue is full. Made by `Run.appender`.
+    on_outcome is called in another thread than the event loop's."""
 
     append = awaited(appender.Appender.append, build=_queueing)
     append_many = awaited(appender.Appender.append_many)

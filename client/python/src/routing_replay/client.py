@@ -1,4 +1,4 @@
-"""A client of one server, or of several that share a store."""
+"""A client of one server or of several servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from routing_replay.types import RestoreOutcome, ServerInfo
 
 
 class ClientCalls:
-    """The common part of the blocking Client and the one for asyncio."""
+    """What the blocking Client and the asyncio Client have in common."""
 
     _in_loop = False
     _run_type: Any
@@ -34,7 +34,7 @@ class ClientCalls:
         server_name: str | None = None,
         token_file: Path | None = None,
     ) -> None:
-        """See the class."""
+        """The class Client describes the parameters."""
         options = _native.ClientOptions(
             _values.native_text(endpoint or "", "endpoint"),
             bool(tls),
@@ -49,10 +49,10 @@ class ClientCalls:
         self._link = Link(_native.Handle(lib.rr_object_free, made), self._in_loop)
 
     def metrics(self) -> dict[str, Any]:
-        """How appends and reads go to the server.
+        """Returns which transports the appends and reads use.
 
         transport: transport of the newest stream: "grpc", or without gRPC "direct" (TCP), "unix" or "shm" (shared
-            memory); None before the first stream; if several servers differ, that of each server
+            memory); None before the first stream. If it differs between servers, the transport of each server
         grpc_streams, direct_streams, unix_streams, shm_streams: number of streams begun. Clients of one process with
             equal options share these counters
 
@@ -70,15 +70,15 @@ class ClientCalls:
 
 
 class Client(ClientCalls, Closing):
-    """One server, or several that share a store. Thread-safe. Does not wait for the server; connects when first used.
+    """A client of one server or of several servers. Thread-safe. Connects when it is first used, not when it is made.
 
     endpoint: "host:port", "[v6]:port" or "unix:PATH": one server. "host:port,host:port,…": servers that share a store;
         each client begins at a random one and stays there until it is unavailable, then goes on to the next.
         "dns:///host:port": all addresses of a DNS name, likewise sharing a store; calls go to them in turn.
-        "file:PATH": a file that holds an endpoint in one of these forms. The first call waits for the file within
+        "file:PATH": a file that holds an endpoint in one of these forms. The first call waits for the file, for at most
         call_timeout, and the file is read again whenever the server cannot be reached, because a restarted server may
-        have another port. "shard:a:7400,b:7400": servers that share nothing, over which samples are spread: see Run. If
-        absent: the environment variable ROUTING_REPLAY_ENDPOINT
+        have another port. "shard:a:7400,b:7400": servers without a shared store, over which samples are spread: see
+        Run. If absent: the environment variable ROUTING_REPLAY_ENDPOINT
     call_timeout: seconds for calls that have no timeout parameter (default 30)
     tls: use TLS and trust the system's certificate authorities; implied by cacert and cert. "unix:" never uses TLS
     cacert: PEM file with the certificate authorities that signed the server's certificate
@@ -87,11 +87,11 @@ class Client(ClientCalls, Closing):
     token_file: file whose first line is a bearer token, which is sent with every call. Without TLS the token is sent
         only to addresses of this machine; calls to other addresses raise InvalidArgumentError
 
-    The last six default to the environment variables ROUTING_REPLAY_TLS, _CACERT, _CERT, _KEY, _SERVER_NAME and
-    _TOKEN_FILE. Files may change while the client runs: the token file is read for every call, the others for every new
-    connection.
+    Defaults of tls and the parameters after it: the environment variables ROUTING_REPLAY_TLS, _CACERT, _CERT, _KEY,
+    _SERVER_NAME and _TOKEN_FILE. Files may change while the client runs: the token file is read for every call, the
+    others for every new connection.
 
-    When nobody refers to a client any more, it is freed with its connections once its appenders have sent their queues.
+    When the last reference to a client is gone, its appenders first send their queues; then it and its connections end.
     After os.fork the child opens its own connection when it first uses the client. Raises InvalidArgumentError for a
     malformed endpoint.
     """
@@ -117,15 +117,15 @@ class Client(ClientCalls, Closing):
         ttl: seconds after which an idle sample is removed
         strict: rows that conflict with stored ones are an error instead of a count
         block_rows: rows per block, a power of two
-        codec: "RAW" or "PACKED"
+        codec: how blocks are stored: "RAW" (8 or 16 bits per id) or "PACKED" (as few bits per id as E needs)
         durability: where an append is stored before it is acknowledged: in "memory", "written" (to the operating
             system) or "synced" (to the disk); by default as the server is configured. InvalidArgumentError if the
             server's store does not support it
         resume_at: the first group that training produces again after it resumed from a checkpoint. The samples of this
             group and of higher groups, of both producers, are stale and are removed; `Run.dropped` says how many. Only
             one coordinator may pass it, before any worker appends
-        wait: seconds to wait for a run that does not exist yet (if no geometry is given), and for a server that cannot
-            be reached, in addition to call_timeout. So a trainer may start before the rollout
+        wait: seconds to wait, in addition to call_timeout, for a server that cannot be reached and, if no geometry is
+            given, for a run that does not exist yet. This lets a trainer start before the rollout
 
         Raises FailedPreconditionError if the run exists with another geometry or other settings, NotFoundError (NO_RUN)
         if it does not exist and no geometry is given, and with `wait` DeadlineExceededError if nobody created it in
@@ -161,15 +161,15 @@ class Client(ClientCalls, Closing):
     ) -> Operation[RestoreOutcome]:
         """Appends the samples of a directory that `Run.checkpoint` wrote, except those that the run already has.
 
-        run: name of the run, which is created if it does not exist; by default the name under which it was exported.
-            For settings other than the server's defaults, call `run` first
+        run: name of the run, which is created if it does not exist; by default the name of the run that was exported.
+            For settings other than the server's defaults, call `Client.run` first
         groups: samples of groups[0] <= group < groups[1]; all if absent
 
-        Rows that the run already has are compared, and only the missing rows are appended. So calling it again does
+        Rows that the run already has are compared, and only the missing rows are appended. So a second call does
         nothing, or continues a call that was interrupted. Raises AlreadyExistsError (CONFLICTING_ROWS) naming a sample
         whose rows in the run differ; FailedPreconditionError (NOT_COMMITTED) if the directory has no finished export;
-        DataLossError naming a sample whose file is damaged. Rows, unrecorded rows, weights, groups, seals and the token
-        check at the end are restored; revisions and content ids are those of new samples.
+        DataLossError naming a sample whose file is damaged. Rows, unrecorded rows, weights, groups, seals and the check
+        of all tokens are restored. Revisions and content ids are not: the samples get new ones.
         """
         options = _native.ImportOptions(
             _values.native_text(os.fspath(directory), "directory"),

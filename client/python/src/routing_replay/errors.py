@@ -25,8 +25,8 @@ class RoutingReplayError(Exception):
     sample: sample id
     row: absolute row number
     layer: global decoder layer id
-    committed_rows, revision: of the sample
-    first_differing_block: index of the first block of rows whose tokens differ
+    committed_rows, revision: the sample's number of committed rows, and its revision
+    first_differing_block: index of the first block of rows whose stored tokens differ from those of the request
     retry_after_ms: how long to wait before a retry
     failed_samples: set by `flush`: ids of the samples with failed appends since the last flush, up to 100,000
     failures: set by `flush`: the first 100 failed appends, as (sample, error)
@@ -60,13 +60,13 @@ class RoutingReplayError(Exception):
         self._detail = detail
 
     def with_failures(self, samples: list[str], failures: list[tuple[str, RoutingReplayError]]) -> RoutingReplayError:
-        """This error with more `failed_samples` and `failures`."""
+        """Returns a copy of this error, with these added to its `failed_samples` and `failures`."""
         names = list(dict.fromkeys(self.failed_samples + samples))
         detail = self._detail | {"failed_samples": names, "failures": self.failures + failures}
         return type(self)(self.message, **detail)
 
     def renamed(self, names: Mapping[str, str]) -> RoutingReplayError:
-        """This error with its field renamed as in `names`."""
+        """Returns a copy in which the field has the new name that `names` gives it; if it gives none, this error."""
         name = names.get(self.field or "")
         if name is None:
             return self
@@ -86,7 +86,7 @@ class CancelledError(RoutingReplayError, code="CANCELLED"):
 
 
 class UnknownError(RoutingReplayError, code="UNKNOWN"):
-    """The server gave no details."""
+    """The status code is UNKNOWN, or one that this client does not know."""
 
 
 class InvalidArgumentError(RoutingReplayError, ValueError, code="INVALID_ARGUMENT"):
@@ -102,7 +102,7 @@ class NotFoundError(RoutingReplayError, LookupError, code="NOT_FOUND"):
 
 
 class AlreadyExistsError(RoutingReplayError, code="ALREADY_EXISTS"):
-    """The sample holds rows of other tokens (OTHER_TOKENS), or other routes in a strict run (CONFLICTING_ROWS)."""
+    """The sample has rows of other tokens (OTHER_TOKENS) or, in a strict run, other routes (CONFLICTING_ROWS)."""
 
 
 class PermissionDeniedError(RoutingReplayError, code="PERMISSION_DENIED"):
@@ -110,11 +110,11 @@ class PermissionDeniedError(RoutingReplayError, code="PERMISSION_DENIED"):
 
 
 class ResourceExhaustedError(RoutingReplayError, code="RESOURCE_EXHAUSTED"):
-    """There is no room in the server's budget or in the appender's queue. retry_after_ms may say when to retry."""
+    """The server's memory budget or the appender's queue is full. retry_after_ms may say when to retry."""
 
 
 class FailedPreconditionError(RoutingReplayError, code="FAILED_PRECONDITION"):
-    """The request is valid, but not in the present state: a gap, an old revision, a sealed sample, another geometry."""
+    """The request is valid, but the present state does not allow it: for example, the sample is sealed."""
 
 
 class FallbackLimitError(FailedPreconditionError):
@@ -158,7 +158,7 @@ class DataLossError(RoutingReplayError, code="DATA_LOSS"):
 
 
 class UnauthenticatedError(RoutingReplayError, code="UNAUTHENTICATED"):
-    """The caller did not authenticate."""
+    """The request has no valid credentials."""
 
 
 _BY_NAME = {kind.code: kind for kind in RoutingReplayError.__subclasses__()}

@@ -1,4 +1,4 @@
-"""Which layers of a model carry routes, and how wide they are."""
+"""The routing geometry: which layers of a model have routes, and their numbers of experts E and of ids per row K."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Geometry:
     top_k: K, one number or one per MoE layer
     moe_layers: global 0-based decoder layer ids that carry routes, ascending; all layers if absent
 
-    These are its attributes, the last three as tuples with one value per MoE layer. Further attributes:
+    These are also attributes, the last three as tuples with one value per MoE layer. Further attributes:
 
-    max_top_k: length of the K axis of arrays
-    dtype: of ids that are read: uint8 if every E is at most 256, else uint16
+    max_top_k: the largest K, which is the length of the K axis of arrays
+    dtype: numpy dtype of the ids that a read returns: uint8 if every E is at most 256, else uint16
     fingerprint: 64-bit hash; equal geometries have the same fingerprint on every machine
 
     Raises InvalidArgumentError naming the field and the layer.
@@ -56,7 +56,7 @@ class Geometry:
         self.fingerprint, self._text = int(facts.fingerprint), str(facts.text)
 
     def _description(self) -> dict[str, Any]:
-        """The canonical form, in which a number that all layers share is written once."""
+        """The canonical form: E and K are written once if all layers share both, else as one list per field."""
         uniform = len(set(zip(self.num_experts, self.top_k, strict=True))) == 1
         experts, top_k = (values[0] if uniform else values for values in (self.num_experts, self.top_k))
         layers = {"num_layers": self.num_layers, "moe_layers": self.moe_layers}
@@ -64,13 +64,13 @@ class Geometry:
 
     @classmethod
     def of_native(cls, found: _native.Geometry) -> Geometry:
-        """From a geometry that the library returned."""
+        """Makes a Geometry from one that the library returned."""
         layers = {name: getattr(found, name)[: found.count] for name in ("num_experts", "top_k", "moe_layers")}
         return cls(found.num_layers, **layers)
 
     @classmethod
     def from_json(cls, text: str | dict[str, Any]) -> Geometry:
-        """From the result of `to_json`."""
+        """Makes a Geometry from the result of `to_json`, as text or parsed."""
         fields = _values.json_value(text, "geometry") if isinstance(text, str) else text
         try:
             return cls(**fields)
@@ -81,17 +81,17 @@ class Geometry:
     def from_hf_config(
         cls, config: Mapping[str, Any] | str | os.PathLike[str] | Any, *, hash_layers: bool = True
     ) -> Geometry:
-        """From the configuration of a Hugging Face model.
+        """Makes a Geometry from the configuration of a Hugging Face model.
 
-        config: what a config.json holds, as a dict or any mapping, its path or that of the folder that holds it, or an
-            object with to_dict(), as Transformers' own
-        hash_layers: False leaves out the MoE layers whose ids come from a table of token ids, for an engine that does
-            not capture them, such as SGLang. A trainer then plans with the run's geometry (`Plan(run.geometry, …)`)
+        config: the contents of a config.json as a mapping, the path of the file or of its folder, or an object with
+            to_dict(), such as a configuration of Transformers
+        hash_layers: False leaves out the MoE layers that look up their experts in a table by token id, for an engine
+            that does not capture them, such as SGLang. The trainer must use the same geometry, which is `run.geometry`
 
         All MoE families of Transformers 5.23 are known, with all names of their keys. Another model type is read from
-        its keys alone, if these are unambiguous. Raises InvalidArgumentError: "no routed experts" for a dense model,
-        and for keys that are missing (naming those that were searched), wrong, or contradictory; OSError for a file
-        that cannot be read.
+        its keys alone, if these are unambiguous. Raises InvalidArgumentError for a dense model ("no routed experts"),
+        and for keys that are missing (the error names those that were searched), wrong, or contradictory; OSError for
+        a file that cannot be read.
         """
         if isinstance(config, (str, os.PathLike)):
             path = Path(config)
@@ -106,11 +106,11 @@ class Geometry:
 
     @classmethod
     def from_megatron_config(cls, config: Mapping[str, Any] | Any, *, hash_layers: bool = True) -> Geometry:
-        """From Megatron-Core's TransformerConfig or its arguments (an object, or a dict of fields).
+        """Makes a Geometry from Megatron-Core's TransformerConfig or its arguments (an object, or a dict of fields).
 
         Reads num_layers, num_moe_experts (or num_experts), moe_router_topk, moe_layer_freq (number or list, as Megatron
         parses it), hybrid_override_pattern (or hybrid_layer_pattern), first_k_dense_replace and moe_n_hash_layers.
-        hash_layers as for `from_hf_config`. Raises InvalidArgumentError.
+        hash_layers: see `from_hf_config`. Raises InvalidArgumentError.
         """
         fields = config if isinstance(config, Mapping) else getattr(config, "__dict__", None)
         if fields is None:
@@ -141,7 +141,7 @@ class Geometry:
 
 
 def _of_each(name: str, value: Any, layers: int) -> list[int]:
-    """Returns one number per MoE layer, from one number for all layers or one per layer."""
+    """Returns a list of one number per MoE layer. `value` is one number for all layers, or one number per MoE layer."""
     field = f"geometry.{name}"
     if isinstance(value, str) or not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:
         return [_values.integer(value, field, _values.INT32)] * layers

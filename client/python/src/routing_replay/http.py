@@ -1,4 +1,4 @@
-"""Reads responses of engines over HTTP, without copying their large parts."""
+"""Parses the HTTP responses of engines, without copying the routed experts, which are by far their largest part."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def routed_experts(body: bytes | bytearray | memoryview) -> Any:
         run.append(sample, vllm.rows(response, 0), seal=True)
 
     The fields are routed_experts and prompt_routed_experts, at the top level (or in each item, if the response is a
-    list), in choices, and in meta_info, sglext and sgl_ext at any of these places. If such a field is an object, its
-    data is meant. Lists of numbers and texts with escapes are returned as by json.loads.
+    list), in choices, and in meta_info, sglext and sgl_ext at any of these places. If such a field is an object, the
+    text is its field `data`. Lists of numbers and texts with escapes are returned as by json.loads.
 
     Raises InvalidArgumentError (ENCODING, field "body") for what is not JSON, and for an object in which a key
     occurs twice.

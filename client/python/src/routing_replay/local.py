@@ -22,7 +22,7 @@ _PROGRAM_VARIABLE = "ROUTING_REPLAY_SERVER"
 _ENDPOINT_VARIABLE = "ROUTING_REPLAY_ENDPOINT"
 _TLS_VARIABLES = tuple(f"ROUTING_REPLAY_{name}" for name in ("TLS", "CACERT", "CERT", "KEY", "SERVER_NAME"))
 _log = logging.getLogger("routing_replay")
-_STOP_SECONDS = 20.0  # Seconds; longer than the server takes to drain.
+_STOP_SECONDS = 20.0  # A server that has not stopped by then is killed. Longer than a server takes to drain.
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class LocalServer:
 def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
     """Starts a server on a free port of the loopback interface, and stops it at the end of the context.
 
-    flags: of routing-replay-server, for example "--memory-budget", "8GiB"
+    flags: command-line flags of routing-replay-server, for example "--memory-budget", "8GiB"
     timeout: seconds for the server to start
 
     Within the context the environment variable ROUTING_REPLAY_ENDPOINT names the server, so that `Client()` finds it in
@@ -55,7 +55,7 @@ def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
         command += ["--exit-with-pid", str(os.getpid()), *flags]
         # In its own process group, because Ctrl-C must not stop it while this process may still have rows to append.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-        # The environment's certificates are those of another server.
+        # Certificates in the environment are not of this server, unless the flags give it some.
         hidden = () if any(flag.partition("=")[0] == "--tls-cert" for flag in flags) else _TLS_VARIABLES
         names = (_ENDPOINT_VARIABLE, *hidden)
         before = {name: os.environ.get(name) for name in names}

@@ -87,8 +87,8 @@ class Link:
         return native
 
     def close(self, lines: list[Line], timeout: float, drop: bool = False) -> None:
-        """Flushes all appenders for at most `timeout` seconds each, then abandons the remaining appends and logs
-        this. drop: closes the client as well"""
+        """Flushes these appenders for at most `timeout` seconds each, then abandons the remaining appends and logs a
+        warning. drop: closes the client as well"""
         seconds = _values.seconds(timeout)
         with self.closing(lines, drop):
             for line in lines:
@@ -96,8 +96,8 @@ class Link:
 
     @contextlib.contextmanager
     def closing(self, lines: list[Line], drop: bool) -> Iterator[None]:
-        """A context in which the caller closes the appenders. If it is interrupted or cancelled, they are closed in the
-        background."""
+        """A context in which the caller closes the appenders. If the caller is interrupted or cancelled, a thread in
+        the background closes them."""
         try:
             yield
         except BaseException:
@@ -112,7 +112,7 @@ class Link:
 
 
 class RunCalls(Generic[A, T]):
-    """The common part of the blocking Run and the one for asyncio."""
+    """What the blocking Run and the asyncio Run have in common."""
 
     _appender_type: type[A]
     _trajectory_type: type[T]
@@ -121,7 +121,7 @@ class RunCalls(Generic[A, T]):
         self.link = link
         self._native: _native.Handle | None = native
         self._kept_appender: A | None = None
-        # Held only for moments, so that it is hardly ever locked when the process forks.
+        # Held only for very short times, so that it is hardly ever locked when the process forks.
         self._lock = threading.RLock()
         _native.give(lib.rr_run_describe, _native.RunInfo, self._set, native.pointer)
         link.runs.add(self)
@@ -154,7 +154,7 @@ class RunCalls(Generic[A, T]):
 
         max_queued_bytes: limit for appends that wait in memory (default 64 MiB)
         on_full: what `append` does when the queue is full: "block" for at most queue_timeout seconds (default 60) and
-            then drop, where a signal handler that raises ends the wait; "drop"; or "raise" ResourceExhaustedError. If
+            then drop (a signal handler that raises ends the wait); "drop"; or "raise" ResourceExhaustedError. If
             absent: "block", but "drop" in a thread with a running event loop, which would be blocked (in
             routing_replay.aio only the coroutine waits). The rows of a dropped append are marked as unrecorded in the
             store, so that a trainer sees at once that they are missing, and are counted in metrics()
@@ -195,7 +195,7 @@ class RunCalls(Generic[A, T]):
     ) -> T:
         """A sample that grows turn by turn, appended through the run's own appender.
 
-        existing: "none" if the sample is new, which saves a question to the server; "resume" if an earlier writer may
+        existing: "none" if the sample is new, which saves a request to the server; "resume" if an earlier writer may
             have begun the sample: the first turn then continues after the existing rows, if they belong to the same
             tokens; "replace" to remove existing rows
         """
@@ -216,7 +216,7 @@ class RunCalls(Generic[A, T]):
         return _calls.operation(function, (native.pointer, *arguments), kind, read, **options)
 
     def _into(self, function: Any, arguments: tuple[Any, ...], out: Any, outcome: type[Any]) -> Operation[Any]:
-        """Makes the operation for a library function that fills a structure of ours."""
+        """Makes the operation for a library function that writes its result to the structure `out`."""
         native = self.native
         inputs = (native.pointer, *arguments)
         return Operation(function, inputs, (byref(out),), lambda: _convert.value(outcome, out), kept=native)
@@ -241,9 +241,9 @@ class RunCalls(Generic[A, T]):
 class Run(RunCalls[Appender, Trajectory], Closing):
     """One run of a server, made by `Client.run`. Thread-safe; usable in the child after os.fork.
 
-    name, geometry
+    name, geometry: of the run
     settings: the settings in force, with defaults filled in
-    dropped: what resume_at of `Client.run` removed
+    dropped: number and size of the samples that resume_at of `Client.run` removed
     place: with "shard:", the place tag of the server on this machine, such as "node-3:". If sample ids begin with it
         (f"{run.place}math-7/0"), the samples are stored on this machine. It is the server whose host the environment
         variable ROUTING_REPLAY_PLACE names; without it, the one whose host is an address or the name of this machine.
@@ -289,7 +289,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         timeout: float = 120.0,
     ) -> Operation[Commit]:
         """Waits until every append of one sample has its outcome, and returns whether the sample is in the store: call
-        this before a rollout worker passes the sample's key on. Does not wait for other samples.
+        this before a rollout worker passes the sample's id on. Does not wait for other samples.
 
         It waits for appends through any appender of this Run object and through `engines.attach`, but not for those of
         other processes.
@@ -300,7 +300,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         tokens: token ids from position 0 on, num_tokens of them or one fewer; they imply num_tokens. They are compared
             with the tokens of the stored rows, and sent to the store if it does not know the tokens and the sample is
             not sealed
-        attempt: the attempt of the appends, see Append
+        attempt: the attempt that the appends have, see Append
         timeout: seconds for everything: waiting for the appends and asking the server
 
         Never raises because of the service, not even if the server cannot be reached: `Commit.status` says what became
@@ -352,9 +352,9 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         only_begun: bool = False,
         timeout: float = 120.0,
     ) -> Operation[list[SampleRows]]:
-        """Reads and decodes; every byte is checked against its CRC32C. One result per sample, in the order asked.
+        """Reads rows, checked against their CRC32C. Returns one result per sample, in the order of `samples`.
 
-        samples: ids, handles, or SampleRead to ask for more than the rows of an id
+        samples: ids, handles, or SampleRead, which has further options such as row ranges
         layers: global decoder layer ids, ascending; all MoE layers if absent
         wait: wait until shortly before `timeout` for rows that are not committed yet, instead of NOT_READY, and for
             samples that nobody has begun, instead of NOT_FOUND
@@ -382,7 +382,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         only_begun: bool = False,
         timeout: float = 120.0,
     ) -> Operation[SampleRows]:
-        """As `read`, for one sample."""
+        """Does the same as `read`, for one sample."""
         options = {"layers": layers, "producer": producer, "wait": wait, "only_begun": only_begun, "timeout": timeout}
         read: Any = Run.read
         return read.build(self, [sample], **options).then(itemgetter(0))
@@ -415,7 +415,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
 
     @blocking
     def release(self, samples: Iterable[str | int], *, producer: Producer | None = None) -> Operation[ReleaseOutcome]:
-        """Removes samples, by default of both producers. Unknown ones are not counted, so a retry is harmless.
+        """Removes samples, by default of both producers. Unknown samples are ignored, so a retry is harmless.
 
         samples: ids or handles, also as elements of a tensor; handle 0 stands for no sample and is skipped
         """

@@ -34,10 +34,10 @@ class Turn:
     num_tokens: length of the history after this turn
     appended: absolute rows that were queued, one range per append
     unrecorded_rows: how many of these rows have no route
-    retokenised_at: first position at which the tokens differ from the history (or end), or None
+    retokenised_at: first position at which the turn's tokens differ from the history, or end before it; else None
     truncated_rows: rows that were removed because of this difference
     repeated_rows: rows of the turn that existed already; the existing rows stay. Of these, conflicting_rows differ from
-        the existing route, late_rows exist as unrecorded, and uncompared_rows were sent by another process
+        them, late_rows exist as unrecorded, and uncompared_rows were sent by another writer and cannot be compared
     shared_rows: rows that a fork takes from its parent
     surplus_rows: rows of the last token, which were left out
     dropped_rows: rows for which the queue had no room; they become unrecorded
@@ -63,9 +63,9 @@ class NewTurn:
 
     rows: ids [rows, layers, K], a Payload, the result of an adapter of routing_replay.engines, or None: no rows
     tokens: ids of the whole context, prompt and answer; or only those after the first `tokens_start` tokens of the
-        history; None if the history does not change (with RecordedRows: the tokens of these)
+        history; None: the tokens of the RecordedRows, if `rows` is one; else the history does not change
     start: absolute row of the first row (default 0)
-    take, layers: see Append. RecordedRows state these three themselves
+    take, layers: see Append. If `rows` is RecordedRows, do not give start, take or layers: it states them
     outcome: "finished", "aborted" or "preempted". Only a finished turn must have a row for each token except the last.
         A row for the last token is left out
     weight_version, weight_label: version of the weights that routed these rows; if there are several versions, give
@@ -92,7 +92,7 @@ class NewTurn:
 
 
 class TrajectoryCalls:
-    """The common part of the blocking Trajectory and the one for asyncio."""
+    """What the blocking Trajectory and the asyncio Trajectory have in common."""
 
     def __init__(self, appender: Any, sample: str, native: _native.Handle) -> None:
         self._appender: AppenderCalls = appender
@@ -160,11 +160,11 @@ class Trajectory(TrajectoryCalls):
         """Adds one answer of the engine. The parameters are the fields of `NewTurn`.
 
         After an error nothing has changed, except that rows may have been removed (those that `Turn.truncated_rows`
-        would count). InvalidArgumentError (ROW_COUNT) if the rows do not fit the tokens, and for what the ingest checks
-        reject; FailedPreconditionError for a gap (its row is the first missing one), a seal before all rows, or tokens
-        after the seal; AlreadyExistsError for a sample with other tokens and, in a strict run, for conflicting rows.
-        With asyncio, do not change `rows` before this returns. A turn that was cancelled may have been queued in part;
-        the next turn then asks the server first.
+        would count). InvalidArgumentError (ROW_COUNT) if the number of rows does not fit the tokens, and for a wrong
+        shape, dtype or id; FailedPreconditionError for a gap (the error's `row` is the first missing one), a seal
+        before all rows, or tokens after the seal; AlreadyExistsError for a sample with other tokens and, in a strict
+        run, for conflicting rows. With asyncio, do not change `rows` before this returns. A turn that was cancelled may
+        have been queued in part; the next turn then first asks the server which rows it has.
         """
         sample = self.sample
         if isinstance(turn.rows, RecordedRows):
@@ -218,8 +218,8 @@ class Trajectory(TrajectoryCalls):
         branches of a tree.
 
         Its first turn must have the whole context. Rows up to the first token or route that differs are not sent; the
-        new sample refers to the rows of this one. The same prompt may have been routed differently; from that row on
-        nothing is shared. Only acknowledged rows can be shared: the call waits for them for at most `wait` seconds.
+        new sample refers to the rows of this one. (Equal tokens may have other routes, because they were routed again.)
+        Only acknowledged rows can be shared: the call waits for them for at most `wait` seconds.
         """
         arguments = self._native.pointer, _values.native_text(sample, "sample")
         seconds = _values.seconds(wait, "wait")

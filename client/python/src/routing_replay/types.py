@@ -1,4 +1,4 @@
-"""Plain values that calls take and return."""
+"""Data classes of the values that calls take and return."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Payload:
 
     data: the bytes (or the text, for base64)
     encoding: "RAW" (C order, little-endian), "NPY", "BASE64" (of RAW), "BASE64_NPY"
-    compression: "NONE" or "ZSTD" (then raw_size is required)
+    compression: "NONE" or "ZSTD" (then raw_size, the number of bytes before compression, is required)
     dtype: "U8", "I8", "U16", "I16", "I32" or "I64"; not needed with .npy
     shape: (rows, layers, K); not needed with .npy
     """
@@ -56,7 +56,7 @@ def token_ids(tokens: ArrayLike, field: str = "tokens", sample: str | None = Non
 
 def sample_handle(sample: str, run: int | None = None) -> int:
     """The handle of a sample: an integer that replaces its id in a batch. It is the same on every machine, and never 0.
-    With "shard:" use `Run.handle`, which passes its `run`."""
+    With "shard:" it also depends on the list of servers: use `Run.handle`."""
     handle = c_int64()
     name = _values.native_text(sample, "sample")
     _native.check(_native.lib.rr_sample_handle(run, name, byref(handle)))
@@ -80,7 +80,7 @@ def token_check(tokens: ArrayLike) -> TokenCheck:
 
 @dataclass(frozen=True)
 class WeightSpan:
-    """Rows [begin, end) were routed under these weights. version -1: unknown."""
+    """Rows [begin, end) were routed under weights with this version and label. version -1: unknown."""
 
     begin: int
     end: int
@@ -92,16 +92,16 @@ class WeightSpan:
 class RecordedRows:
     """Rows of one sample as an engine returned them, with everything that its response says of them.
 
-    `append`, `put` and `Trajectory.add` take it in place of rows. It covers the absolute rows [row_start, row_start +
-    missing_rows + slots), where slots is the number of rows in `take`:
+    `append`, `put` and `Trajectory.add` take it in place of rows. First come missing_rows rows from row_start on that
+    were not recorded, then the rows of `rows` that `take` selects.
 
-    rows: ids [slots, layers, K] of an integer dtype, or a Payload of such, undecoded; None: nothing was recorded
-    row_start: absolute row of the first row
+    rows: ids [rows, layers, K] of an integer dtype, or a Payload that holds them; None: nothing was recorded
+    row_start: absolute row of the first row, missing ones included
     take: half-open range of the first axis of `rows` that counts; None: all of it
     layers: what the axis of layers holds: "all", "moe" or decoder layer ids; None: its length decides
     weights: weight versions of ranges of absolute rows, ascending and disjoint; may be empty
     engine: name and version of the engine, for information, for example "vllm 0.33.0"
-    surplus_rows: slots outside of `take`: 1 if the engine returned a row for the last token
+    surplus_rows: number of rows outside of `take`: 1 if the engine returned a row for the last token
     missing_rows: rows from row_start on that the engine did not return; they become unrecorded
     tokens: token ids, uint32, one per position from 0 on, or None
     """
@@ -117,8 +117,8 @@ class RecordedRows:
     tokens: np.ndarray | None = None
 
     def without(self, end: int) -> RecordedRows:
-        """Returns these rows with all rows before the absolute row `end` marked as missing, because they belong to
-        another request."""
+        """Returns these rows with all rows before the absolute row `end` counted as missing. Used if these rows may
+        belong to another request or to other weights."""
         begin, past = self.take or (0, 0)
         lost = min(end - self.row_start - self.missing_rows, past - begin)
         if lost <= 0:
@@ -135,12 +135,12 @@ Rows: TypeAlias = ArrayLike | Payload | RecordedRows
 @dataclass(slots=True)
 class Append:
     """One append: the parameters of `append` and `put`, and an item of `append_many`. If `rows` is the result of an
-    adapter, row_start, take, unrecorded and layers are its own and must be absent; tokens, engine, and
-    weights if there is no weight_version, are taken from it unless they are given.
+    adapter, it states row_start, take, unrecorded and layers, which must be absent here. Its tokens, its engine and, if
+    no weight_version is given, its weights are used unless they are given here.
 
     sample: id
     rows: ids [rows, layers, K] of an integer dtype (uint8, uint16 or a signed one), a Payload, the result of an adapter
-        of routing_replay.engines, or None to open, to seal, or for rows that are all unrecorded
+        of routing_replay.engines, or None: to create or seal a sample, or if all rows are unrecorded
     row_start: absolute row of the first row (default 0)
     take: half-open range of `rows`' first axis; only these are appended
     unrecorded: half-open ranges inside the append whose rows the engine did not deliver; they are not in `rows`
@@ -148,9 +148,9 @@ class Append:
         empty list, if they are unknown
     layers: "all" (one column per decoder layer), "moe" (per MoE layer) or decoder layer ids; if absent, the length of
         the axis decides
-    seal: no more rows will come; num_tokens is then one more than the rows up to the end of this append. Without rows
-        give row_start, the rows so far, or num_tokens
-    num_tokens: seals with this number of tokens
+    seal: no more rows will come; num_tokens is then one more than the rows up to the end of this append. Without rows,
+        also give row_start (the number of rows so far) or num_tokens
+    num_tokens: seals the sample, with this number of tokens
     group: int64 of the caller, for example the training step
     weight_version, weight_label: number and name of the version of the weights that routed the rows
     weights: WeightSpans, the versions for ranges of absolute rows, ascending and disjoint; rows in no range have
@@ -162,7 +162,7 @@ class Append:
         again, with the same number on every append of one attempt. The first append of a later attempt, which must
         start at row 0, replaces all rows that an earlier attempt has appended, sealed or not. From then on, appends of
         the earlier attempt are rejected (OLD_REVISION), change nothing, and count as stale_appends; `flush` does not
-        raise an error for them. If the first rows of a sample came without an attempt, revision= says what to replace.
+        raise an error for them. Rows that came without an attempt are replaced if `revision` is that of their sample.
         Cannot be combined with restart
     engine: free text, for example "vllm 0.33.0"
     producer: "rollout" or "trainer"
@@ -193,11 +193,11 @@ class Append:
 class AppendOutcome:
     """The server's answer to one append.
 
-    If there is an error, nothing of the append was stored. Exception: a long append is sent in several messages, of
-    which the first may have been stored; committed_rows says how far.
+    If there is an error, nothing of the append was stored. Exception: a long append is sent in several messages, and
+    the first ones may have been stored; committed_rows says how far.
 
-    trimmed_rows were stored already. Of these, conflicting_rows differ from the stored routes, which stay; late_rows
-    are stored as unrecorded and stay so; unverified_rows have tokens that could not be compared.
+    trimmed_rows: rows that were stored already. Of these, conflicting_rows differ from the stored routes, which stay;
+    late_rows are stored as unrecorded and stay so; unverified_rows have tokens that could not be compared.
     """
 
     sample: str
@@ -265,13 +265,13 @@ SampleStates = list[SampleState]
 
 @dataclass(frozen=True)
 class SampleRead:
-    """One sample of a read, with more than its id.
+    """One sample to read, with options.
 
     sample, handle: names the sample; give one of them
     rows: half-open ranges, ascending; all committed rows if empty
-    num_tokens: expected; if it differs the status is LENGTH_MISMATCH
-    token_checks: expected; the status is TOKENS_MISMATCH if one differs, and TOKENS_NOT_KNOWN if the store cannot
-        compare them
+    num_tokens: expected number of tokens; if it differs the status is LENGTH_MISMATCH
+    token_checks: expected checks; the status is TOKENS_MISMATCH if one differs, and TOKENS_NOT_KNOWN if the store
+        cannot compare them
     min_weight_version, max_weight_version: if any row has weights outside this range, the status is VERSION_REJECTED
     """
 
@@ -284,7 +284,7 @@ class SampleRead:
     max_weight_version: int | None = None
 
 
-SampleLike = str | int | SampleRead  # An id, a handle, or more.
+SampleLike = str | int | SampleRead  # A sample to read: by its id, by its handle, or with options.
 
 
 @dataclass(frozen=True)
@@ -328,9 +328,9 @@ class ReleaseOutcome:
 
 @dataclass(frozen=True)
 class CheckpointOutcome:
-    """The result of a checkpoint. samples: number in the directory, of which `written` were read from the run and the
-    others taken from the previous checkpoint. unsealed: samples that were left out, because more rows may come. bytes:
-    size of the rows written, in the dtype of storage."""
+    """The result of a checkpoint. samples: number of samples in the directory; `written` of them were read from the
+    run, the others taken from the previous checkpoint. unsealed: number of samples that were left out, because more
+    rows may come. bytes: size of the rows written, in the dtype of storage."""
 
     samples: int
     written: int
@@ -340,8 +340,8 @@ class CheckpointOutcome:
 
 @dataclass(frozen=True)
 class RestoreOutcome:
-    """The result of a restore. samples: number of samples of the directory; all are in `run` now. appended: those to
-    which this call added rows or a seal. bytes: size of the rows appended, in the dtype of storage."""
+    """The result of a restore. samples: number of samples of the directory; all are in `run`. appended: number of those
+    to which this call added rows or a seal. bytes: size of the rows appended, in the dtype of storage."""
 
     run: str
     samples: int
