@@ -46,7 +46,7 @@ Pattern = Literal[
 
 @dataclass(frozen=True)
 class Family:
-    """Which keys of a configuration say which layers are MoE layers, if mlp_layer_types is absent; for one model type.
+    """How configurations of one model type say which layers are MoE layers, if they have no mlp_layer_types.
 
     pattern: "all": every layer. "prefix": those after the first `prefix` layers, of which moe_layer_freq may exclude
         some. "step": decoder_sparse_step, mlp_only_layers. "interval": moe_layer_start_index, …_end_index, …_interval.
@@ -93,7 +93,7 @@ _FAMILIES = {
     "dbrx": Family(depth_key="n_layers", experts_in="ffn_config"),
     "longcat_flash": Family(depth_key="num_layers", zero_experts_key="zero_expert_num"),
     "zaya": Family(zero_experts=1),
-    # Keys whose values are steps, intervals, periods or lists.
+    # Steps, intervals, periods or lists say which layers are MoE layers.
     "qwen2_moe qwen3_moe qwen3_omni_moe qwen3_omni_moe_thinker qwen3_next qwen3_vl_moe": Family("step"),
     "flint": Family("step", 2),
     "ernie4_5_moe ernie4_5_vl_moe": Family("interval", 1),
@@ -102,7 +102,7 @@ _FAMILIES = {
     "step3p5 step3p7": Family("ids or prefix", 3),
     "nemotron_h": Family("blocks"),
     "deepseek_v4": Family("hash prefix", 3),
-    # A dense prefix.
+    # The first layers are dense.
     "deepseek_v2 mistral4 dots1 bailing_moe bailing_moe_v2 bailing_moe_linear bailing_moe_linear_v2": _prefixed(0),
     "cohere2_moe": _prefixed(0),
     "kimi_k2 kimi_k25 kimi_linear glm4_moe glm4v_moe exaone_moe unlimited_ocr": _prefixed(1),
@@ -217,7 +217,7 @@ class Reader:
     def _list(self, keys: Sequence[str]) -> list[Any] | None:
         value = self.find(*keys)
         if value is not None and not (_is_list(value) and len(value) <= MAX_LAYERS):
-            raise invalid(self.path_of(*keys), f"must be a list of at most {MAX_LAYERS}")
+            raise invalid(self.path_of(*keys), f"must be a list of at most {MAX_LAYERS} items")
         return None if value is None else value.tolist() if hasattr(value, "tolist") else list(value)
 
     def _typed(self, keys: Sequence[str], kind: type, what: str) -> Any:
@@ -355,7 +355,7 @@ def _by_frequency(reader: Reader, num_layers: int, first: int, may_step: bool) -
     elif frequency is not None:
         step = reader.integer(_FREQUENCY)
         if step != 1 and not may_step:
-            raise reader.error(_FREQUENCY, f"a step of {step} is ambiguous here: give a flag per layer")
+            raise reader.error(_FREQUENCY, f"a step of {step} is ambiguous for this model: give a flag per layer")
         moe_layers = _every(reader, _FREQUENCY, num_layers, 0)
     return [layer for layer in moe_layers if layer >= first]
 
@@ -394,7 +394,7 @@ def _ids_or_prefix(family: Family, reader: Reader, num_layers: int) -> list[int]
         try:
             ids = [int(item) for item in written.split(",") if item.strip()]
         except ValueError:
-            raise reader.error(key, "must be a list of layers") from None
+            raise reader.error(key, "must be a list of layer ids") from None
     else:
         ids = reader.integers(key) or []
     return [layer for layer in range(num_layers) if layer in ids]
@@ -471,7 +471,7 @@ def of_hugging_face(config: Mapping[str, Any]) -> Layers:
         per_layer_config may state another value for a single layer."""
         shared = len(set(values)) == 1
         if not shared and len(values) != plan.num_layers:
-            what = f"has {len(values)} values, the model {plan.num_layers} layers"
+            what = f"has {len(values)} values, but the model has {plan.num_layers} layers"
             raise invalid(of_experts.path_of(*names), what)
         overrides = reader.inner("per_layer_config") or Reader({})
         made = []
@@ -551,7 +551,7 @@ def of_megatron(reader: Reader) -> Layers:
     else:
         key = reader.path_of(*_HYBRID)
         flags = _hybrid_flags(pattern, key)
-        # If the number of layers is given too, it must agree with the pattern.
+        # If num_layers is present, too, it must be the length of the pattern.
         depth = _depth(reader, "num_layers", len(flags))
         moe_layers = _flagged(flags, key, depth)
     if not moe_layers:

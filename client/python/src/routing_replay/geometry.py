@@ -1,4 +1,4 @@
-"""The routing geometry: which layers of a model have routes, and their numbers of experts E and of ids per row K."""
+"""The routing geometry: which layers of a model have experts, how many, and how many of these a token chooses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Geometry:
     These are also attributes, the last three as tuples with one value per MoE layer. Further attributes:
 
     max_top_k: the largest K, which is the length of the K axis of arrays
-    dtype: numpy dtype of the ids that a read returns: uint8 if every E is at most 256, else uint16
+    dtype: numpy dtype of the ids that a read of all layers returns: uint8 if every E is at most 256, else uint16
     fingerprint: 64-bit hash; equal geometries have the same fingerprint on every machine
 
     Raises InvalidArgumentError naming the field and the layer.

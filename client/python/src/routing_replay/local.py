@@ -53,9 +53,9 @@ def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
         file = Path(directory, "endpoint")
         command = [_program(), "--listen", "127.0.0.1:0", "--endpoint-file", str(file), "--log-level", "warning"]
         command += ["--exit-with-pid", str(os.getpid()), *flags]
-        # In its own process group, because Ctrl-C must not stop it while this process may still have rows to append.
+        # In its own session, because Ctrl-C must not stop it while this process may still have rows to append.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-        # Certificates in the environment are not of this server, unless the flags give it some.
+        # Without --tls-cert this server has no certificate: those in the environment are another server's.
         hidden = () if any(flag.partition("=")[0] == "--tls-cert" for flag in flags) else _TLS_VARIABLES
         names = (_ENDPOINT_VARIABLE, *hidden)
         before = {name: os.environ.get(name) for name in names}

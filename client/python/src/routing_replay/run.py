@@ -245,8 +245,8 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     settings: the settings in force, with defaults filled in
     dropped: number and size of the samples that resume_at of `Client.run` removed
     place: with "shard:", the place tag of the server on this machine, such as "node-3:". If sample ids begin with it
-        (f"{run.place}math-7/0"), the samples are stored on this machine. It is the server whose host the environment
-        variable ROUTING_REPLAY_PLACE names; without it, the one whose host is an address or the name of this machine.
+        (f"{run.place}math-7/0"), the samples are stored on this machine. Its server is the one whose host the variable
+        ROUTING_REPLAY_PLACE names; without this variable, the one whose host is an address or the name of this machine.
         "" if no server, or more than one, is on this machine
     places: the place tags of all servers
 

@@ -135,8 +135,8 @@ Rows: TypeAlias = ArrayLike | Payload | RecordedRows
 @dataclass(slots=True)
 class Append:
     """One append: the parameters of `append` and `put`, and an item of `append_many`. If `rows` is the result of an
-    adapter, it states row_start, take, unrecorded and layers, which must be absent here. Its tokens, its engine and, if
-    no weight_version is given, its weights are used unless they are given here.
+    adapter, it states row_start, take, unrecorded and layers, which must be absent here. The result's tokens, engine
+    and, if no weight_version is given, weights are used unless they are given here.
 
     sample: id
     rows: ids [rows, layers, K] of an integer dtype (uint8, uint16 or a signed one), a Payload, the result of an adapter
@@ -291,8 +291,8 @@ SampleLike = str | int | SampleRead  # A sample to read: by its id, by its handl
 class SampleRows:
     """One sample that was read.
 
-    status: "OK", or why not: "NOT_FOUND", "NOT_RECORDED", "NOT_READY", "LOST", "VERSION_REJECTED", "LENGTH_MISMATCH",
-        "TOKENS_MISMATCH", "TOKENS_NOT_KNOWN", "OUT_OF_RANGE", "UNAVAILABLE"
+    status: "OK", or why rows is None: "NOT_FOUND", "NOT_RECORDED", "NOT_READY", "LOST", "VERSION_REJECTED",
+        "LENGTH_MISMATCH", "TOKENS_MISMATCH", "TOKENS_NOT_KNOWN", "OUT_OF_RANGE", "UNAVAILABLE"
     rows: ids [rows, layers, K], or None if status is not "OK". dtype uint8 if every layer read has E <= 256, else
         uint16. The first axis holds the rows of `row_ranges` in order, the second one the layers asked for; slots
         beyond a layer's own K are 0. A view of layer-major memory: rows[:, i] is contiguous.

@@ -171,8 +171,8 @@ def output_weights(spans: Any, counted: Tokens, row_start: int) -> tuple[WeightS
 
 
 def _version(version: Any, field: str) -> tuple[int, str]:
-    """Returns number and label of a version. A text is its own label; its number is its value if it is decimal, else -1
-    (unknown)."""
+    """Returns number and label of a version. A version that is text is the label; the number is then the text's decimal
+    value, or -1 (unknown) for other text."""
     if not isinstance(version, str):
         return _values.integer(version, field, _values.NATURAL), ""
     _values.native_text(version, "weight_versions")

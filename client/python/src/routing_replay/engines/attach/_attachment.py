@@ -57,7 +57,7 @@ class Finished:
     row_start: absolute row of the first of these rows
     num_tokens: number of tokens of the sample
     describe: returns the rows of the output as RecordedRows
-    refer: replaces the rows in the output by this reference
+    refer: replaces the rows in the output by the reference that it gets
     """
 
     output: Any

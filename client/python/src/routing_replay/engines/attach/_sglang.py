@@ -225,7 +225,7 @@ def register() -> None:
     try:
         hooks = importlib.import_module("sglang.srt.plugins.hook_registry")
     except ImportError:
-        _log.warning("not attached: this SGLang has no hooks; give its outputs to routing_replay.engines.sglang.rows")
+        _log.warning("not attached: this SGLang has no hooks; pass its outputs to routing_replay.engines.sglang.rows")
         return
     hooks.HookRegistry.register(HOOKED, Hook(name), hooks.HookType.AROUND)
 
@@ -244,7 +244,7 @@ class Hook(_attachment.Joining):
         if self._usable:
             self.begin()
         outputs = original(manager, request, *rest, **more)
-        # Some kinds of requests have no such field.
+        # Some kinds of requests have no field return_routed_experts.
         if not self._usable or not getattr(request, "return_routed_experts", False):
             return outputs
         fields = ("input_ids", "sampling_params", "routed_experts_start_len")

@@ -105,7 +105,7 @@ def _is_of_tokens(output: Any) -> bool:
 
 
 def _item(params: Any, number: int) -> Any:
-    """Returns the sampling parameters of one request; a single value stands for all requests."""
+    """Returns the sampling parameters of the request with this number; `params` itself, if it is not a list of them."""
     if not isinstance(params, (list, tuple)):
         return params
     return params[number] if number < len(params) else None
@@ -210,7 +210,7 @@ def register() -> None:
         engine = importlib.import_module("vllm.v1.engine.async_llm").AsyncLLM
         encode = importlib.import_module("vllm.utils.serial_utils").numpy2base64
     except (ImportError, AttributeError):
-        _log.warning("not attached: this vLLM is not known; give its answers to routing_replay.engines.vllm.rows")
+        _log.warning("not attached: this vLLM version is unknown; pass its answers to routing_replay.engines.vllm.rows")
         return
     if hasattr(engine, _attachment.MARK):  # vLLM may load a plug-in twice.
         return
