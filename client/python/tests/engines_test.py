@@ -102,6 +102,13 @@ class VllmTest(EngineTest):
         self.assertEqual(recorded.surplus_rows, 1)
         self.check(recorded, tokens=False)
 
+    def test_nested_lists_have_only_moe_layers(self) -> None:
+        for sampled in (2, 3):  # Two rows are no other form, such as a pair.
+            completion = Object(index=0, token_ids=OUTPUT[:sampled], finish_reason="stop")
+            completion.routed_experts = MOE[:sampled].tolist()  # 1 + sampled tokens have this many rows.
+            recorded = vllm.rows(Object(prompt_token_ids=PROMPT[:1], outputs=[completion], finished=True))
+            self.assertEqual((recorded.layers, recorded.missing_rows), ("moe", 0))
+
     def test_strides(self) -> None:
         wide = np.repeat(ALL[:-1], 2, axis=0)[::2].astype(np.int64)
         self.check(vllm.rows(self.output(wide)))

@@ -118,4 +118,4 @@ def _value(output: Any, choice: Any) -> tuple[Any, bool]:
 
 def _basis(value: Any, split: bool) -> str:
     """Returns what the layer axis holds. Two parts or nested lists are of vLLM 0.21, which returns only MoE layers."""
-    return "moe" if split or (isinstance(value, list) and len(value) != 2) else "all"
+    return "moe" if split or isinstance(value, list) else "all"
