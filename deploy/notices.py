@@ -9,7 +9,7 @@ package. Shared libraries are only dependencies, unless the folder of --contains
 such copies into a wheel. The licence texts are those of /usr/share/doc/*/copyright. The paths that `libraries` prints
 may be symbolic links: copy them with `cp -L`.
 
-Writes DIR/THIRD_PARTY_NOTICES and DIR/sbom.spdx.json.
+`write` makes THIRD_PARTY_NOTICES and sbom.spdx.json in the folder of --out.
 """
 
 from __future__ import annotations

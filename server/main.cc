@@ -53,7 +53,7 @@ absl::Status FollowProcess(int pid) {
   return absl::OkStatus();
 }
 
-// Waits for `longest`, or until a second signal arrives.
+// Waits for `longest`, or until one of `signals` arrives: Serve took the first, so this is a second one.
 void WaitForSignal(const sigset_t& signals, std::chrono::milliseconds longest) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(longest);
   const timespec timeout = {.tv_sec = seconds.count(), .tv_nsec = std::chrono::nanoseconds(longest - seconds).count()};

@@ -40,7 +40,7 @@
 namespace routing_replay::server {
 namespace {
 
-// New calls are rejected for this long before gRPC shuts down. Most active clients make a call within this time.
+// Shortest time for which new calls are rejected before gRPC shuts down. Most active clients make a call within it.
 constexpr std::chrono::milliseconds kRejectingTime(500);
 constexpr std::chrono::milliseconds kPoll(5);
 constexpr int64_t kSweptAtATime = 1000;  // Expired samples removed at a time: few, so that appends are not delayed.

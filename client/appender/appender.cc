@@ -27,7 +27,7 @@ constexpr char kMethod[] = "/routing_replay.v1.RoutingReplay/Append";
 
 // Callers put appends into the queue; one thread owns the connection, sends, receives and reports. Over the direct path
 // (without gRPC) a caller sends a small append itself if nothing waits before it: that costs less than to wake the
-// thread. After a fork the parent's thread continues with the queue; the child's thread starts at its first append.
+// thread. Before a fork the thread ends. The parent then starts it again for its queue, the child at its first append.
 class AppenderImpl final : public PlanAppender, private ForkPart {
  public:
   AppenderImpl(AppenderRun run, AppenderOptions options)

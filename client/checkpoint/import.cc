@@ -24,8 +24,8 @@ namespace {
 constexpr int64_t kAppendBytes = int64_t{16} << 20;
 constexpr char kEngine[] = "import";
 
-// Undoes the 32 bit steps by which a token changes the state of the CRC (Castagnoli, reflected). Takes the state after
-// the token, and returns the state before it, XORed with the token.
+// A token changes the state of the CRC (Castagnoli, reflected) in 32 steps, one for each bit. Undoes them: takes the
+// state after the token, and returns the state before it, XORed with the token.
 uint32_t StateBeforeToken(uint32_t state) {
   constexpr uint32_t kPolynomial = 0x82F63B78;
   for (int bit = 0; bit < 32; ++bit) {

@@ -53,7 +53,7 @@ class RouteComparison {
   const std::optional<DifferingChoice>& first() const { return first_; }
 
  private:
-  // Returns true if the two rows differ.
+  // Counts the differences of the two rows. Returns true if there are any.
   bool CompareRow(int64_t row, const SampleRows& a, int64_t slot_a, const SampleRows& b, int64_t slot_b);
 
   const Geometry& geometry_;

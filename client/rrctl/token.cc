@@ -74,7 +74,7 @@ absl::Status WriteSecret(const std::string& path, const std::string& token) {
   return failed;
 }
 
-// Returns the content of the file; "" if it does not exist yet.
+// Returns the entries in the file, with a line break at the end; "" if it does not exist yet.
 absl::StatusOr<std::string> ReadEntries(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return errno == ENOENT ? absl::StatusOr<std::string>("") : absl::ErrnoToStatus(errno, path);

@@ -130,8 +130,8 @@ class Trajectory {
     Existing existing = Existing::kNone;
   };
   explicit Trajectory(Options options);
-  // Makes a new sample that begins like this one. Later changes of the parent do not affect it. Its first turn must
-  // have the whole history.
+  // Makes a new sample that begins like this one, and does not follow later changes of it. The first turn of the new
+  // sample must have the whole history.
   Trajectory Fork(std::string sample) const;
 
   // Decides what to do for the turn. Errors, with committed_rows = rows() and, for missing rows, the first of them:

@@ -145,7 +145,7 @@ class Planner {
   const Geometry& geometry_;
   const BlockOptions& blocks_;
   Trajectory& trajectory_;
-  std::vector<RowMark> marks_;  // The marks of the fresh rows.
+  std::vector<RowMark> marks_;  // One for each row of decision.fresh.
 };
 
 }  // namespace

@@ -55,7 +55,7 @@ struct ServerConfig {
   // Longest duration of a read, even if the caller's deadline is later.
   std::chrono::milliseconds max_deadline = std::chrono::hours(1);
   std::chrono::milliseconds default_ttl = std::chrono::hours(24);  // For runs that set none.
-  // Time from max_connection_age until calls are cut off: at least max_deadline, which no read exceeds.
+  // Time from max_connection_age until calls are cut off. Must be at least max_deadline, so that no read is cut off.
   std::chrono::milliseconds max_connection_age_grace = std::chrono::hours(1);
   std::chrono::milliseconds sweep_interval = std::chrono::seconds(1);  // How often expired samples are removed.
   int64_t max_runs = 10000;                                            // An empty run takes 20 to 50 kB.

@@ -64,7 +64,7 @@ struct ConnectionLimits {
   int64_t calls_at_a_time = 256;  // Open calls of a connection; see kUnansweredCalls.
 };
 
-// Counts of calls since the beginning, of one connection or of all.
+// The calls of one connection since it was opened.
 struct CallCounts {
   int64_t begun = 0;
   int64_t done = 0;  // Calls that ended normally, with an answer to a complete request.

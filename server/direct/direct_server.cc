@@ -19,7 +19,7 @@
 
 namespace routing_replay::server {
 
-// A listening socket. If no descriptor is free, it stops accepting until the next second.
+// A listening socket. If no descriptor or memory is free, it stops accepting until the next second.
 class DirectServer::Acceptor final : public LoopSocket {
  public:
   Acceptor(DirectServer& server, DirectLoop& loop, int fd) : server_(server), loop_(loop), fd_(fd) {}

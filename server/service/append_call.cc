@@ -172,8 +172,8 @@ void AppendCall::OnAdmitted() {
   ReadNext();
 }
 
-// A stream may idle as long as it likes, except while it holds credit, before it has named a run, or without reading
-// its answers, the last one included.
+// Ends a stream that sent nothing useful for stall_timeout while it held credit, or before it named a run. Otherwise a
+// stream may idle as long as it likes. OnTakesNothing ends one whose client does not take its answers.
 void AppendCall::OnStallLook() {
   if (!final_status_ && !working() && Stalls()) {
     FinishWith(absl::DeadlineExceededError(absl::StrCat("the stream sent nothing for stall-timeout and held ",

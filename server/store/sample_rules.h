@@ -184,8 +184,8 @@ SampleContent SealedContent(const SampleContent& content, int64_t num_tokens);
 absl::Status CheckTruncate(const SampleContent& content, int64_t rows, std::optional<int64_t> expected_revision);
 SampleContent TruncatedContent(const SampleContent& content, int64_t rows, ContentIds& ids);
 
-// Gives a new revision to a content that may have lost acknowledged changes: `now_ms`, the time of day, which is far
-// above any revision that was reached by counting. A seal stays, because a sealed sample's rows are complete.
+// For a content that may have lost acknowledged changes: gives it a new content id, and as its revision `now_ms`, which
+// is far above any that was reached by counting. A seal stays, because a sealed sample's rows are complete.
 void MarkDoubtful(SampleContent& content, int64_t now_ms, ContentIds& ids);
 
 // `status` with the sample, its committed rows and its revision in the detail. `content`: null if there is none.

@@ -111,8 +111,8 @@ absl::Status StageRows(const Geometry& geometry, const ReplayPlan& plan, const B
                        .bytes = absl::MakeConstSpan(staging).subspan(begin)});
 }
 
-// Stages the requested rows that exist in a sample's blocks, for all layers of the plan, as pieces of the sample with
-// this index in the read. Checks planes against their CRCs.
+// Stages those of the requested `rows` that the blocks of a sample contain, for all layers of the plan. Checks planes
+// against their CRCs. index: the number of the sample in the read.
 absl::Status StageBlocks(const Geometry& geometry, const ReplayPlan& plan, absl::Span<const Block> blocks,
                          absl::Span<const RowRange> rows, int32_t index, StagingSink& sink) {
   for (const Block& block : blocks) {

@@ -101,8 +101,8 @@ class CachedFetch {
   CachedFetch(const CachedFetch&) = delete;
   CachedFetch& operator=(const CachedFetch&) = delete;
 
-  // Returns the slices that this fetch must read next; empty: nothing is left to read. If necessary, first waits for
-  // slices that other fetches read, and a prefetch also for room. DEADLINE_EXCEEDED, CANCELLED. Requires !IsReading().
+  // Returns the slices that this fetch must read next; empty: nothing is left to read. If there are none yet, a fetch
+  // for now waits for slices that others read, and a prefetch for room. CANCELLED after Stop. Requires !IsReading().
   absl::StatusOr<std::vector<int32_t>> Next(Clock::Time deadline);
   // The options for reading the slices: those of the fetch. But a prefetch does not wait for rows that are not
   // committed (they would delay rows that are), and never fails because of a sample, because nobody needs it yet.

@@ -103,9 +103,9 @@ class FrameReader {
 // Sends frames; one frame may take several calls of SendTo. Not thread-safe.
 class FrameWriter {
  public:
-  // Sets the next frame, whose payload must stay valid until done(). Requires done(), or that SendTo was not called for
-  // the previous frame: that one is then copied, and both are sent together. `in_parts`: the frame lists the sizes of
-  // the payload's parts, if there are at most kMaxFrameParts, and the receiver keeps each part in its own buffer.
+  // Sets the next frame. Its payload must stay valid until done(). The previous frame must be done(), or not begun: if
+  // SendTo was not called for it, it is copied and sent together with this one. `in_parts`: tells the receiver the size
+  // of each part, so that it keeps each in its own buffer; ignored if there are more than kMaxFrameParts.
   void Put(FrameType type, std::string header, absl::Span<const absl::Span<const uint8_t>> payload, bool in_parts);
   bool done() const { return next_ == left_.size(); }
   // Sends until the frame is sent or the stream accepts no more bytes for now. Returns errors of the stream.

@@ -59,8 +59,8 @@ class RingReader {
   // Moves bytes from the ring into `space` and returns how many; 0 if the ring is empty. It may move fewer bytes than
   // there are.
   absl::StatusOr<size_t> Read(absl::Span<const iovec> space);
-  // Call it after Read: true if the writer waits and must be woken now. The writer is woken only once the ring is half
-  // empty.
+  // Call it after Read: true if the writer waits and must be woken now. The writer is not woken before half of the ring
+  // is empty.
   bool MustWake();
   // Asks to be woken when there are bytes. Returns false if there are some already.
   absl::StatusOr<bool> Wait();

@@ -36,8 +36,8 @@ class Spiller {
 
   // Spills if too much of the budget is in use. Call after storing anything. Cheap if there is nothing to do.
   void Look();
-  // Spills until `bytes` of the memory budget are free: false if there is not enough to spill. Waits for the disk: the
-  // caller must not hold the lock of a sample.
+  // Spills until `bytes` of the memory budget are free: false if too little can be spilled, or the disk failed a short
+  // time ago. Waits for the disk: the caller must not hold the lock of a sample.
   bool MakeRoom(int64_t bytes);
 
   Store::Totals::Spill GetTotals() const;

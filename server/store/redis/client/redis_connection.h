@@ -92,7 +92,7 @@ class RedisConnection {
   std::unique_ptr<ByteStream> stream_;
   RedisReplyParser parser_;
   RedisCommandQueue queue_;
-  size_t due_ = 0;  // Replies still expected for commands in the queue.
+  size_t due_ = 0;  // Replies still expected, for commands that were sent or are in queue_.
   bool alive_ = true;
 };
 

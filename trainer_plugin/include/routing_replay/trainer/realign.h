@@ -126,7 +126,7 @@ struct RealignInput {
   absl::Span<const std::vector<RowRange>> unrecorded;
   // For each sequence, the row of its last token if this row may become a kPad with filler ids, else -1. An empty span
   // means -1 for all sequences. The row becomes a kPad only if it is kUnrecorded in the row map and not listed in
-  // `unrecorded`. This is safe because no next-token loss depends on the last token.
+  // `unrecorded`. No loss depends on its route, because no token is predicted from a sequence's last one.
   absl::Span<const int64_t> last_rows = {};
 };
 

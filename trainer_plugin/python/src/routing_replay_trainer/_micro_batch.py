@@ -309,8 +309,8 @@ def _piece(sample: Any) -> Any:
 
 
 def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[dict[str, Any], list[FetchSequence]]:
-    """Converts one sequence, given by its pieces, for a plan and for a fetch. whole: True if every sequence of the
-    micro-batch is one whole sample."""
+    """Converts a sequence, a list of pieces, to its entry in the layout's "sequences" and to what a fetch needs of its
+    samples. whole: a sample without tokens is fetched, too; only a plan with pieces leaves it out."""
     if len(part) == 1 and not isinstance(part[0], Sequence):
         fetched = _LIVE if part[0] is None else FetchSequence(part[0], count, ids if count else None)
         sequence = {"sample": _name(part[0]), "tokens": count} | ({"live": True} if part[0] is None else {})
@@ -387,8 +387,8 @@ def _documents(layout: Mapping[str, Any]) -> list[int]:
 
 
 def _behind(sequences: int, documents: Listing[int], layout: Mapping[str, Any]) -> list[int]:
-    """Returns the number of tokens of each document that follows the named sequences."""
-    if "padding" in layout:  # Then the documents after the sequences are those that the padding policy adds.
+    """Returns the number of tokens of each document after the first `sequences` ones, without empty ones at the end."""
+    if "padding" in layout:  # Then the padding policy adds these documents itself.
         return []
     behind = [int(count) for count in documents[sequences:]]
     while behind and behind[-1] == 0:

@@ -108,7 +108,7 @@ class Watch:
         self._seen.clear()
 
     def end_step(self) -> None:
-        """Judges the observations, and discards them."""
+        """Reports the passes of which too many rows have no expert in common; discards all observations."""
         passes, self._seen = self._seen, {}
         for seen in passes.values():
             if not seen.counts:

@@ -489,7 +489,7 @@ class ServiceSource(Source):
         end = time.monotonic() + (self._timeout if timeout is None else timeout)
         records = self._inspected(sequences, end - time.monotonic())
         pause = _FIRST_PAUSE
-        # The server always waits for rows, but for the seal only if the request states the expected length.
+        # The server waits for a seal only if the request states the expected length. Else ask again for what is open.
         while self._told[1] and end - time.monotonic() > pause:
             open_ones = [i for i, record in enumerate(records) if record["status"] == "NOT_READY"]
             if not open_ones:

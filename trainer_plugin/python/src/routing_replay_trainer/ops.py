@@ -141,9 +141,9 @@ def router_live(router: Router, logits: torch.Tensor, *, expert_bias: torch.Tens
 
 
 def compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-    """Compares two choices as sets, over the rows that are REPLAYED: [4] int64 on their device: rows compared, rows
-    whose sets of experts differ, rows without a common expert, and the sum of common experts. Like `Replayed.counters`,
-    add them up and read them once a step.
+    """Compares the two choices of each REPLAYED row as sets of experts. Returns [4] int64 on the tensors' device: rows
+    compared, rows whose sets differ, rows without a common expert, and the number of common experts of all rows. Add
+    the results of several calls up on the device and read the sum once a step.
 
     live: [N, K] ids of any integer dtype
     replayed: [N, K] compact ids of `id_dtype`

@@ -86,8 +86,8 @@ def rows(
 
 
 def _tokens_of(output: Any, choice: Any, prompt_token_ids: Any, output_token_ids: Any) -> _forms.Tokens:
-    """Returns what is known about the tokens: from their ids, else from usage. The count of output tokens in usage is
-    used only if there is one choice, because it is the sum over all choices."""
+    """Returns what is known about the tokens. With one choice, the prompt's count in usage is used even with ids, because
+    media can become more tokens. The count of output tokens in usage is the sum over all choices."""
     places = _forms.get(choice, "prompt_token_ids"), _forms.get(output, "prompt_token_ids")
     prompt = _forms.ids(_forms.first(prompt_token_ids, *places), "prompt_token_ids")
     sampled = _forms.ids(_forms.first(output_token_ids, _forms.get(choice, "token_ids")), "token_ids")

@@ -56,7 +56,7 @@ def _settings() -> dict[str, Any]:
 
 @functools.cache
 def open_run(name: str, geometry: Geometry | None = None) -> Run:
-    """Returns the run of this process. The run is created if it does not exist, unless the geometry is None."""
+    """Returns the run, opened once per process. It is created if it does not exist, unless the geometry is None."""
     return Client().run(name, geometry, **(_settings() if geometry is not None else {}))
 
 

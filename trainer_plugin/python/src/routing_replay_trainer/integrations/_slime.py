@@ -29,8 +29,8 @@ def _run_name(args: Namespace) -> str:
 
 
 def _name(sample: Any) -> str:
-    """Returns the sample's name in the run. The name is unique, because several samples have the same index. An answer
-    that was interrupted and continues keeps its name; one that starts again (with other tokens) gets a new name."""
+    """Returns a name for the sample: a random one, because slime gives several samples the same index. An answer that
+    was interrupted and continues keeps its name; one that starts again (with other tokens) gets a new name."""
     name, count, check = sample.metadata.pop(CUT_SHORT, ("", 0, None))
     return name if name and token_check(sample.tokens[:count]) == check else uuid.uuid4().hex
 
