@@ -1,5 +1,5 @@
-// What the parts of one Redis store share: access to Redis, the names of its keys, a cache of manifests, and RedisBlock,
-// a block in Redis, whose value (BlockOfValue) is cut into chunks.
+// What the parts of one Redis store share: access to Redis, the names of its keys, a cache of manifests, and
+// RedisBlock, a block in Redis, whose value (BlockOfValue) is cut into chunks.
 #ifndef SERVER_STORE_REDIS_REDIS_CONTEXT_H_
 #define SERVER_STORE_REDIS_REDIS_CONTEXT_H_
 

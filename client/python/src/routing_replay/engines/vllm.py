@@ -86,7 +86,7 @@ def rows(
 
 
 def _tokens_of(output: Any, choice: Any, prompt_token_ids: Any, output_token_ids: Any) -> _forms.Tokens:
-    """Returns what is known about the tokens. With one choice, the prompt's count in usage is used even with ids, because
+    """Returns what is known about the tokens. With one choice, the prompt's count in usage goes before its ids, because
     media can become more tokens. The count of output tokens in usage is the sum over all choices."""
     places = _forms.get(choice, "prompt_token_ids"), _forms.get(output, "prompt_token_ids")
     prompt = _forms.ids(_forms.first(prompt_token_ids, *places), "prompt_token_ids")
