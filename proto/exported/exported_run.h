@@ -71,7 +71,7 @@ class RunExporter {
   absl::Status Add(ExportedSample sample, absl::Span<const uint8_t> ids);
   // Takes over a sample from another export of this run with the same geometry: hard links its file, or copies it if
   // the file system has no hard links. `sample` is its entry in that export's index; only the group may differ.
-  // DATA_LOSS (kChecksum) naming the sample if its file is gone or has another size; nothing is taken over then.
+  // DATA_LOSS (kChecksum) naming the sample if its file is gone, has another size or, when copied, another CRC.
   absl::Status Take(const std::filesystem::path& from, ExportedSample sample);
   // Writes the index, syncs everything and gives the directory its name. After an error start a new export.
   absl::Status Finish();

@@ -21,9 +21,9 @@
 namespace routing_replay {
 inline namespace wire {
 
-// Reads the fields of one JSON object. Each Read function stores the field's value if the field is present and of
-// the right kind and range; otherwise it leaves `value` unchanged. The first error is kept: call status() after the
-// last Read. Keeps a reference to `json`. Not thread-safe.
+// Reads the fields of one JSON object. Each Read function stores the field's value; if the field is absent, it leaves
+// `value` unchanged. Call status() after the last Read: after an error, for example a field of the wrong kind, the
+// values must not be used. Keeps a reference to `json`. Not thread-safe.
 class JsonObject {
  public:
   using Json = nlohmann::json;
@@ -35,7 +35,7 @@ class JsonObject {
   // ranges [begin, end], of token checks [rows, crc32c], or of weight spans [begin, end, version, label].
   template <typename T>
   void Read(const char* key, T& value);
-  // Reads one integer (a list of one) or a list of integers.
+  // Reads a list of integers; a single integer counts as a list of one.
   void ReadOneOrMany(const char* key, std::vector<int32_t>& value);
   // Reads a text that must be one of `names`.
   template <typename Enum>

@@ -56,7 +56,6 @@ std::optional<Durability> DurabilityFromName(absl::string_view name) {
 }
 
 const char* SampleStatusName(SampleStatus status) {
-  // Indexed by number.
   static constexpr const char* kNames[] = {"UNSPECIFIED",     "OK",           "NOT_FOUND",        "NOT_RECORDED",
                                            "NOT_READY",       "LOST",         "VERSION_REJECTED", "LENGTH_MISMATCH",
                                            "TOKENS_MISMATCH", "OUT_OF_RANGE", "UNAVAILABLE",      "TOKENS_NOT_KNOWN"};

@@ -5,10 +5,10 @@
  * done. If it has a queue, the function returns at once, and the completion (rr_ended) is delivered through the queue
  * with the call's tag. Outputs are written before the completion is taken from the queue. Until then, output pointers
  * and payload bytes must stay valid; all other arguments are copied. Both ways run the same code. At most 1,024 calls
- * with a queue run at a time: a further one begins, and observes its timeout, when one of them has ended.
+ * with a queue run at a time. A further one begins when one of them has ended, and cannot time out before that.
  *
- * Arguments. Pointers must not be NULL unless a comment allows it. An rr_call may be NULL: the function blocks, with
- * the client's timeout. A zeroed rr_text is the empty text. Other structs have no defaults, so set all their fields;
+ * Arguments. Pointers must not be NULL unless a comment allows it. An rr_call may be NULL: the function blocks, as with
+ * timeout_ms below 0. A zeroed rr_text is the empty text. Other structs have no defaults, so set all their fields;
  * where a comment says "below 0: …", any negative number stands for "not given".
  *
  * Errors. Functions that can fail return NULL on success, else an error that the caller frees with rr_free. With a
@@ -96,7 +96,7 @@ RR_API void rr_object_free(void* object);
 /* --- Calls ------------------------------------------------------------------------------------------------------- */
 
 typedef struct rr_call {
-  int64_t timeout_ms; /* For the whole call; below 0: the client's call_timeout. */
+  int64_t timeout_ms; /* For the whole call; below 0: the client's call_timeout, unless the function states another. */
   rr_queue* queue;    /* NULL: the call blocks. */
   uint64_t tag;
 } rr_call;
@@ -316,18 +316,18 @@ enum rr_on_full { RR_BLOCK = 0, RR_DROP = 1, RR_RAISE = 2 };
 
 typedef struct rr_appender_options {
   int64_t max_queued_bytes, queue_timeout_ms, append_timeout_ms; /* Below 0: the default. */
-  /* When the queue is full. RR_BLOCK: an append waits for queue_timeout_ms, and is then dropped. */
+  /* When the queue is full. RR_BLOCK: waits for queue_timeout_ms, then drops. RR_DROP: drops. RR_RAISE: fails. */
   int32_t on_full;
   int32_t keep_outcomes; /* Not 0: outcomes are kept for rr_appender_outcomes. 0: they are only counted. */
 } rr_appender_options;
 
 RR_API rr_error* rr_run_new_appender(rr_run* run, const rr_appender_options* options, rr_appender** appender);
-/* Queues appends in this order. `sequences` gets one number per append: 1, 2, …; `dropped` gets the number of appends
- * that did not fit into the full queue; their rows are only marked as unrecorded. Stops at the first append that is
+/* Queues appends in this order. `sequences` gets one number per append (QueuedAppends); `dropped` gets how many appends
+ * did not fit into the full queue; their rows are only marked as unrecorded. Stops at the first append that is
  * invalid or does not fit: the appends before it are queued, and the error of an invalid one names its sample. on_full,
  * for this call: RR_BLOCK does what the appender's options say; RR_DROP drops what does not fit now; RR_RAISE does what
- * the options say if that needs no wait, and otherwise is RESOURCE_EXHAUSTED (OVER_BUDGET) if the append does not fit
- * now. If the rr_call has a queue, small appends for which there is room are queued before the function returns. No
+ * the options say if that needs no wait, else fails with RESOURCE_EXHAUSTED (OVER_BUDGET). If the rr_call has a queue,
+ * small appends for which there is room are queued before the function returns, unless an earlier call still waits. No
  * append overtakes one of an earlier call. call->timeout_ms has no effect. */
 RR_API rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, size_t count, int32_t on_full,
                                     const rr_call* call, uint64_t* sequences, size_t* dropped);
@@ -353,7 +353,8 @@ typedef struct rr_commit {
 } rr_commit;
 
 /* Waits for all appends of one sample, made through any appender of this run object, at most call->timeout_ms (below 0:
- * 120 s). Then marks the rows that did not arrive as unrecorded. See Run.commit of the Python package. */
+ * 120 s). With num_tokens or tokens, then marks rows that did not arrive as unrecorded, and seals the sample. See
+ * Run.commit of the Python package. */
 RR_API rr_error* rr_run_commit(rr_run* run, rr_text sample, rr_integer num_tokens, const rr_tokens* tokens,
                                rr_integer attempt, const rr_call* call, const rr_commit** commit);
 
@@ -413,7 +414,7 @@ RR_API rr_error* rr_trajectory_describe(rr_trajectory* trajectory, const rr_traj
 typedef struct rr_sample_read {
   rr_text sample; /* If absent, the handle names the sample. */
   int64_t handle;
-  rr_ranges rows; /* Empty: all committed rows. */
+  rr_ranges rows; /* Empty: all committed rows; with rr_read.wait, those of the sealed sample. */
   rr_integer num_tokens, min_weight_version, max_weight_version;
   const rr_token_check* token_checks;
   size_t token_checks_count;
@@ -450,6 +451,7 @@ typedef struct rr_rows { /* A result, freed by rr_free. */
   size_t count;
 } rr_rows;
 
+/* call->timeout_ms below 0: 120 s. */
 RR_API rr_error* rr_run_read(rr_run* run, const rr_read* read, const rr_call* call, const rr_rows** rows);
 
 /* --- Checkpoints ------------------------------------------------------------------------------------------------- */
@@ -525,7 +527,8 @@ typedef struct rr_texts { /* A result, freed by rr_free. */
 } rr_texts;
 
 /* Waits for log lines of all clients of the process that no earlier call returned. These are warnings about things that
- * no call has reported as an error. Lines written before the first call are not kept. */
+ * no call has reported as an error. Only lines since the first call are kept, at most 1,000. call->timeout_ms below 0:
+ * 24 hours. */
 RR_API rr_error* rr_log(const rr_call* call, const rr_texts** lines);
 /* The handle of a sample: an integer that replaces its id in a batch tensor. With one server the handle depends only on
  * the id, and `run` may be NULL. With "shard:" it also depends on the list of servers of `run`. */

@@ -127,8 +127,8 @@ class Client {
   // NOT_FOUND (kNoRun) if the run does not exist.
   virtual absl::StatusOr<std::shared_ptr<Run>> JoinRun(absl::string_view run) = 0;
   virtual absl::StatusOr<std::vector<RunSummary>> ListRuns() = 0;
-  // With "shard:" the numbers are sums over the servers; uptime is the shortest; version and store are those of the
-  // first server.
+  // With "shard:" the numbers are sums over the servers, except that `runs` is the largest and `uptime` the shortest;
+  // version and store are those of the first server.
   virtual absl::StatusOr<ServerSummary> GetServerInfo() = 0;
   // Counts the streams of this client and of its runs.
   virtual ClientMetrics metrics() const = 0;
@@ -230,7 +230,7 @@ struct NewAppend {
 };
 
 struct QueuedAppends {
-  std::vector<uint64_t> sequences;  // The number of each append in its appender: 1, 2, …
+  std::vector<uint64_t> sequences;  // Number of each append in its appender: 1, 2, …; with "shard:" only unique.
   size_t dropped = 0;               // How many were queued without their rows (drop_when_full).
 };
 
@@ -240,11 +240,11 @@ struct AppendTrouble {
   bool marked = false;  // The store marked the rows as unrecorded.
 };
 
-// Appends rows of many samples over one stream. If the connection breaks, the appender reconnects, to the next server
-// if there are several, and resends what was not acknowledged; the server trims rows that it already has. The appender
-// does not create a run that is gone (dropped, or lost with a server that keeps runs in memory): appends end with
-// NOT_FOUND (kNoRun) until OpenRun has created the run again. Appends of one sample are applied in the order of the
-// calls. Thread-safe.
+// Appends rows of many samples over one stream (with "shard:", one per server). If a connection breaks, the appender
+// reconnects, to the next server if several share the store, and resends what was not acknowledged; the server trims
+// rows that it already has. The appender does not create a run that is gone (dropped, or lost with a server that keeps
+// runs in memory): appends end with NOT_FOUND (kNoRun) until OpenRun has created the run again. Appends of one sample
+// are applied in the order of the calls. Thread-safe.
 class Appender {
  public:
   virtual ~Appender() = default;  // Abandons appends that are not acknowledged; call Flush first.
@@ -347,9 +347,9 @@ class Run {
   virtual absl::StatusOr<AppendOutcome> PutUnrecorded(const AppendOptions& options, int64_t rows) = 0;
 
   // Fills in request.run, and passes the rows to `sink` while the next messages arrive. If the server fails, the read
-  // continues within `timeout` on the next server, or on the same one when it is back. If a sample was
-  // only partly read, the sink gets it again from its beginning; finished samples are not repeated. UNAVAILABLE if no
-  // server came back in time. With "shard:" the samples of an unreachable server get the status kUnavailable at once.
+  // continues within `timeout` on the next server, or on the same one when it is back. If a sample was only partly
+  // read, the sink gets it again from its beginning; finished samples are not repeated. UNAVAILABLE if no server came
+  // back in time. With "shard:" the samples of an unreachable server get the status kUnavailable at once.
   virtual absl::Status Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) = 0;
   // Reads and decodes. Returns one entry per entry of request.samples.
   absl::StatusOr<std::vector<SampleRows>> ReadRows(ReadRequest request, std::chrono::milliseconds timeout);

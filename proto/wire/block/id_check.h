@@ -1,4 +1,4 @@
-// Checks whether the ids of a row are legal. Decoded tensors and encoded blocks use the same check.
+// Checks the ids of rows: range and duplicates in decoded tensors, the range alone in encoded blocks.
 #ifndef PROTO_WIRE_BLOCK_ID_CHECK_H_
 #define PROTO_WIRE_BLOCK_ID_CHECK_H_
 

@@ -18,8 +18,8 @@
 namespace routing_replay {
 inline namespace wire {
 
-// One end of a connection. The destructor closes it. Not thread-safe, except Break. All errors are UNAVAILABLE with the
-// reason in the message. After an error the connection is dead and must not be used again.
+// One end of a connection. The destructor closes it. Not thread-safe, except Break. Errors are UNAVAILABLE with the
+// reason in the message; those of RingStream may be INVALID_ARGUMENT. After an error, only destroy the connection.
 class ByteStream {
  public:
   ByteStream() = default;

@@ -105,7 +105,7 @@ class FrameWriter {
  public:
   // Sets the next frame. Its payload must stay valid until done(). The previous frame must be done(), or not begun: if
   // SendTo was not called for it, it is copied and sent together with this one. `in_parts`: tells the receiver the size
-  // of each part, so that it keeps each in its own buffer; ignored if there are more than kMaxFrameParts.
+  // of each part, so that it keeps each in its own buffer; ignored above kMaxFrameParts parts and above 4 GiB.
   void Put(FrameType type, std::string header, absl::Span<const absl::Span<const uint8_t>> payload, bool in_parts);
   bool done() const { return next_ == left_.size(); }
   // Sends until the frame is sent or the stream accepts no more bytes for now. Returns errors of the stream.

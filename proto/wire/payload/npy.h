@@ -19,7 +19,7 @@ struct NpyHeader {
   size_t data_offset = 0;      // Where the elements start.
 };
 
-// Reads the header. Accepts only little-endian (or one-byte) integers in C order; the header may have at most 1 KiB.
+// Reads the header. Accepts only |u1, |i1, <u2, <i2, <i4 and <i8 in C order; the header may have at most 1 KiB.
 // INVALID_ARGUMENT with field "payload": kEncoding for a malformed header, kDType for another dtype, kShape for Fortran
 // order or too many axes. Does not look at the bytes behind the header.
 absl::StatusOr<NpyHeader> ParseNpyHeader(absl::Span<const uint8_t> file);

@@ -35,18 +35,19 @@ struct DecodedRows {
   RowRange rows;  // Absolute; includes unrecorded rows.
   // DecodeOptions::unrecorded and the rows whose ids are all −1, merged into one normal list.
   std::vector<RowRange> unrecorded;
-  std::vector<Block> blocks;  // Ascending, with CRCs. One begins at each window, cut and unrecorded range.
+  std::vector<Block> blocks;  // Ascending, with CRCs; split at windows, cuts and unrecorded ranges.
 };
 
-// Decodes, checks and tiles. Errors are INVALID_ARGUMENT with an ErrorDetail whose field is "append.tensor.…" or
-// "payload", and whose row (absolute) and layer (global id) are set where they exist:
-//   malformed base64, npy (data of another size than its header states) or zstd, or part of an element: kEncoding
+// Decodes, checks and tiles. Errors are INVALID_ARGUMENT with an ErrorDetail whose field is "payload" or "append.…",
+// and whose row (absolute) and layer (global id) are set where they exist:
+//   malformed base64, npy or zstd, npy data of another size than its header states, an incomplete element: kEncoding
 //   dtype not allowed or contradicting the header: kDType
 //   wrong rank, layer axis or K: kShape                bytes != rows·layers·K·itemsize, or over the limit: kLength
-//   id >= E, or negative in a row that is not −1 throughout: kIdRange       row that is −1 in part: kPartialRow
+//   id >= E or below −1: kIdRange                      row that is −1 in part: kPartialRow
 //   id twice in a row of a MoE layer (K >= 2): kDuplicateId     a MoE layer zero in every row (K >= 2): kAllZeroLayer
-//   take beyond the tensor's rows: kField
-//   row count other than expected_rows: kRowCount      more than kMaxUnrecordedRanges runs of −1 rows: kLength
+//   take beyond the tensor's rows, unrecorded that is not a normal list inside the rows: kField
+//   row count other than expected_rows, or rows past kMaxRows: kRowCount
+//   more than kMaxUnrecordedRanges runs of −1 rows: kLength
 // The K axis is as long as the largest K of all layers; slots beyond a layer's own K and dense columns are ignored. No
 // allocation is larger than max_payload_bytes plus the result.
 absl::StatusOr<DecodedRows> DecodeTensor(const Geometry& geometry, const TensorDescription& description,

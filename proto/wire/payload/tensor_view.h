@@ -47,7 +47,7 @@ struct TensorShape {
 
 // Returns the dtype and axes of the payload's tensor without reading its elements. They come from the description if it
 // has a shape, otherwise from the .npy header of an uncompressed payload. INVALID_ARGUMENT: kShape if neither states
-// them; kEncoding or kDType for a .npy header that ParseNpyHeader rejects.
+// them; the errors of ParseNpyHeader for a .npy header.
 absl::StatusOr<TensorShape> PayloadShape(const TensorDescription& description, absl::Span<const uint8_t> payload);
 
 // Decodes `text` strictly (RFC 4648, standard alphabet, padding required, no white space, unused bits zero).
@@ -55,8 +55,8 @@ absl::StatusOr<TensorShape> PayloadShape(const TensorDescription& description, a
 absl::StatusOr<Buffer> DecodeBase64(absl::Span<const uint8_t> text);
 
 // Decompresses `frame`, which must be exactly one frame with content size `raw_size` and without a dictionary.
-// INVALID_ARGUMENT: kLength if raw_size is above `limit` or differs from the frame's size, kEncoding for everything
-// else. Allocates nothing larger than raw_size, and nothing before the sizes are checked.
+// INVALID_ARGUMENT: kLength if raw_size is above `limit`, or differs from the size that the frame states or has;
+// kEncoding for everything else. Allocates nothing larger than raw_size, and nothing before the sizes are checked.
 absl::StatusOr<Buffer> DecompressZstd(absl::Span<const uint8_t> frame, int64_t raw_size, int64_t limit);
 
 }  // namespace wire

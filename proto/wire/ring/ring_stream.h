@@ -44,8 +44,8 @@ class RingStream final : public ByteStream {
 // Answers a client that asks for shared memory: sends one byte, with the descriptor `memory` attached, or without one
 // if `memory` is -1. Returns false if sending failed.
 bool SendMemory(int socket, int memory);
-// Receives the answer that SendMemory sent. Returns the descriptor, which the caller must close, or -1 if none was
-// attached. UNAVAILABLE if the connection failed.
+// Receives the answer that SendMemory sent. Returns the descriptor, which the caller must close, or -1 if the answer is
+// that there is no memory. UNAVAILABLE if there is no valid answer.
 absl::StatusOr<int> ReceiveMemory(int socket);
 
 }  // namespace wire

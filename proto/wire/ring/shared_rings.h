@@ -34,7 +34,7 @@ class RingWriter {
   // The size of `bytes`, the ring's memory, must be a power of two. Both arguments must outlive this object.
   RingWriter(RingState& state, absl::Span<uint8_t> bytes) : state_(state), bytes_(bytes) {}
 
-  // Copies as much of `pieces` into the ring as fits and returns the number of bytes; 0 if there is no room.
+  // Copies bytes of `pieces` into the ring and returns how many; 0 if there is no room. It may copy fewer than fit.
   absl::StatusOr<size_t> Write(absl::Span<const iovec> pieces);
   // Call it after Write: true if the reader waits and must be woken now. While more bytes follow (`last` is false), the
   // reader is woken only once the ring is half full: a wake-up costs more than copying some KiB.

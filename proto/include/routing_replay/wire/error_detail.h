@@ -57,7 +57,7 @@ struct ErrorDetail {
 // A status that carries `detail` as its payload. The message is for people and should name the field, row and layer
 // itself.
 absl::Status MakeError(absl::StatusCode code, absl::string_view message, const ErrorDetail& detail);
-// INVALID_ARGUMENT with the message "field: what". The last one has the reason kField.
+// INVALID_ARGUMENT with the message "field: what". Without `detail` and `reason`, the reason is kField.
 absl::Status Invalid(const ErrorDetail& detail, absl::string_view what);
 absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what);
 absl::Status Invalid(absl::string_view field, absl::string_view what);
@@ -68,8 +68,8 @@ absl::Status WithSample(const absl::Status& status, absl::string_view sample);
 
 // google.rpc.Status bytes (code, message, one ErrorDetail in details): what gRPC carries as grpc-status-details-bin.
 std::string EncodeRpcStatus(const absl::Status& status);
-// The inverse, lenient about unknown fields and detail types; malformed bytes give `code` and `message` without a
-// detail.
+// A status of `code` and `message` with the ErrorDetail in the bytes; without a detail if they are malformed or hold no
+// ErrorDetail. CANCELLED without bytes becomes UNAVAILABLE, because gRPC ends the calls of a stopping server with it.
 absl::Status DecodeRpcStatus(absl::StatusCode code, absl::string_view message, absl::string_view rpc_status_bytes);
 
 // routing_replay.v1.Status bytes: what an ack or a rejected credit request carries inside a stream.

@@ -27,10 +27,9 @@ inline constexpr int32_t kMinBlockRows = 32;
 inline constexpr int32_t kMaxBlockRows = 4096;
 // Limits on list lengths, because an item takes a few bytes on the wire and up to hundreds in memory. They are far
 // above practical sizes: a sample of kMaxRows rows has 2^17 blocks even with the smallest windows.
-inline constexpr size_t kMaxUnrecordedRanges = size_t{1}
-                                               << 16;  // Per append, also if found as rows of −1; and per sample.
-inline constexpr size_t kMaxBlocks = size_t{1} << 18;  // Per append.
-inline constexpr size_t kMaxReadSamples = size_t{1} << 18;  // Per read.
+inline constexpr size_t kMaxUnrecordedRanges = size_t{1} << 16;  // Per append (with rows of −1), and per sample.
+inline constexpr size_t kMaxBlocks = size_t{1} << 18;            // Per append.
+inline constexpr size_t kMaxReadSamples = size_t{1} << 18;       // Per read.
 
 // How ids are stored in a block. Values are those of the wire (Codec in common.proto).
 enum class Codec : uint8_t {
@@ -45,8 +44,7 @@ struct LayerRouting {
   int32_t num_experts = 0;  // E: ids are in [0, E).
   int32_t top_k = 0;        // K: ids per row.
 
-  // Bytes of one id in RAW, and of one id in decoded form: 1 for E <= 256, else 2. Depends
-  // only on E, not on the ids that occur.
+  // Bytes of one id in RAW and in decoded form: 1 for E <= 256, else 2. Depends only on E, not on the ids that occur.
   int32_t id_bytes() const { return num_experts <= 256 ? 1 : 2; }
   friend bool operator==(const LayerRouting&, const LayerRouting&) = default;
 };

@@ -92,7 +92,7 @@ struct SampleState {
 struct SampleRead {
   std::string sample;
   int64_t handle = 0;  // Used where sample is empty.
-  // The rows to read, as a normal list. Empty: all rows of a sealed sample, or the committed rows of an unsealed one.
+  // The rows to read, as a normal list. Empty: all committed rows; with ReadRequest::wait, those of the sealed sample.
   std::vector<RowRange> rows;
   std::optional<int64_t> num_tokens;
   std::vector<TokenCheck> token_checks;
@@ -105,7 +105,7 @@ struct ReadRequest {
   Producer producer = Producer::kRollout;
   std::vector<int32_t> layers;  // Global decoder layer ids, strictly ascending. Empty: all MoE layers.
   std::vector<SampleRead> samples;
-  bool wait = false;  // Wait for rows that are not committed yet, and for samples that do not exist yet.
+  bool wait = false;  // Wait instead of kNotReady, and for samples that do not exist yet.
   int32_t max_message_bytes = 0;
   bool only_begun = false;  // With `wait`: do not wait for samples that do not exist yet.
 };
