@@ -24,7 +24,7 @@ from routing_replay.types import Payload, RecordedRows, WeightSpan, token_ids
 
 _ROWS = (0, 1 << 22)  # How many rows a sample may have, as in routing_replay/wire/geometry.h.
 _ALL_DTYPES = ("uint8", "int8", "uint16", "int16", "int32", "int64")
-# For each framework that passes ids as objects: the dtypes that it uses, and the dtype of an object that states none.
+# For each dialect of `described_payload`: the dtypes that it uses, and the dtype of ids that state none.
 _DIALECTS: dict[str, tuple[tuple[str, ...], str | None]] = {
     "prime_rl": (_ALL_DTYPES, "uint8"),
     "skyrl": (("uint8", "int16", "int32"), None),
@@ -98,7 +98,7 @@ class Tokens:
     """What a response says about the tokens of a sample.
 
     prompt, output: ids, or None
-    prompt_tokens: number of prompt tokens that the response states: more than the ids if media were expanded to tokens
+    prompt_tokens: number of prompt tokens that the response states; above the number of ids if media became tokens
     output_tokens: number of sampled tokens
     all_output: True if `output` certainly has all sampled ids, and not only those of the last event of a stream
     """
@@ -118,8 +118,8 @@ class Tokens:
 
     def fitting(self, rows: int | None, start: int) -> Tokens:
         """Returns the same tokens with the prompt length that matches `rows` rows from `start` on. Normally this is the
-        number of prompt ids. If only the larger count in the response matches, or `rows` is None, that count is used.
-        An id's index is then not its position, so the ids are left out.
+        number of prompt ids. A larger count in the response is used if it matches, or if `rows` is None. An id's index
+        is then not its position, so the ids are left out.
         """
         if self.prompt is None:
             return self
@@ -338,7 +338,7 @@ def any_payload(value: Any, field: str, row: Row, dtype: str | None) -> tuple[An
 
 
 def start_of(own: int | None, asked: Any, field: str) -> int:
-    """Returns the number of the first row: `own` if the object states it, else `asked`. They must agree if both say."""
+    """Returns the first row's number: `own` if the object states it, else `asked`. If `asked` is not 0, both must agree."""
     start = _values.integer(asked, "start")
     if own is not None and start not in (0, own):
         raise invalid(field, f"starts at row {own}, expected {start}", "ROW_COUNT")

@@ -44,8 +44,8 @@ def rows(
     tokens: token ids of all T positions. The number of rows is then checked, and a T-th row, that of the last token, is
         left out. None: all rows are taken
     start: absolute row number of the first row. If the object states a start, `start` must be equal to it, or 0
-    dialect: which framework wrote the object
-    dtype: dtype of flat ids ("uint8" …)
+    dialect: "skyrl" or "ms_swift" for an object of that framework; "prime_rl" for every other format
+    dtype: dtype of flat base64 ("uint8" …); None: int32
     layers: what the axis of layers holds: "all", "moe" or layer ids; None: its length decides
 
     Raises InvalidArgumentError (ENCODING, DTYPE, SHAPE, LENGTH, ROW_COUNT or FIELD) naming the field.

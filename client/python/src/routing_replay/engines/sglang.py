@@ -74,7 +74,7 @@ def rows(
     start_len: routed_experts_start_len of the request, at most the number of prompt tokens
     prompt_token_ids, output_token_ids: pass these if the response has no ids, or not all output ids
     absent: what to do with a response without rows: "raise" InvalidArgumentError, or return rows that are all
-        "unrecorded". If the request was aborted, they are always unrecorded
+        "unrecorded". If the request was aborted or sampled no token, they are always unrecorded
     hierarchical_cache: True if the server has a hierarchical cache: rows of cached tokens are then unrecorded, even if
         the response does not count tokens from host or storage (see the module)
 
@@ -161,8 +161,8 @@ def _of_choice(ids: Any, choice: Any) -> Any:
 
 def _tokens_of(response: Any, choice: Any, prompt_token_ids: Any, output_token_ids: Any) -> _forms.Tokens:
     """Returns what is known about the tokens. Sampled tokens are counted by their ids if these are known, because
-    completion_tokens may include a stop token that was removed. But a stream's last event may have only the last ids:
-    all_output is False if the two counts differ."""
+    completion_tokens may include a stop token that was removed. But a stream's last event may have only the last ids,
+    so all_output is False unless both counts are known and equal, or the caller passed the ids."""
     extension, of_prompt = _forms.get(response, "sglext", "sgl_ext"), ("prompt_token_ids", "input_ids")
     places = _forms.get(choice, *of_prompt), _forms.get(response, *of_prompt), _forms.get(extension, "input_ids")
     prompt = _forms.ids(_forms.first(prompt_token_ids, *places), "prompt_token_ids")

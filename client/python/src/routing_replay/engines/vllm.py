@@ -59,7 +59,7 @@ def rows(
     prompt_start: routed_experts_prompt_start of the request, at most the number of prompt tokens
     prompt_token_ids, output_token_ids: pass these if the response has no ids, or not all output ids
     absent: what to do with a response without rows: "raise" InvalidArgumentError, or return rows that are all
-        "unrecorded". If the request was aborted, they are always unrecorded
+        "unrecorded". If the request was aborted or sampled no token, they are always unrecorded
 
     Rows are ids [T - 1 - prompt_start, layers, K]. InvalidArgumentError: ROW_COUNT for another number of rows, also if
     the engine ignored prompt_start; FIELD for a response without rows or tokens; others for ids in a wrong format.
@@ -87,7 +87,7 @@ def rows(
 
 def _tokens_of(output: Any, choice: Any, prompt_token_ids: Any, output_token_ids: Any) -> _forms.Tokens:
     """Returns what is known about the tokens. With one choice, the prompt's count in usage goes before its ids, because
-    media can become more tokens. The count of output tokens in usage is the sum over all choices."""
+    media can become more tokens. The count of output tokens in usage is a sum over choices: it is used only for one."""
     places = _forms.get(choice, "prompt_token_ids"), _forms.get(output, "prompt_token_ids")
     prompt = _forms.ids(_forms.first(prompt_token_ids, *places), "prompt_token_ids")
     sampled = _forms.ids(_forms.first(output_token_ids, _forms.get(choice, "token_ids")), "token_ids")

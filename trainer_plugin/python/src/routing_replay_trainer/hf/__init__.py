@@ -17,7 +17,7 @@ __all__ = ("RecordWriter", "Replay", "Sequence", "attach")
 
 
 def __getattr__(name: str) -> Any:
-    """Loads names that need torch on demand."""
+    """Imports torch only when a name that needs it is used."""
     if name not in ("Replay", "attach"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from routing_replay_trainer.hf import _replay

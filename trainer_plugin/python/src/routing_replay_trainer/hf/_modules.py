@@ -29,7 +29,7 @@ CHOICES = (
     ("router", "forward"),
     ("block", "forward"),
 )
-EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")  # Attributes that hold E on the module that chooses.
+EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")  # Attributes of the module that chooses: one is E.
 
 # Names that FSDP, torch.compile and checkpoint wrappers add to the path of a module.
 _WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
@@ -41,7 +41,7 @@ class LiveRouter:
     method: the name of the method that chooses
     replacement: the function that replaces the method
     name: path of the block in the model
-    layer: its index in the decoder's list of layers
+    layer: index of the block's layer in the decoder's list of layers
     num_experts, top_k: E and K
     """
 
@@ -68,7 +68,7 @@ class Decoder:
 
 def decoder(model: Any) -> Decoder:
     """Finds the only decoder with MoE layers in a model. Raises FailedPreconditionError if there is none or more than
-    one, and naming a module that chooses experts in an unknown way."""
+    one, or if a module (which the error names) chooses experts in an unknown way."""
     modules = dict(model.named_modules())
     routers: list[LiveRouter] = []
     stacks: set[str] = set()
@@ -130,7 +130,7 @@ def _router(block: Any, name: str, layer: int) -> LiveRouter:
         raise unmet(name, f"{kind} has no supported router method: {'; '.join(reasons)}")
     if len(found) > 1:
         several = " and ".join(f"{type(module).__name__}.{method}" for module, method, _ in found)
-        raise unmet(name, f"of {kind} {several} each choose experts")
+        raise unmet(name, f"{several} each choose experts in {kind}, and only one may")
     module, method, replacement = found[0]
     _check_own(block, "forward", name, replacement)
     _check_own(module, method, name, replacement)
@@ -138,8 +138,8 @@ def _router(block: Any, name: str, layer: int) -> LiveRouter:
 
 
 def _check_own(module: Any, method: str, name: str, replacement: Callable[..., Any]) -> None:
-    """Checks that nobody has put another method on the module. A bound method of the class, which transformers
-    sometimes restores, is accepted."""
+    """Raises FailedPreconditionError if the module has another function in place of its class's method. A bound method
+    of the class itself, which transformers sometimes puts there, is accepted."""
     there = vars(module).get(method)
     function = getattr(there, "__func__", None)
     if there is None or function is getattr(type(module), method):

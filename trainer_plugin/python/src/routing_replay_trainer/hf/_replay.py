@@ -38,13 +38,13 @@ def attach(
 
     model: a transformers model with one decoder of MoE layers, before or after it is wrapped by FSDP, FSDP2, DDP, PEFT
         or torch.compile. Routers of other models are not changed, not even those of a copy of this one
-    ranks, cp_size: if sequences are split over cp_size processes in contiguous pieces (Ulysses): {"cp": rank of this
-        process}, and the number of processes
+    cp_size: number of processes over which each sequence is split in contiguous pieces (Ulysses); 1 if it is not split
+    ranks: {"cp": rank of this process among these}; absent without such a split
     options: those of `Options`. Padding chooses live; in a micro-batch with padding, the last tokens of sequences do so
         too, whatever last_row says. agree must consist of the cp_size processes that share a sequence
 
-    Raises InvalidArgumentError for an option that is wrong or that the mode does not use, and FailedPreconditionError
-    naming a module that chooses its experts in an unknown way (`hf/_modules.py`).
+    Raises InvalidArgumentError for an option that is wrong or that the mode does not use. Raises
+    FailedPreconditionError if a module chooses its experts in an unknown way (`hf/_modules.py`).
     """
     made = Options(**options)
     made.check_agreement(integer(cp_size, "cp_size", (1, INT32[1])), "cp_size")
@@ -93,16 +93,16 @@ class Replay(Attached):
         """Context manager around the call of the model. Describe the whole micro-batch, as it is before sequence
         parallelism splits it, in one of these forms:
 
-        a rectangle [b, s], padded left or right: tokens, or attention_mask [b, s] of 0 and 1, or both;
+        a rectangle [b, s]: tokens, attention_mask [b, s] of 0 and 1, or both; padding on the left needs the mask;
         a packed stream, [1, total] or [total]: position_ids that are 0 where a document begins.
 
-        sequences, tokens, forward_only: as of `megatron.Replay.micro_batch`
-        lengths: number of tokens of each sequence, if lower than in the documents, or than s without a mask
+        sequences, tokens, forward_only: as in `megatron.Replay.micro_batch`
+        lengths: number of tokens of each sequence; needed only if a document, or a row without a mask, ends in padding
         layout: further fields of a plan's `micro_batch`, which override the derived ones
 
-        The rows of a pass are kept until its backward part has ended, for recompute by whichever checkpoint function,
-        so the context may be closed before backward. With one checkpoint around the model as a whole, backward calls
-        the model again: keep the context open around it (a closed one is an error).
+        The context may be closed before backward, because the rows of a pass are kept for recompute until its backward
+        part has ended. But if one checkpoint surrounds the whole model, backward calls the model again: then keep the
+        context open until backward has ended, or backward raises FailedPreconditionError.
 
         A call of the model outside of this context routes live; inside, each call is a pass of its own. After an
         exception inside, call `abandon_step`. Only the choice of experts changes: an auxiliary loss that transformers
@@ -127,7 +127,7 @@ class Replay(Attached):
         }
 
     def _begin(self, arguments: Any, keywords: Any) -> None:
-        """Begins a pass; called when the decoder is called."""
+        """Called when the decoder is called. Begins a pass if a micro_batch context is open."""
         (chunk,) = self._chunks
         if in_backward():
             if chunk.passes.backward_pass is not None:
@@ -167,7 +167,7 @@ class Choice:
 
 @dataclass(eq=False)
 class Chooser:
-    """Makes the choice in place of an attached router. binding: that of the router's layer"""
+    """Chooses the experts in place of `router`. number: identifies this object in _CHOOSERS"""
 
     router: LiveRouter
     binding: Binding

@@ -41,8 +41,8 @@ def need(holds: bool, setting: str, got: Any, line: str) -> None:
 
 
 def run_name(*said: Any) -> str:
-    """Makes the run's name from the parts of the framework's name for the experiment; parts may be None. Characters
-    that a run's name cannot have become '-'. Raises FailedPreconditionError if all parts are empty."""
+    """Returns the run's name: ROUTING_REPLAY_TRAINING_RUN, or else the parts of the experiment's name that are not
+    empty, joined by '/'. Illegal characters become '-'. Raises FailedPreconditionError if there is no name."""
     name = os.environ.get("ROUTING_REPLAY_TRAINING_RUN") or "/".join(str(part) for part in said if part)
     if not name:
         raise unmet("run", "the experiment has no name: give it one, or set ROUTING_REPLAY_TRAINING_RUN")
@@ -93,9 +93,9 @@ def lost(sample: str) -> None:
 
 
 def put(sample: str, call: Callable[[], object]) -> bool:
-    """Calls `call`, which puts the rows of a sample, and returns whether it succeeded; otherwise logs that they are
-    lost. If a call could not reach the service, further calls are skipped for a minute; otherwise, in a rollout that
-    puts one sample after the other, each would wait for its whole timeout. FailedPreconditionError is raised."""
+    """Calls `call`, which puts the rows of a sample. Returns True if it succeeded; else logs that the rows are lost and
+    returns False. After a call that could not reach the service, `put` calls nothing for a minute, because otherwise
+    each sample of a rollout would wait for a whole timeout. FailedPreconditionError is passed on."""
     global _not_before
     if time.monotonic() < _not_before:
         LOG.error("%s: its routes are lost, because the service could not be reached a moment ago", sample)
@@ -113,7 +113,7 @@ def put(sample: str, call: Callable[[], object]) -> bool:
 
 
 def release(run: str, samples: Iterable[str | int]) -> None:
-    """Releases samples that were trained on. If the service cannot be reached, they stay until the run's TTL."""
+    """Releases samples that were trained on. If that fails, they stay until the run's TTL."""
     try:
         open_run(run).release(samples)
     except errors.RoutingReplayError:

@@ -16,14 +16,14 @@ from routing_replay import Geometry, aio, errors, token_check
 from routing_replay_trainer.integrations import _shared
 from routing_replay_trainer.integrations._shared import LIVE
 
-# Key in the metadata of an interrupted answer. Its value: the name in the run, number of tokens so far, their CRC.
+# Key in the metadata of an interrupted answer. Its value: the sample's name, number of tokens so far, their CRC.
 CUT_SHORT = "routing_sample"
 OWN = "--use-rollout-routing-replay"
 INIT = "--custom-megatron-init-path"
 
 
 def _run_name(args: Namespace) -> str:
-    """Returns the run's name, made from the project and group of wandb, or else of TensorBoard."""
+    """Returns the run's name, made from wandb's project and group, or else TensorBoard's project and experiment."""
     wandb = args.wandb_project, args.wandb_group
     return _shared.run_name(*(wandb if any(wandb) else (args.tb_project_name, args.tb_experiment_name)))
 
@@ -39,7 +39,7 @@ class Rollout:
     """The rollout's half; runs in the rollout manager's process.
 
     integration: name of the integration's module
-    begin: called before the first sample
+    begin: called before the run is opened, which the first sample does
     """
 
     def __init__(self, integration: str, begin: Callable[[], None] = lambda: None) -> None:
@@ -94,8 +94,8 @@ class Trainer:
     integration's module.
 
     framework: name of the framework's package and of its padding policy
-    publish: the framework's option that installs the rollout's half, and the function of `integration` that the option
-        must name
+    publish: the framework's option that installs the rollout's half, and our function for it, which the error names if
+        the option is not set
     """
 
     def __init__(self, framework: str, integration: str, publish: tuple[str, str]) -> None:
@@ -166,7 +166,7 @@ class Trainer:
         return [int(handles[i]) for i in rows], [tokens[i] for i in rows]
 
     def _release(self, args: Namespace) -> None:
-        """Releases the samples of the previous rollout; called when training on this one begins."""
+        """Releases the samples of the previous rollout; called when training on the next one begins."""
         from megatron.core import parallel_state as mpu
 
         if mpu.get_tensor_and_context_parallel_rank() == mpu.get_pipeline_model_parallel_rank() == 0:

@@ -93,7 +93,7 @@ class Trainer(RayPPOTrainer):
         try:
             self.routes.release_groups(self.global_step, self.global_step + 1)
         except errors.RoutingReplayError:
-            LOG.exception("routes of step %d stay until the run's TTL", self.global_step)
+            LOG.exception("the samples of step %d were not released; they stay until the run's TTL", self.global_step)
         return status
 
 

@@ -1,4 +1,4 @@
-"""slime: `publish` in its rollout manager, `replay` in its trainer.
+"""The integration of slime: `publish` runs in its rollout manager, and `replay` in its trainer.
 
 With slime's own flag `--use-rollout-routing-replay`, engines report their choice of experts and requests ask for it.
 `publish` appends the rows of each answer to the service, and puts a handle into `rollout_routed_experts`, where slime

@@ -51,7 +51,7 @@ def _run_name(actor_rollout_ref: Any) -> str:
 
 
 def _check(actor_rollout_ref: Any) -> None:
-    """Raises FailedPreconditionError naming a line of configuration that is missing or must be removed."""
+    """Raises FailedPreconditionError naming a setting that is missing, or does not have the value that we need."""
     library = actor_rollout_ref.model.external_lib
     _shared.need(bool(library), _LIBRARY, library, f"{_LIBRARY}={__name__}")
     for setting, value in _SETTINGS.items():
@@ -128,7 +128,7 @@ class Manager(AgentLoopManagerTQ):
 
 
 def _kv_clear(keys: Any, partition_id: str, original: Callable[..., None] = transfer_queue.kv_clear) -> None:
-    """Also releases the samples that verl clears: after each step, and those that are too old."""
+    """Clears keys as verl does, after each step and when samples are too old, and releases these samples."""
     original(keys=keys, partition_id=partition_id)
     if Manager.run is not None and partition_id == "train":
         _shared.release(Manager.run, _shared.anywhere(Manager.run, [keys] if isinstance(keys, str) else keys))

@@ -2,8 +2,8 @@
 
 A GPTModel or HybridModel gets `packed_seq_params`, `attention_mask` and `padding_mask` on every pipeline stage. The
 shape is that of the tokens, or, on later stages, of the hidden states that were passed to the chunk. Boundaries on a
-device are read only if nobody has announced a layout that fits, because reading makes the host wait for all work queued
-on the device. Does not need torch.
+device are read only if the arguments of `micro_batch` give no layout that fits, because reading makes the host wait for
+all work queued on the device. Does not need torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from routing_replay_trainer._micro_batch import host, is_packed, packed_layout
 
 @dataclass(frozen=True)
 class Call:
-    """What the call says without waiting for a device.
+    """What the call of a model chunk says; reading these fields does not wait for a device.
 
     rows: number of rows that the rank's routers will see; None if the call does not say
     layout: fields of a plan's `micro_batch`, from shapes and sizes
@@ -35,12 +35,12 @@ class Call:
 
     @property
     def on_host(self) -> bool:
-        """True if `packed` and `mask` are in host memory, so that `read` need not wait for a device either."""
+        """True if `packed` and `mask` are in host memory, so that `read` does not wait for a device."""
         tensor = self.mask if self.packed is None else self.packed.cu_seqlens_q
         return getattr(getattr(tensor, "device", None), "type", "cpu") == "cpu"
 
     def read(self) -> dict[str, Any]:
-        """Returns arguments of `of_megatron`. Waits for the device unless `on_host`."""
+        """Returns the arguments `called` and `mask` of `of_megatron`. Waits for the device unless `on_host`."""
         if self.packed is None:
             return {"called": self.layout, "mask": None if self.mask is None else host(self.mask)}
         said = packed_layout(self.packed)
@@ -77,8 +77,8 @@ def _parameters(kind: Any) -> tuple[str, ...]:
 
 
 def _shape(module: Any, given: Mapping[str, Any], slices: int) -> tuple[Any, Any]:
-    """Returns the number of sequences, and of tokens of each on this rank before sequence parallelism slices them; None
-    if unknown."""
+    """Returns the batch size b, and how many tokens of each of the b rows this rank has before sequence parallelism
+    slices them; (None, None) if the call does not say. A packed stream is one row."""
     hidden = given.get("decoder_input")
     if hidden is None and not getattr(module, "pre_process", True):
         hidden = getattr(getattr(module, "decoder", None), "input_tensor", None)
@@ -89,8 +89,8 @@ def _shape(module: Any, given: Mapping[str, Any], slices: int) -> tuple[Any, Any
 
 
 def _mask(given: Mapping[str, Any], shape: tuple[int, int]) -> Any:
-    """Returns a mask [b, s] that is true at tokens. Megatron's own attention masks [b, 1, s, s] do not say where
-    sequences end."""
+    """Returns a mask [b, s] that is true at tokens; None if the call has none. Megatron's own attention masks
+    [b, 1, s, s] do not count, because they do not say where sequences end."""
     mask, padding = given.get("attention_mask"), given.get("padding_mask")
     if getattr(mask, "ndim", 0) == 2 and tuple(mask.shape) == shape:
         return mask

@@ -4,9 +4,9 @@
 recompute; target and action are set at that moment, for this call only. So there is no list of targets that could get
 out of step with the passes, and no flag that a schedule must change.
 
-`Fused` replaces topk_routing_with_score_function by our operator, only for this router's `routing`. What
-TopKRouter.routing does before and after (z-loss, capacity, auxiliary losses, statistics of the expert bias) stays
-Megatron-Core's. On a GPU it needs this package's kernels.
+`Fused` replaces topk_routing_with_score_function by our operator, only where `routing` of an attached router calls it.
+What TopKRouter.routing does before and after (z-loss, capacity, auxiliary losses, statistics of the expert bias) stays
+Megatron-Core's. On a GPU, `Fused` needs this package's kernels.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from routing_replay_trainer._hooks import Binding
 from routing_replay_trainer.router import Router
 
 _REPLACED = "topk_routing_with_score_function"
-# A copy of an attached model has copies of these objects and modules. Keys are compared by identity, so the copies are
-# not found here and route live.
+# Keys are RouterReplay objects, or router modules. They are compared by identity, so those of a copy of an attached
+# model are not found here, and route live.
 _BINDINGS: weakref.WeakKeyDictionary[Any, Binding] = weakref.WeakKeyDictionary()
 _ROUTINGS: weakref.WeakKeyDictionary[Any, Callable[..., Any]] = weakref.WeakKeyDictionary()
 
@@ -83,8 +83,8 @@ INJECTIONS = {"native": Native, "fused": Fused}
 def get_replay_topk(
     self: Any, scores: Any, topk: int, num_groups: Any = None, group_topk: Any = None, default_compute_topk: Any = None
 ) -> tuple[Any, Any]:
-    """Replaces RouterReplay.get_replay_topk of an attached router: in a pass that replays, calls the original with the
-    ids of this call as its target; in a pass that records or compares, chooses live and reports the choice."""
+    """Replaces RouterReplay.get_replay_topk of an attached router. In a pass that replays, calls the original with the
+    ids of this call as its target. In one that records or compares, chooses live and tells the binding the choice."""
     original = type(self).get_replay_topk
 
     def live() -> tuple[Any, Any]:
@@ -103,7 +103,7 @@ def get_replay_topk(
 
 
 def _with_target(replay: Any, original: Any, ids: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
-    # The action is looked up in the module of the class, because a framework may have wrapped the method `original`.
+    # RouterReplayAction is looked up in the modules of the classes: a framework may have wrapped the method `original`.
     kinds = (getattr(sys.modules[kind.__module__], "RouterReplayAction", None) for kind in type(replay).__mro__)
     action = next(kind for kind in kinds if kind is not None).REPLAY_FORWARD
     before = replay.target_topk_idx, replay.router_replay_action

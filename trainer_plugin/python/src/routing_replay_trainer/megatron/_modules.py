@@ -62,7 +62,7 @@ def live_routers(chunk: Any) -> list[LiveRouter]:
 
 def check(chunk: Any, routers: Iterable[LiveRouter], inject: str) -> list[int]:
     """Returns the layers that the model always routes live (hash routing). Raises FailedPreconditionError naming the
-    option and the router if an option would make a router choose without asking."""
+    option and the router if an option would make a router choose without asking the replay."""
     _check_config(getattr(unwrap(chunk), "config", None))
     hashed = []
     for router in routers:
@@ -127,7 +127,7 @@ def config_json(config: Any, model: Any = None) -> dict[str, Any]:
     pattern = getattr(model, "hybrid_layer_pattern", None)
     fields = {} if pattern is None else {"hybrid_layer_pattern": pattern}
     for key, value in vars(config).items():
-        value = getattr(value, "input_data", value)  # PipelineParallelLayerLayout
+        value = getattr(value, "input_data", value)  # What a PipelineParallelLayerLayout was made from.
         if _is_plain(value):
             fields[key] = value
     return fields
@@ -153,7 +153,7 @@ def parallel_ranks() -> dict[str, int]:
 
 
 def replica(config: Any) -> tuple[int, str]:
-    """Returns the number of ranks that share the samples of a step, and the names of the sizes that it multiplies."""
+    """Returns the number of ranks that share the samples of a step, and the names of the sizes whose product it is."""
     names = ("tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size")
     return math.prod(getattr(config, name, 1) or 1 for name in names), " x ".join(names)
 

@@ -41,13 +41,13 @@ def attach(
     model_chunks: the rank's model chunks in order of their virtual stages, as forward_backward_func takes them (one
         model or a list), wrapped or not. Routers of other models are not changed, not even those of a copy of this one
     config: the model's TransformerConfig; by default that of the first chunk
-    inject: see `_inject.py`
+    inject: "native": Megatron's own RouterReplay gets the ids; "fused": our operator routes (see `_inject.py`)
     ranks: {"pp", "cp", "tp"} of this process; by default from Megatron's parallel_state
     options: those of `Options`
 
-    Raises InvalidArgumentError for an option that is wrong or that the mode does not use, and if the model's layers are
-    not those of the configuration. Raises FailedPreconditionError naming a router or an option that would ignore the
-    replay, and if another replay is attached already.
+    Raises InvalidArgumentError if an option is wrong or not used in the mode, or if the model's layers are not those of
+    the configuration. Raises FailedPreconditionError if a router or an option would ignore the replay (the error names
+    it), or if another replay is attached already.
     """
     chunks = list(model_chunks) if isinstance(model_chunks, (list, tuple, torch.nn.ModuleList)) else [model_chunks]
     check_choice("inject", inject, tuple(INJECTIONS))
@@ -105,7 +105,6 @@ class Replay(Attached):
                 where = (router.module, router.name, router.layer)
                 binding = Binding(*where, chunk.passes, self._tally, _modules.is_recompute)
                 chunk.parts.append(INJECTIONS[inject](binding))
-            # A chunk that has no routers to replay gets no hooks.
             if live:
                 chunk.parts.append(PassHooks(model, chunk.passes, functools.partial(self._begin, chunk, model)))
             self._chunks.append(chunk)
@@ -134,21 +133,22 @@ class Replay(Attached):
 
         sequences: sample ids or handles, in the order of the micro-batch; a `Sequence` for a part of a sample; None or
             handle 0 for a sequence that belongs to no sample (padding, a failed rollout) and shall route live
-        lengths: number of tokens of each sequence; by default from `tokens`, else from begin_step, else from
-            cu_seqlens_q or a mask [b, s], else s
+        lengths: number of tokens of each sequence. By default from the first of these that tells it: a list `tokens`;
+            cu_seqlens_q, if its padded variant differs; begin_step, if `tokens` is absent; cu_seqlens_q or a mask
+            [b, s]; the padded length s
         index: index of the micro-batch in the schedule; by default the one that Megatron has told its layers
             (current_microbatch). If both are known, they must agree
         schedule: False if the caller runs the model outside of any schedule: then only `index` counts, because
             current_microbatch is left over from an earlier schedule
-        forward_only: True if no backward pass follows (log-probabilities, evaluation); by default, if gradients are
-            off. In mode R2 such a pass records, and others replay. Recording a sample again before a pass has replayed
-            it or its step has ended is an InvalidArgumentError
+        forward_only: True if no backward pass follows (log-probabilities, evaluation). By default True if gradients are
+            off. In mode R2 such a pass records, and others replay. Until a pass has replayed or the step has ended,
+            recording a sample a second time is an InvalidArgumentError
 
-        The following are needed only for `prefetch`, where there is no call of the model to read from; here they are
-        compared with the call:
+        The following are needed only for `prefetch`, which has no call of the model to read. Here the call overrides
+        the layout that they give, unless its boundaries are on the device and the number of rows agrees:
 
-        tokens: token ids before any slicing for context parallelism: a list of arrays, a packed stream, or a rectangle
-            [b, s]. They are compared with the tokens for which the rows were recorded, unless begin_step has done so
+        tokens: token ids before any slicing for context parallelism, as a list of arrays, a packed stream, or a
+            rectangle [b, s]. They are compared with the tokens for which the rows were recorded
         packed_seq_params: Megatron's PackedSeqParams
         layout: fields of a plan's `micro_batch`, such as padding (the policy that predicts the layout) and partition
             (if context parallelism does not slice as Megatron does). Without a policy, documents of the stream, or
@@ -195,8 +195,8 @@ class Replay(Attached):
         return said if shaped or {"padding", "format"} & said.keys() else said | {"padding": {"policy": "megatron"}}
 
     def _of_call(self, chunk: Chunk, opened: Open, call: Call) -> MicroBatch:
-        """Returns the micro-batch as this call describes it. If this cannot be read without waiting for the device,
-        uses what was announced, provided that the number of rows agrees."""
+        """Returns the micro-batch as this call describes it. If reading the call would wait for the device, uses the
+        layout that the arguments of `micro_batch` give instead, provided that the number of rows agrees."""
         announced = {"packed_seq_params", "padding", "format"} & {k for k, v in opened.said.items() if v is not None}
 
         def describe(called: Mapping[str, Any]) -> MicroBatch:
@@ -226,7 +226,7 @@ class Replay(Attached):
         }
 
     def _begin(self, chunk: Chunk, model: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
-        """Begins a pass; called when a chunk is called."""
+        """Called when a chunk is called. Begins a pass if a micro_batch context is open."""
         opened = self._open
         if opened is None:
             return

@@ -23,10 +23,10 @@ def replayed(
     peek: Callable[[Any, int], Any] | None = None,
     ranks: Collective | None = None,
 ) -> Callable[..., Any]:
-    """Wraps Megatron's forward_backward_func so that every forward step runs inside the replay. Each call begins a step
-    with all samples, announces all micro-batches so that threads can prefetch, and ends the step. A call continues the
-    last step of this replay if that had all samples of this call, as is the case for training passes after the
-    log-probability pass of a rollout.
+    """Wraps Megatron's forward_backward_func so that every forward step runs inside `Replay.micro_batch`. Each call of
+    the result begins a step with all samples, announces all micro-batches so that threads can prefetch, and ends the
+    step. If the previous step had all samples of this call, that step continues: for example, training passes continue
+    the step of the log-probability pass.
 
     replay: the result of `attach`
     describe: function that is called before the schedule, once with each batch of `next(data_iterator)`. It returns the
@@ -34,8 +34,8 @@ def replayed(
         reference model). It may remove items from the batch that the framework does not know
     peek: needed if data iterators are not Python iterators, or are None on some ranks: peek(data_iterator, n) returns
         the batch that is n batches after the next one
-    ranks: a collective of the replica's ranks, needed if some have no data iterator: these get the sequences, their
-        lengths and `padding` (but not the tokens) from the others. All must have the same num_microbatches
+    ranks: a collective of the replica's ranks; needed if some of them have no data iterator. These get what `describe`
+        returns on the others, with lengths in place of tokens. All must have the same num_microbatches
 
     forward_only=True of the schedule is passed to `micro_batch`, unless `describe` sets it. If the iterators give no
     batches, or fewer than num_microbatches, InvalidArgumentError is raised before anything runs, and the other ranks of
@@ -154,7 +154,7 @@ def _name(replay: Any, sequences: list[Any]) -> object:
 
 
 def _step(micro_batches: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the sequences of all micro-batches, and what each micro-batch states about their lengths and tokens."""
+    """Returns arguments of begin_step for all micro-batches: their sequences, and lengths and tokens if known."""
     step: dict[str, Any] = {"sequences": [sequence for batch in micro_batches for sequence in batch["sequences"]]}
     known = [_known(**batch) for batch in micro_batches]
     if all(lengths is not None for lengths, _ in known):

@@ -76,8 +76,8 @@ class Collector(Protocol):
         """Splits outputs into parts, one per completion."""
 
     def ended(self, part: Any) -> Finished | None:
-        """Returns the completion if the part is its last one and rows are expected; else None. May raise any exception
-        if the output has an unknown shape: without a token count its rows cannot even be marked as unrecorded."""
+        """Returns the completion if the part is its last one; else None. May raise any exception if the output has an
+        unknown shape: without a token count its rows cannot even be marked as unrecorded."""
 
 
 def read(collector: Collector, outputs: Any) -> tuple[list[Finished], int]:
@@ -117,8 +117,8 @@ class Attachment:
 
     Attaching an engine with a wrong value raises InvalidArgumentError.
 
-    attached: whether rows are recorded: False after `detach`, and if the engine is known to give wrong rows (then its
-        methods were not wrapped)
+    attached: whether rows are recorded; False after `detach`, and for an engine that is known to give incomplete or
+        wrong rows, whose methods are not wrapped
 
     Recorded rows are replaced by a reference, and are in the store when `flush` returns. If rows were rejected, `flush`
     raises the reason; rows that were rejected before they were sent are marked as unrecorded.
@@ -139,7 +139,7 @@ class Attachment:
         group: int | None = None,
         weight_version: int | None = None,
     ) -> None:
-        """engine: name and version of the engine, stored with the samples."""
+        """engine: name and version of the engine, stored with rows that are marked as unrecorded"""
         if not callable(sample):
             raise _values.invalid("sample", f"must be a function that names samples, got a {type(sample).__name__}")
         self._run, self._engine, self._sample = run, engine, sample

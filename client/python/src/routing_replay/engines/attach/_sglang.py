@@ -65,10 +65,10 @@ def _has_one_of(owner: Any, settings: Sequence[str]) -> bool:
 
 
 def _is_usable(owner: Any) -> bool:
-    """Returns False, with a warning, if prefill and decode are split over two engines, because neither would have all
-    rows of an answer; and if the engine verifies several draft tokens per position at once. SGLang then moves the keys
-    and values of an accepted draft to their final place in the cache, but not its row. So the row of a rejected draft
-    stays at that place."""
+    """Returns False, with a warning, in two cases. If prefill and decode are split over two engines, neither has all
+    rows of an answer. If the engine verifies several draft tokens per position at once, SGLang moves the keys and
+    values of an accepted draft to their final place in the cache, but not its row: the row of a rejected draft stays
+    there."""
     arguments = getattr(owner, "server_args", None)
     mode = getattr(arguments, "disaggregation_mode", None)
     if mode in ("prefill", "decode"):

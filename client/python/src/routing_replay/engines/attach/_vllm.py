@@ -38,10 +38,10 @@ def attach_to(
     """Sends the rows of every finished output of `engine` to `run`. Afterwards the attribute routed_experts of the
     output is None, and its attribute routing_replay holds the reference.
 
-    engine: a vllm.LLM, or an AsyncLLM (also known as AsyncLLMEngine) of this process. Its method generate is wrapped,
-        and those of an LLM also chat and wait_for_completion. Outputs, their order and exceptions are the engine's own.
-        Outputs of beam_search, and of methods that are unknown here, are not recorded. They are counted, and a warning
-        names each such method once. Do not use routed_experts_prompt_start with LLM.enqueue: the start is lost
+    engine: a vllm.LLM, or an AsyncLLM (also known as AsyncLLMEngine) of this process. Its method generate is wrapped;
+        of an LLM, chat and wait_for_completion, too. Outputs, their order and exceptions are the engine's own. Outputs
+        of beam_search and of other methods of an LLM are not recorded. They are counted, with one warning for
+        beam_search and one for the others. With LLM.enqueue, routed_experts_prompt_start is lost: do not use it
     sample: function that returns the sample's id, from a RequestOutput and the index of a completion. Make ids that are
         unique in the run: if the engine uses a request id again, for other tokens, the server rejects the rows of the
         second request

@@ -2,7 +2,7 @@
 
 When a rollout ends, and before samples are gathered over ranks, the rows go to the service under the `request_id` that
 ms-swift gives each completion; samples then carry handles. ms-swift's own replay is turned off. ms-swift computes
-log-probabilities one micro-batch at a time, and each of these is a step of its own.
+log-probabilities one micro-batch at a time, and each such micro-batch is a step of its own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _around(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
 
 
 def _run_name(args: Any) -> str:
-    """The run's name: wandb's project and experiment; without an experiment, the last part of the output path."""
+    """The run's name: wandb's project and experiment; without an experiment, the last two parts of the output path."""
     if args.wandb_exp_name:
         return _shared.run_name(args.wandb_project, args.wandb_exp_name)
     return _shared.run_name(*Path(args.output_dir).resolve().parts[-2:])

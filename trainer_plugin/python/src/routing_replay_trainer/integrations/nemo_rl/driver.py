@@ -14,7 +14,7 @@ with _shared.importing("NeMo-RL"):
     from nemo_rl.models.generation.vllm.vllm_generation import VllmGeneration
     from nemo_rl.models.policy.lm_policy import Policy
 
-RUN = _shared.run_name()  # Workers do not know the experiment's name, but they inherit the driver's environment.
+RUN = _shared.run_name()  # From the environment, which workers inherit; they do not know the experiment's name.
 _VLLM, _POLICY = "nemo_rl.models.generation.vllm", "nemo_rl.models.policy.workers"
 _ASYNCHRONOUS = f"{_VLLM}.vllm_worker_async.VllmAsyncGenerationWorker"
 WORKERS = {

@@ -25,7 +25,7 @@ _opened: list[Run] = []  # The run, once it is opened.
 
 
 def _open() -> None:
-    # The model's configuration may have to be downloaded from a hub.
+    # This may download the model's configuration from a hub.
     geometry = Geometry.from_hf_config(AutoConfig.from_pretrained(model, trust_remote_code=True))
     _opened.append(_shared.open_run(_shared.run_name(), geometry))
 
