@@ -338,7 +338,7 @@ def any_payload(value: Any, field: str, row: Row, dtype: str | None) -> tuple[An
 
 
 def start_of(own: int | None, asked: Any, field: str) -> int:
-    """Returns the first row's number: `own` if the object states it, else `asked`. If `asked` is not 0, both must agree."""
+    """Returns the first row: `own` if the object states it, else `asked`. They must agree, unless `asked` is 0."""
     start = _values.integer(asked, "start")
     if own is not None and start not in (0, own):
         raise invalid(field, f"starts at row {own}, expected {start}", "ROW_COUNT")
