@@ -8,8 +8,8 @@ module has their building blocks, for the CPU:
     out = router_replay_forward(router, logits, batch.indices[0], batch.states)
 
 A plan says which layers and rows a rank replays, a source provides exactly those, and router replay computes the
-probabilities of the replayed experts from the live logits. Needs only numpy; `ServiceSource` takes a run of the package
-`routing-replay`, whose `routing_replay.errors` are also those of this module.
+probabilities of the replayed experts from the live logits. Needs numpy and the package `routing-replay`:
+`ServiceSource` takes one of its runs, and the errors of this module are those of `routing_replay.errors`.
 
 Objects of this module own memory of the native library but no thread, connection or lock, so they keep working in the
 child after os.fork. Exception: what `megatron.attach` and `hf.attach` return. Only objects whose documentation says so

@@ -39,7 +39,8 @@ class Options:
     them. Mode shadow only counts missing samples, whatever the other options say. Without `agree`, and in a replica of
     one rank, each rank decides alone which samples replay.
 
-    Raises InvalidArgumentError naming an option that is wrong, or that the mode would ignore.
+    Raises InvalidArgumentError naming an option that is wrong, or one of `source`, `agree`, `on_policy` and `writer`
+    that the mode does not use. Mode disabled uses none, but accepts all.
     """
 
     source: Source | None = None
@@ -80,7 +81,7 @@ class Options:
         """Raises InvalidArgumentError if a rank could fall back without the other ranks of its replica knowing.
 
         replica: number of ranks that share the samples of a step
-        sizes: names of the sizes whose product is this number, for the message: "cp_size", or "… x …"
+        sizes: for the message, the names of the sizes whose product is this number, such as "cp_size"
         """
         size = None if self.agree is None else self.agree.size
         if self.mode == "R3" and self.missing != "strict" and replica > 1 and size != replica:
@@ -96,7 +97,7 @@ class Options:
         assert self.source is not None
         kept = 0 if self.source.keeps_rows else self.cache_bytes
         source = StepSource(self.source, cache_bytes=kept, deadline=self.fetch_deadline)
-        # Shadow mode must never stop training: even if no sample can be compared, this is only counted.
+        # In mode shadow all samples may fall back (1.0), because missing samples must not stop training.
         limit = self.max_fallback_fraction if self.mode == "R3" else 1.0
         return Steps(source, self.missing_or_live, self.agree, limit, contract, self.mode == "R3")
 
@@ -122,8 +123,8 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Open:
-    """An open `micro_batch` context. said: its arguments that describe the layout; described: made from these, None if
-    each call of the model describes itself (Megatron); begun: passes begun so far; others: as in `micro_batch`"""
+    """An open `micro_batch` context. said: its arguments that describe the layout; described: the micro-batch made from
+    them, None for Megatron, where each call of the model describes its own; begun: passes begun so far"""
 
     sequences: Listing[Any]
     said: Mapping[str, Any]
@@ -163,7 +164,7 @@ class Attached:
         self._fingerprint = 0  # Fingerprint of the model's geometry.
 
     def _given(self, sequences: Listing[Any], **said: Any) -> Given:
-        """Converts the arguments of `micro_batch` to a `Given`. said: all of them except `sequences`"""
+        """Converts the arguments of `micro_batch` to a `Given`. said: those that describe the layout"""
         raise NotImplementedError
 
     def _plan_arguments(self, chunk: int, layout: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,7 +211,9 @@ class Attached:
             sequence, if lower than in `tokens`, or if `tokens` is absent. Absent values are not compared
 
         Asks the source once about every sample, and lets the ranks agree on which samples replay. `micro_batch` follows
-        this decision in all passes of the step; if a sample has changed since, the rank that notices raises an error.
+        this decision in all passes of the step. If a sample has changed since, the rank that notices raises an error
+        (in mode shadow, the sample falls back). In modes R2 and disabled, begin_step does nothing.
+
         Waits no longer than `fetch_deadline`. Raises FailedPreconditionError for a missing sample if missing="strict",
         FallbackLimitError if too many samples fall back, and the errors of `collective.agree`.
         """
@@ -230,11 +233,9 @@ class Attached:
         return micro_batch
 
     def prefetch(self, micro_batches: Listing[Mapping[str, Any]]) -> None:
-        """Announces micro-batches of this step, each with the arguments that `micro_batch` will get for it, so that
-        threads can prefetch their rows while the trainer computes.
-
-        Raises InvalidArgumentError for arguments that `micro_batch` would reject.
-        """
+        """Announces micro-batches of this step, each with the arguments that `micro_batch` will get for it. Threads
+        read the announced rows while the trainer computes. Raises InvalidArgumentError for arguments that `micro_batch`
+        would reject, and FailedPreconditionError if begin_step has not been called."""
         if self._steps is None:
             return
         others = set(Open.__dataclass_fields__)
@@ -257,7 +258,7 @@ class Attached:
 
     @contextlib.contextmanager
     def _opened(self, sequences: Listing[Any], said: Mapping[str, Any], **passes: Any) -> Iterator[None]:
-        """passes: further fields of `Open`"""
+        """Returns the context of `micro_batch`. passes: further fields of `Open`"""
         if self._open is not None:
             raise unmet("micro_batch", "another micro_batch context is open already")
         if self._mode == "disabled":
@@ -311,7 +312,7 @@ class Attached:
         return Pass(key, batch, number, "replay", False)
 
     def _record(self, key: PassKey, number: int, described: MicroBatch, plan: Plan, records: Records) -> Pass:
-        """Makes a pass of mode R2 that records. `abandon_step` discards its record until a later pass replays."""
+        """Makes a pass of mode R2 that records. `abandon_step` discards its record if no pass has replayed since."""
         records.check(described)
         batch = records.empty(plan, self._buffers.empty(number, plan))
         read = self._buffers.reader(number, plan)
@@ -349,7 +350,7 @@ class Attached:
             self._steps.stay_away(wrong)
 
     def end_step(self) -> None:
-        """Ends a step. Call this after its last backward pass (Megatron's forward_backward_func). Raises
+        """Ends a step. Call this after its last backward pass (in Megatron, after forward_backward_func). Raises
         FailedPreconditionError naming a pass whose backward part never ran; the pass does not affect the next step."""
         self._step += 1
         for chunk in self._chunks:
@@ -364,8 +365,8 @@ class Attached:
 
     def abandon_step(self) -> None:
         """Call this instead of end_step if an exception has left a micro_batch or ended the passes of a step early. It
-        gives up the passes and raises nothing; the next step can begin as usual. In mode R2 it discards what the passes
-        have recorded (also in the writer), except what another pass has replayed since."""
+        gives up the passes and raises nothing; the next step can begin as usual. In mode R2 it discards what the step's
+        passes have recorded (also in the writer). Exception: what they recorded before a pass that replays is kept."""
         for chunk in self._chunks:
             chunk.passes.drop_all()
         for records in self._records():
@@ -376,8 +377,8 @@ class Attached:
         self.end_step()
 
     def release_records(self) -> None:
-        """In mode R2, discards all records. Call this after the last training pass that replays a rollout, because only
-        the caller knows the number of epochs. Recording a sample again replaces its record, but without this call the
+        """In mode R2, discards all records. Call this after the last training pass that replays a rollout; only the
+        caller knows which one is the last. Recording a sample again replaces its record, but without this call the
         records of other samples stay in host memory (`record_bytes` of `metrics`)."""
         for records in self._records():
             records.release()

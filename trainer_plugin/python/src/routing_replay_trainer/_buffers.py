@@ -13,8 +13,8 @@ from routing_replay_trainer.plan import Plan
 
 
 class Slots:
-    """Numbered buffers, which grow to the size of the largest pass. So from the second step of a run on, addresses stay
-    the same, in whatever order micro-batches of different sizes come. Not thread-safe.
+    """Numbered buffers, each made as large as the largest pass so far needs; smaller ones are dropped once they are
+    free. So passes use the same addresses again, in whatever order their sizes come. Not thread-safe.
 
     allocate: makes an array of a given number of bytes
     drop: called with an array that is smaller than the largest pass needs, and is not used again
@@ -78,8 +78,8 @@ class Buffers:
         return slabs(plan, memory)
 
     def reader(self, number: int, plan: Plan) -> Callable[[], NDArray[np.uint8]]:
-        """Returns a function that returns the pass's index buffer in host memory, also after the buffer was given
-        back."""
+        """Returns a function that returns the pass's index buffer in host memory. It may be called after the buffer was
+        given back, but before the next pass takes it."""
         memory = self._memory(number, plan)
         return lambda: memory
 

@@ -77,7 +77,7 @@ StagedShape = _native.structure(
     "StagedShape", "i:bytes,staging_offset,states_offset,units,replayed_rows,unrecorded_rows,pad_rows"
 )
 StepCacheCounts = _native.structure("StepCacheCounts", "i:hits,misses,bytes,bytes_read")
-# rrt_router_counters
+# Exception: Counters is rrt_router_counters.
 Counters = _native.structure("Counters", "i:replayed_rows,live_rows,pad_rows,clamped_ids")
 RouteIds = _native.structure("RouteIds", "z:sequences p:rows,recorded z:recorded_count p:seen z:seen_count")
 MergedSequence = _native.structure("MergedSequence", "i:rows p:planes z:size")
@@ -229,8 +229,8 @@ def check_choice(field: str, value: Any, choices: Iterable[Any]) -> None:
 
 
 def plain(value: Any, field: str, sample: Any = None) -> Any:
-    """Converts numbers and numpy arrays to JSON values, and leaves out entries that are None. The native library
-    rejects values of a wrong type, and names them."""
+    """Converts mappings, lists, arrays and numbers to JSON values; entries of mappings that are None are left out.
+    Raises InvalidArgumentError naming `field` for what JSON cannot hold. The native library checks the types."""
     if isinstance(value, Mapping):
         return {str(key): plain(item, f"{field}.{key}", sample) for key, item in value.items() if item is not None}
     if hasattr(value, "tolist"):
@@ -248,7 +248,7 @@ def plain(value: Any, field: str, sample: Any = None) -> Any:
 
 
 def geometry_json(geometry: Any) -> Any:
-    """Converts a geometry to JSON: a mapping, or an object with to_json() (routing_replay.Geometry)."""
+    """Returns a geometry as a JSON value. geometry: a mapping, or an object with to_json() (routing_replay.Geometry)"""
     return json.loads(geometry.to_json()) if hasattr(geometry, "to_json") else plain(geometry, "geometry")
 
 

@@ -48,12 +48,12 @@ class Queue:
             return _bytes(size, device=self._device)
 
     def drop(self, memory: torch.Tensor) -> None:
-        """Called before the memory is freed: it is reused only after the work queued so far on the computing stream."""
+        """Call this before `memory` is freed, so that it is reused only after the computing stream's work so far."""
         memory.record_stream(torch.cuda.current_stream(self._device))
 
     def pinned(self, size: int) -> NDArray[np.uint8]:
-        """Returns a host block of at least this size for the next `send`. The earlier copy of the block has finished,
-        and its address is a multiple of 16."""
+        """Returns a host block of at least this size for the next `send`. Earlier copies from this block have finished.
+        The block's address is a multiple of 16."""
         self._largest = max(self._largest, size)
         if len(self._blocks) < _BLOCKS and not (self._blocks and self._blocks[0][1].query()):
             self._blocks.append((self._pinned(), torch.cuda.Event()))
@@ -151,7 +151,7 @@ class DeviceBuffers:
         return batch
 
     def _copy(self, number: int, source: Source, plan: Plan, **options: Any) -> Batch:
-        """Copies rows that were realigned on the host to the device."""
+        """Fetches without kernels: realigns the rows on the host and copies them to the device."""
         offset = _states_offset(plan)
         block = self._queue.pinned(offset + plan.rows)[: offset + plan.rows]
         batch = source.fetch(plan, out=block[: plan.buffer_bytes], **options)

@@ -114,7 +114,7 @@ _COUNTED = ("replayed_rows", "unrecorded_rows", "live_rows", "pad_rows", "fallba
 
 
 class Tally:
-    """Counts since the last `count_into`. Overlaps with the live choice stay on the device until then."""
+    """Counts since the last `count_into`. Counts of router calls stay on the device until then."""
 
     def __init__(self) -> None:
         self._rows: Counter[str] = Counter()  # By the name in _COUNTED, and "sequences".
@@ -169,8 +169,8 @@ class Tally:
 
 @dataclass(eq=False)
 class Binding:
-    """module: the router
-    name, layer: its path in the model, and the layer's id
+    """Connects a router with the passes of its chunk. module: the router
+    name, layer: the router's path in the model, and the id of its layer
     passes: the passes of the router's chunk
     tally: counts the results of comparisons
     is_recompute: returns True if the present call is a recompute
@@ -184,9 +184,9 @@ class Binding:
     is_recompute: Callable[[], bool]
 
     def ask(self, shape: tuple[int, ...], top_k: int) -> Answer | None:
-        """Returns which ids this call uses; None if it belongs to no pass, and so routes live. shape: [N, E] of its
-        scores. Raises InvalidArgumentError naming the router if the plan has another N, E or K. Megatron's RouterReplay
-        would silently accept ids with fewer rows or with another K."""
+        """Returns which ids this call uses; None if it belongs to no pass, and so routes live. shape: (N, E) of the
+        router's scores. Raises InvalidArgumentError naming the router if the plan has another N, E or K, because
+        Megatron's RouterReplay would silently accept ids with fewer rows or with another K."""
         answer = self.passes.ask(self.layer, recompute=self.is_recompute())
         if answer is None:
             return None
@@ -220,9 +220,9 @@ class Binding:
     def replayed(
         self, answer: Answer, device: Any, live: Callable[[], torch.Tensor], *, live_pads: bool = False
     ) -> torch.Tensor:
-        """Returns [N, K] int64: the recorded ids, and for rows without a record the choice that `live` makes.
+        """Returns [N, K] int64: the recorded ids; for UNRECORDED and LIVE rows the choice that `live` makes.
 
-        live_pads: rows in state PAD also choose live if there is padding; else they take filler ids
+        live_pads: if True and the micro-batch has padding, PAD rows choose live, too; else they take filler ids
         """
         batch, ids, wants_live = answer.of.batch, self.ids(answer, device).long(), self.wants_live(answer)
         # Both padding and last tokens with filler ids are in state PAD, but the plan's "pads" counts only padding.
@@ -271,8 +271,8 @@ class Binding:
 
     def used(self, answer: Answer, chosen: torch.Tensor) -> None:
         """Call this with the choice [N, K] that the router uses. A recompute must use the choice of the forward pass,
-        because otherwise gradients would not match the activations; rows that differ are counted. Choices are compared
-        as sets, because torch.topk's order depends on whether gradients are needed."""
+        because otherwise gradients would not match the activations. In a watched pass, rows that differ are counted.
+        Choices are compared as sets, because torch.topk's order depends on whether gradients are needed."""
         if answer.of.watch is None or answer.of.forward_only:
             return
         # Compared as int16, because torch cannot compare uint16; the bits of equal ids are equal.

@@ -37,7 +37,7 @@ class Sequence:
     start: position in the sample of the first token
     rows: number of rows to replay from `start` on. If absent: the number of tokens minus one, because the last token of
         a sample has no row
-    tokens: number of tokens. If absent: the number of rows plus one, or the rest of the sequence
+    tokens: number of tokens. If absent: rows + 1 for a piece with `rows` that is not the last, else all tokens left
     """
 
     sample: str | int | None
@@ -69,8 +69,8 @@ class Given(NamedTuple):
         packed stream. Further documents or rows, after those of the sequences, have no sample and route live
     documents: number of tokens of each document, or row of a rectangle, if the layout does not say it
     first: for each row of a rectangle, the column of the first token; empty if all are 0
-    told: number of tokens of each sequence as given to `begin_step`, or None; used if `lengths` and `tokens` do not say
-        it
+    told: number of tokens of each sequence as given to `begin_step`, None if unknown; used only if neither `lengths`
+        nor `tokens` are given
     """
 
     tokens: Any
@@ -106,8 +106,8 @@ def described(sequences: Listing[Any], *arguments: Any) -> MicroBatch:
 
 
 def expected(sequences: Listing[Any], *arguments: Any) -> list[FetchSequence]:
-    """Returns what a fetch will expect of each sample of a step; sequences of unknown length have no expectation.
-    Arguments as for `described`."""
+    """Returns what a fetch will expect of each sample of a step. If the length of any sequence is unknown, only the
+    rows of pieces are expected. Arguments as for `described`."""
     parts = _parts(sequences)
     counts, ids = lengths_and_tokens(sequences, *arguments)
     if counts is None:
@@ -246,7 +246,7 @@ def _restarts(position_ids: Any) -> list[int]:
     return [*starts.tolist(), int(stream.size)]
 
 
-_ROWS = {"partition": "contiguous_per_sequence", "row_order": "batch_major"}  # How rows of a rectangle lie.
+_ROWS = {"partition": "contiguous_per_sequence", "row_order": "batch_major"}  # Layout of every rectangle.
 
 
 def _masked(sequences: int, tokens: Any, mask: Any, lengths: Any) -> Given:
@@ -277,8 +277,8 @@ def _tokens_of_rows(mask: Any) -> tuple[Any, Any]:
 
 
 def lengths_by(sequences: Listing[Any], of_sample: Callable[[str | int], int | None]) -> list[int | None]:
-    """Returns the number of tokens of each sequence, None if unknown: for a whole sample from `of_sample`, for pieces
-    from the pieces."""
+    """Returns the number of tokens of each sequence, None if unknown. For a whole sample, the number comes from
+    `of_sample`; for pieces, it is the sum of their `tokens`."""
     lengths: list[int | None] = []
     for part in _parts(sequences):
         known = [piece.tokens if isinstance(piece, Sequence) else None for piece in part]
@@ -310,7 +310,7 @@ def _piece(sample: Any) -> Any:
 
 def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[dict[str, Any], list[FetchSequence]]:
     """Converts a sequence, a list of pieces, to its entry in the layout's "sequences" and to what a fetch needs of its
-    samples. whole: a sample without tokens is fetched, too; only a plan with pieces leaves it out."""
+    samples. whole: if False (for a plan with pieces), a whole sample without tokens has nothing to fetch"""
     if len(part) == 1 and not isinstance(part[0], Sequence):
         fetched = _LIVE if part[0] is None else FetchSequence(part[0], count, ids if count else None)
         sequence = {"sample": _name(part[0]), "tokens": count} | ({"live": True} if part[0] is None else {})

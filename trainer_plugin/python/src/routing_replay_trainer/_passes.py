@@ -1,9 +1,9 @@
 """Finds the pass, and so the micro-batch, to which a router call belongs. Does not need torch.
 
 A pass begins when a model chunk is called inside `micro_batch`, and its forward part ends with that call. Its backward
-part begins when the gradient of the chunk's output arrives, and ends when the autograd engine's backward call ends. If
-a router of the chunk is called in between, it is being recomputed, whichever checkpoint function is used. Forward and
-recompute of a layer read the same slot of the pass's index buffer, even if other passes run in between.
+part begins when the gradient of the chunk's output arrives, and ends when the autograd engine's backward call ends. A
+router of the chunk that is called during the backward part is being recomputed, whichever checkpoint function is used.
+Forward and recompute of a layer read the same slot of the pass's index buffer, even if other passes run between them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PassKey(NamedTuple):
 
 @dataclass(eq=False)
 class Pass:
-    """key: which micro-batch
+    """key, buffer: the micro-batch and chunk, and the number of the pass's index buffer
     batch: ids and states of the chunk's layers
     use: "replay", "record" or "compare"
     forward_only: no backward part follows

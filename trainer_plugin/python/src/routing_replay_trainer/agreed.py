@@ -78,12 +78,13 @@ class Steps:
         sample, but with different lengths or tokens, there is one decision for each of these variants, and only the
         variants that were not recorded fall back.
 
-        Errors are raised on all ranks. Exception: if the source of one rank fails, this rank raises that error, and the
-        other ranks see SOURCE_FAILED. A rank that could not reach the service logs this as a warning the first time,
-        and raises it only as the cause (`__cause__`) of an error that all ranks raise.
+        Errors are raised on all ranks. Exception: if the source of one rank fails, this rank raises the source's error,
+        and for the other ranks all samples are missing with status SOURCE_FAILED. But a rank that could not reach the
+        service only logs a warning, the first time; the source's error is then at most the cause (`__cause__`) of an
+        error that all ranks raise.
 
         geometry: the geometry's fingerprint (from a plan), which the ranks compare; 0 if unknown
-        step: name of the step; if the previous step had the same name, it continues. None: a new step
+        step: name of the step; if the previous step had the same name, that step continues. None: a new step
         """
         end = time.monotonic() + self.source.deadline
         self._forget()
@@ -136,8 +137,8 @@ class Steps:
         geometry: int,
         end: float,
     ) -> StepDecision:
-        """Agrees with the other ranks. If this rank's own source failed, its error becomes the cause of the agreement's
-        error, or is raised itself if the agreement succeeded."""
+        """Agrees with the other ranks. failure: the error of this rank's source, which is raised after the agreement.
+        If the source could not be reached, its error only becomes the cause of an error of the agreement."""
         unreachable = isinstance(failure, (ConnectionError, TimeoutError))
         if unreachable:
             self._warn_once("unreachable", f"begin_step could not ask the source: {failure}")
@@ -164,9 +165,9 @@ class Steps:
         return lengths.pop() if len(lengths) == 1 else self._rowless.get(sample)
 
     def apply(self, sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
-        """Applies the step's decision: returns the sequences, with those of samples that fell back made live. Raises
-        FailedPreconditionError for a sample that was not given to begin_step, or if begin_step was not called although
-        it is required."""
+        """Applies the step's decision: returns the sequences, live if their samples fell back, else with the agreed
+        content id. Raises FailedPreconditionError for a sample that was not given to begin_step, or if begin_step was
+        not called although it is required."""
         if self._decided is None:
             # Without a decision this rank could fall back alone, and weight versions would not be checked.
             if (self._collective.size > 1 and self._missing != "strict") or self._contract.is_strict:
@@ -215,8 +216,8 @@ class Steps:
         return dataclasses.replace(sequence, content_id=decisions[0].content_id) if self._binds else sequence
 
     def _inspect(self, samples: list[FetchSequence]) -> tuple[Sequence[Mapping[str, Any]], Exception | None]:
-        """Returns the source's record of each sample, and its error, if any. Does not raise, because the other ranks
-        wait for this rank's report."""
+        """Returns the source's record of each sample, and the source's error if it failed (the records then mean
+        nothing). Does not raise, because the other ranks wait for this rank's report."""
         try:
             # The rest of the time is for the agreement of the ranks.
             records = self.source.inspect(samples, timeout=_ASKING * self.source.deadline)

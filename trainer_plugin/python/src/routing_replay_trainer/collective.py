@@ -41,7 +41,7 @@ class Decision:
     status: "OK", or the worst status that a rank has seen; SOURCE_FAILED if the source of a rank failed
     missing_on: the lowest rank on which the sample is missing
     num_tokens, content_id: of the sample, from the ranks that have it
-    oldest_weight_version, newest_weight_version: of the sample's rows; -1 if the version of some rows is unknown
+    oldest_weight_version, newest_weight_version: of the sample's rows; an unknown version counts as -1
     """
 
     sample: str | int
@@ -58,7 +58,7 @@ class Decision:
 class StepDecision:
     """The decision of a replica's ranks on a step, the same on all of them.
 
-    decisions: one per sample that was asked about, in the order of first mention
+    decisions: one per sample that was asked about (several if its sequences differ), in the order of first mention
     counts: number of decisions by status
     replayed, fallen_back: number of decisions to replay, and of all others
     """
@@ -105,7 +105,7 @@ class Collective(Protocol):
         ...
 
     def all_gather(self, data: bytes, deadline: float) -> list[bytes]:
-        """Returns the values that each rank passed, by rank."""
+        """Returns the data of each rank, in the order of the ranks."""
         ...
 
 

@@ -108,7 +108,7 @@ class Watch:
         self._seen.clear()
 
     def end_step(self) -> None:
-        """Reports the passes of which too many rows have no expert in common; discards all observations."""
+        """Judges the passes in which too many rows have no expert in common; discards all observations."""
         passes, self._seen = self._seen, {}
         for seen in passes.values():
             if not seen.counts:
@@ -134,7 +134,7 @@ class Watch:
             self._warn(cause, self._words(seen, alignment, no_overlap))
 
     def _warn(self, cause: tuple[str, ...], words: str) -> None:
-        """Warns once per run and cause."""
+        """Logs a warning, once per cause."""
         if cause not in self._causes:
             self._causes.add(cause)
             LOG.warning("%s", words)

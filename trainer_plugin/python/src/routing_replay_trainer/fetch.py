@@ -45,9 +45,9 @@ class FetchSequence:
 
     sample: id, or handle (routing_replay.Run.handle)
     num_tokens: expected number of tokens; a sample with another number counts as missing
-    tokens: the trainer's token ids [n] from position 0 on; a sample with other tokens counts as missing. Without
-        num_tokens the last id is not compared, because it may be the sample's last token, which has no row; and the
-        service then compares only up to the last multiple of the run's block_rows, because it has no token checks in
+    tokens: the trainer's token ids [n] from position 0 on; a sample with other tokens counts as missing. The sample's
+        last token has no row and is not compared; without num_tokens, the last id may be that token. Without num_tokens
+        the service compares only up to the last multiple of the run's block_rows, because it has no token checks in
         between
     content_id: the content id that the ranks of the replica agreed on. The sample must be readable with this content,
         or the fetch fails, whatever `missing` says. Exception: if `tokens` are given but the sample was recorded
@@ -55,7 +55,7 @@ class FetchSequence:
     live: True: no rows are read, because the sequence belongs to no sample (""), or because the ranks agreed that it
         falls back
     rows: for a part of a sample, the number of rows, counted from the sample's first row, that the sample must have;
-        begin_step rejects a sample with fewer rows
+        for begin_step a sample with fewer rows is missing (OUT_OF_RANGE)
     """
 
     sample: str | int
@@ -66,7 +66,7 @@ class FetchSequence:
     rows: int | None = None
 
     def _fill(self, made: _core.Sequence, check_every: int) -> None:
-        """check_every: see `Source`"""
+        """Writes the fields to the native struct `made`. check_every: see `Source`"""
         sample, num_tokens = self.sample, self.num_tokens
         if isinstance(sample, str):
             name = _values.utf8(sample, "sample")
@@ -372,9 +372,9 @@ class _HostSource(Source):
 
 class LocalSource(_HostSource):
     """A source of rows that the host already has, as arrays from Ray, TransferQueue or a pickle, for replay without the
-    service.
+    service. Several threads may call `fetch` at once, but not while samples are added or removed.
 
-    geometry: as `Plan` takes it. Several threads may call `fetch` at once, but not while samples are added or removed.
+    geometry: as `Plan` takes it
     """
 
     keeps_rows = True
@@ -463,12 +463,11 @@ class DirectorySource(_HostSource):
 
 
 class ServiceSource(Source):
-    """A source of rows of one run on a routing-replay-server.
+    """A source of rows of one run on a routing-replay-server. Thread-safe. One `fetch_all` is cheaper than several
+    `fetch`, because it is one call of the library. With missing="live" or "drop", a sample that does not arrive in time
+    falls back.
 
-    run: a routing_replay.Run, or one of routing_replay.aio, whose connection is used. Thread-safe.
-    One `fetch_all` is cheaper than several `fetch`, because it is one call of the library. With missing="live" or
-    "drop", a sample that does not arrive in time falls back.
-
+    run: a routing_replay.Run, or a run of routing_replay.aio; the source uses the run's connection
     timeout: seconds for one `fetch` or `fetch_all`, including the wait for rows
     wait: True: wait for rows that are not committed yet. False: treat their sample as missing
     """

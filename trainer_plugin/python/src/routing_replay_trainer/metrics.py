@@ -60,7 +60,7 @@ KEYS = (
     Key("weight_version/oldest", "min", "weight version of the oldest row of any sample"),
     Key("fetch_wait_s", "max", "seconds that the trainer waited for rows and for states of samples"),
     Key("fetch_timeouts", "sum", "fetches that ended at the step's deadline"),
-    Key("prefetch_hit_rate", "ratio", "slices already read when a fetch needed them, over all slices needed"),
+    Key("prefetch_hit_rate", "ratio", "slices that a fetch found read, or being read, over all slices needed"),
     Key("fetched_bytes", "sum", "bytes of slices that were read, prefetched or not"),
     Key("cache_bytes", "max", "bytes of slices held"),
     Key("record_bytes", "max", "bytes that mode R2 has recorded and not released"),
@@ -124,7 +124,7 @@ def mismatch(
 
     mismatch/k3_kl is the mean of r - 1 - log r, r = train / rollout probability: an unbiased estimate of KL(rollout ‖
     train) from samples of the rollout that is never negative (k3 in J. Schulman, "Approximating KL Divergence", 2020).
-    Beside it mismatch/mean_abs_diff and mismatch/fraction_above_2x. Empty if no token counts.
+    The result also has mismatch/mean_abs_diff and mismatch/fraction_above_2x. It is empty if no token counts.
     """
     rollout, train = _host(rollout_logprobs, "rollout_logprobs"), _host(train_logprobs, "train_logprobs")
     counted = np.ones(rollout.shape) if mask is None else _host(mask, "mask")
@@ -154,7 +154,7 @@ def _reduction(name: str) -> Reduction:
 
 
 def _combine(values: dict[str, tuple[float, float]], name: str, more: tuple[float, float]) -> None:
-    """Adds a value of a key, as its reduction says."""
+    """Combines `more` with the value of a key, as the key's reduction says."""
     reduction, held = _reduction(name), values.get(name)
     if held is None:
         values[name] = more
@@ -178,7 +178,7 @@ UNKNOWN = -1  # The version of rows whose producer did not know the weight versi
 
 
 class Contract:
-    """kind: "strict", or None, which rejects nothing
+    """The on-policy contract. kind: "strict" rejects samples of several weight versions, None rejects nothing
     counters: receives the counts
     """
 

@@ -3,8 +3,8 @@ later.
 
     probs, routing_map, chosen, counters = ops.router_replay(router, logits, ids, states)
 
-The operator runs where its tensors are, on the CPU or on a GPU. On a GPU it launches one kernel on the current stream;
-it neither waits nor copies, so it may be captured in a CUDA graph. Activation checkpointing runs it again with the same
+The operator runs where its tensors are, on the CPU or on a GPU. On a GPU its work is one kernel on the current stream;
+the host neither waits nor copies, so a CUDA graph may capture it. Activation checkpointing runs it again with the same
 result; torch.compile breaks its graphs at the operator. The native code is not linked against torch and gets only
 addresses. `compare` consists of torch's own operators.
 """

@@ -66,8 +66,8 @@ class Plan:
     geometry: {"num_layers", "num_experts", "top_k", "moe_layers"} or a routing_replay.Geometry
     micro_batch, rank, split, native_layers, ep_size: as rrt_plan_new (routing_replay/trainer/capi.h) and `rrctl plan`
         take them
-    megatron: the fields of Megatron-Core's TransformerConfig, from which split and geometry follow; pass None for these
-        two. If a geometry is given as well, it is that of the run, which may lack hash layers and native_layers
+    megatron: the fields of Megatron-Core's TransformerConfig, from which split and geometry follow. Leave split
+        out, and pass None as geometry, or that of the run, which may lack hash layers and native_layers
 
     Raises InvalidArgumentError naming the field.
 

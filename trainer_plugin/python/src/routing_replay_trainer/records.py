@@ -35,8 +35,8 @@ def merge_records(records: Sequence[tuple[Plan, NDArray[np.uint8]]]) -> list[NDA
         and together have all of its layers
 
     If several ranks have the same row, their ids must be equal. Raises FailedPreconditionError naming sample, row and
-    layer if no rank has a row or two ranks differ, and if layers differ in K, because rows then have no common shape.
-    Raises InvalidArgumentError for records that are not of one micro-batch.
+    layer if no rank has a row, or two ranks differ in it. Raises it also if layers differ in K, because rows then have
+    no common shape. Raises InvalidArgumentError for records that are not of one micro-batch.
     """
     plans = (ctypes.c_void_p * len(records))(*(plan.pointer for plan, _ in records))
     kept = [np.ascontiguousarray(buffer, np.uint8) for _, buffer in records]
@@ -81,7 +81,7 @@ class Records:
 
     @property
     def bytes(self) -> int:
-        """Size of the ids of this rank's rows, in bytes."""
+        """Size of all recorded ids, in bytes."""
         return self._row_bytes * sum(self._rows.values())
 
     def plan(self, layout: Mapping[str, Any]) -> Plan:
@@ -95,8 +95,8 @@ class Records:
         return Batch(plan, indices, plan.local_rows().state, rows["replayed"], rows["unrecorded"], rows["pads"], 0, ())
 
     def check(self, described: MicroBatch) -> None:
-        """Called before a pass records. Raises as `recorded`, and if a sample occurs twice, in the micro-batch or since
-        the last `settle`, because both sequences would then replay the choice of one of them."""
+        """Called before a pass records. Raises as `recorded`, and if a sample occurs twice in the micro-batch, or in
+        another one since the last `settle`, because both sequences would then replay the choice of one of them."""
         names = set()
         for _, fetch in recorded(described, 2):
             earlier = self._open.get(fetch.sample)
@@ -145,7 +145,7 @@ def check_own(batch: Batch) -> None:
     if lost > 0:
         raise unmet(
             "micro_batch",
-            f"{lost} of {batch.plan.rows} rows were recorded by other ranks: R2 without transport needs the same "
+            f"{lost} of {batch.plan.rows} rows were recorded by other ranks: R2 without the service needs the same "
             "packing and parallel layout in the passes that record and replay",
         )
 
@@ -226,11 +226,10 @@ class RecordWriter:
         options: options of Run.put: group, weight_version, weight_label, revision, restart, … Without restart, rows
             that the service already has stay, and different ones are an error (CONFLICTING_ROWS)
 
-        Returns the samples on the rank that has appended them, and nothing on other ranks. If an append or the records
-        are wrong, the appending rank raises the error (for example FailedPreconditionError naming sample, row and layer
-        that no rank has, or in which two ranks differ) and appends nothing more, and the other ranks raise
-        FailedPreconditionError. After such an error, and if ranks have recorded different numbers of micro-batches, all
-        records stay until the next `write` or `release`; `write` may then be called again, because rows that were
+        Returns the samples on the rank that has appended them, and an empty list on other ranks. If appending fails, or
+        `merge_records` before it, this rank raises the error and appends nothing more, and the other ranks raise
+        FailedPreconditionError. All ranks raise it if they have recorded different numbers of micro-batches. After such
+        errors, records stay until the next `write` or `release`; `write` may be called again, because rows that were
         appended already are recognised. DeadlineExceededError if a rank does not take part in time.
         """
         end = time.monotonic() + deadline

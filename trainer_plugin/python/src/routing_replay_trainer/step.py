@@ -37,8 +37,8 @@ _Jobs = SimpleQueue[Callable[[], Any] | None]
 
 
 def _work(jobs: _Jobs) -> None:
-    """Runs jobs in a daemon thread until it gets None. The thread holds no reference to the StepSource, so that it does
-    not keep the StepSource alive, and the program does not wait for the thread when it ends."""
+    """Runs jobs in a daemon thread until it gets None. While it waits for a job, the thread holds no reference to the
+    StepSource, and so does not keep it alive. The end of the program does not wait for the thread."""
     while (run := jobs.get()) is not None:
         run()
         del run
@@ -55,8 +55,8 @@ class StepSource(Source):
         must not fall back alone. Without begin_step, the deadline applies to each fetch, and nothing is cached, because
         only within a step are samples assumed not to change
 
-    Fetches raise DeadlineExceededError, and CancelledError after `close`. Thread-safe if `source` is, but only in the
-    process that made it.
+    After `close`, fetches of a step raise CancelledError. Thread-safe if `source` is, but only in the process that made
+    it.
     """
 
     def __init__(self, source: Source, *, cache_bytes: int = 1 << 30, deadline: float = 120.0) -> None:
@@ -122,8 +122,8 @@ class StepSource(Source):
             thread.join(self.deadline)
 
     def counts(self) -> dict[str, float]:
-        """Returns counts since the last call: wait_s (seconds that fetches waited), timeouts, hits and misses of
-        slices, bytes_read; and the current value of bytes."""
+        """Returns counts since the last call: wait_s (seconds in fetches and inspections), timeouts, hits and misses of
+        slices, bytes_read. Also returns the bytes that the cache holds, as bytes."""
         cache = _core.StepCacheCounts()
         LIBRARY.rrt_step_cache_counters(self._cache.pointer, byref(cache))
         with self._lock:
@@ -163,8 +163,8 @@ class StepSource(Source):
             self._read(fetch, _NOW, end)
 
     def _read(self, fetch: _Fetch, ahead: int, end: float) -> None:
-        """Reads all rows of the fetch until the time `end`; samples that have not arrived then fall back, as the policy
-        says."""
+        """Reads all rows of the fetch until the time `end`. Samples that have not arrived by `end` fall back, or are a
+        DeadlineExceededError if the policy is "strict"."""
         cached = self._begun
         if cached:
             LIBRARY.rrt_step_cache_attach(self._cache.pointer, fetch.pointer, ahead)
