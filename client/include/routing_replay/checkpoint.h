@@ -46,7 +46,7 @@ struct ExportOutcome {
 // Errors: those of RunExporter and of Run::Read (nothing is retried after UNAVAILABLE or DEADLINE_EXCEEDED: call
 // again); ALREADY_EXISTS if the directory is not empty; for `previous` those of ReadExportedRun, and
 // FAILED_PRECONDITION (kField, kGeometryMismatch) if it is an export of another run. If a server lost the run before or
-// during the export, the error is that of Run::List. No directory is left after these errors. DATA_LOSS names a sample
+// during the export, the error is that of Run::List. These errors leave no new directory. DATA_LOSS names a sample
 // that the store or the previous export lost: then the directory exists and holds all other samples.
 absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& directory,
                                         const ExportOptions& options = {});

@@ -105,8 +105,8 @@ struct ClientMetrics {
 
 class Run;
 
-// Calls one server, several that share a store, or several over which samples are spread ("shard:"). Thread-safe. Must
-// outlive all runs and appenders that were made from it.
+// Calls one server, several that share a store, or several over which samples are spread ("shard:"). Thread-safe. Its
+// runs and appenders may outlive it.
 class Client {
  public:
   // Returns without waiting for the server or for the file of a "file:PATH" endpoint. The first calls wait, and fail
@@ -317,7 +317,7 @@ struct ReleaseOutcome {
   int64_t bytes = 0;    // Stored bytes that this call freed.
 };
 
-// One run on a server, or on several. Thread-safe. Keeps its client's channels alive.
+// One run on a server, or on several. Thread-safe. Keeps the connections of its client open.
 class Run {
  public:
   virtual ~Run() = default;
@@ -349,7 +349,7 @@ class Run {
   // Fills in request.run, and passes the rows to `sink` while the next messages arrive. If the server fails, the read
   // continues within `timeout` on the next server, or on the same one when it is back. If a sample was only partly
   // read, the sink gets it again from its beginning; finished samples are not repeated. UNAVAILABLE if no server came
-  // back in time. With "shard:" the samples of an unreachable server get the status kUnavailable at once.
+  // back in time. With "shard:" the samples of an unreachable server get the status kUnavailable after about a second.
   virtual absl::Status Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) = 0;
   // Reads and decodes. Returns one entry per entry of request.samples.
   absl::StatusOr<std::vector<SampleRows>> ReadRows(ReadRequest request, std::chrono::milliseconds timeout);
