@@ -331,7 +331,7 @@ class Joining:
     attachment: None until the run is joined
     """
 
-    attached = True  # So `attach` rejects an engine whose rows a plug-in records already.
+    attached = True  # So `attach.vllm` rejects an AsyncLLM whose rows the plug-in records already.
 
     def __init__(self, name: str, package: str, sample: SampleName, connect: Callable[[], Client] = Client) -> None:
         self.attachment: Attachment | None = None
