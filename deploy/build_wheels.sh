@@ -82,6 +82,6 @@ else
   echo "The wheel has no CUDA kernels: there was no nvcc to build them. It works without, more slowly on a GPU." >&2
 fi
 wheel 2_34 "client/python trainer_plugin/python" routing_replay _lib "${libraries[@]}"
-# Debian's RocksDB needs the C++ library of GCC 12.
+# Debian's RocksDB needs the C++ library of GCC 12, which only hosts with glibc 2.35 or later are sure to have.
 wheel 2_35 server/python routing_replay_server _bin "$build"/bin/{routing-replay-server,rrctl}
 ls -l "$out"/routing_replay*.whl

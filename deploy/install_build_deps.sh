@@ -3,8 +3,8 @@
 #
 #   deploy/install_build_deps.sh [--tests]
 #
-#   --tests  also programs without which some tests are skipped: a browser, a proxy, Debian's checkers for packages and
-#            for the format of C++, and tools to sign a release
+#   --tests  also programs without which some tests are skipped: a browser, a proxy, lintian, clang-format, and tools to
+#            sign a release
 #
 # Runs as root, or as a user who may use sudo. It does not install CUDA: the build uses nvcc if it finds one.
 set -euo pipefail

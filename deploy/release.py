@@ -118,7 +118,7 @@ def changes(version: str) -> tuple[str, str]:
 
 
 def tested() -> dict[str, list[str]]:
-    """The README's table of what was tested: for each name the cells "tested", "by recorded form" and "untested"."""
+    """For each name in the README's table of what was tested, its cells "tested", "by recorded form", "untested"."""
     table = section("README.md", "What it was tested with").partition("-->\n")[2].partition("<!--")[0]
     rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table.splitlines()[2:]]
     return {name: cells for name, *cells in rows}

@@ -80,7 +80,7 @@ bool TakeOption(PyObject* name, PyObject* value, rr_append& append, PyObject*& r
   return is("sample") && append.sample.data == nullptr && TakeText(value, append.sample);
 }
 
-// Reads the arguments. Returns false if the append is not a plain one. `rows` becomes the array, which is not read.
+// Reads the arguments. Returns false if the append is not a plain one. `rows` becomes the array of ids.
 bool TakeArguments(PyObject* arguments, PyObject* options, rr_append& append, PyObject*& rows) {
   const Py_ssize_t count = PyTuple_Size(arguments);
   if (count > 2) return false;

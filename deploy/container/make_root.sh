@@ -24,7 +24,7 @@ deploy/notices.py libraries "$server" "$rrctl" | while read -r file; do
   install -D -m 755 "$file" "$libraries/usr/${file#/usr/}"
 done
 
-# The CA certificates of public authorities are needed to connect to rediss:// servers that have a certificate of one.
+# The CA certificates of public authorities are needed for rediss:// servers whose certificates they issued.
 install -D -m 644 /etc/ssl/certs/ca-certificates.crt "$libraries/etc/ssl/certs/ca-certificates.crt"
 install -D -m 644 /usr/share/doc/ca-certificates/copyright "$libraries/usr/share/doc/ca-certificates/copyright"
 echo 'hosts: files dns' >"$libraries/etc/nsswitch.conf"

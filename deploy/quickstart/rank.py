@@ -53,7 +53,7 @@ def train(play: Play, rank: int, barrier: Barrier) -> dict[str, int]:
 
 
 def expected_rows(samples: list[Sample], place: dict[str, int]) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
-    """Returns the state and the ids [layers, K] of each row of this rank, computed token by token, without the plan.
+    """Returns the state and the ids [layers, K] of each row of this rank, computed without the plan.
 
     Each document is cut into 2 * CP pieces. The context parallel rank r has the r-th piece from the front and the r-th
     from the back. The rows of all its pieces are cut into TP equal parts, one for each sequence parallel rank.

@@ -43,7 +43,7 @@ def work(play: Play, worker: int, barrier: Barrier) -> dict[str, int]:
                     engine[sample.id, turn],
                     row_start=run.stat(sample.id).committed_rows if begin else 0,
                     unrecorded=sample.lost_in(*turn),
-                    tokens=sample.tokens[:end],  # A trainer with other tokens for these rows gets an error.
+                    tokens=sample.tokens[:end],  # A trainer with other tokens does not get these rows.
                     num_tokens=len(sample.tokens) if end == len(sample.ids) else None,  # Seals the sample.
                     group=1,
                     weight_version=17,

@@ -21,7 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 NAMESPACE = "routing-replay"
 _START_SECONDS = 60.0
-_STOP_SECONDS = 60.0  # How long to wait for the end of a server: longer than a server takes to drain.
+_STOP_SECONDS = 60.0  # A server that has not ended by then is killed. Longer than a server takes to drain.
 _WRONG_SETTING = 2  # The server's exit status if its settings are wrong, so that a restart would not help.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # Seconds before a server that keeps ending is restarted.
 
@@ -113,7 +113,7 @@ class _Server:
 
 
 class _Directory:
-    """The actor by whose name clients find the servers. It holds the handles of their actors, so these stay alive."""
+    """The actor by whose name clients find the servers. It holds the handles of their actors."""
 
     def __init__(self, servers: Mapping[str, ray.actor.ActorHandle]) -> None:
         self._servers = dict(servers)

@@ -271,7 +271,6 @@ def range_of(value: Any, field: str, sample: Any = None) -> Any:
 
 
 def groups(value: RowRange | None) -> Any:
-    """A pointer to an rr_range, or None."""
     return None if value is None else range_of(value, "groups")
 
 
@@ -386,7 +385,7 @@ def outcomes(found: Any) -> list[AppendOutcome]:
 
 
 class _Memory:
-    """Owns the memory behind numpy arrays of a result, and frees it with the last of them."""
+    """Lends memory of a result to a numpy array. The result (owner) is freed when no array uses it any more."""
 
     __slots__ = ("__array_interface__", "_owner")
 

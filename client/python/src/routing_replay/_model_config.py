@@ -49,11 +49,12 @@ class Family:
     """How configurations of one model type say which layers are MoE layers, if they have no mlp_layer_types.
 
     pattern: "all": every layer. "prefix": those after the first `prefix` layers, of which moe_layer_freq may exclude
-        some. "step": decoder_sparse_step, mlp_only_layers. "interval": moe_layer_start_index, …_end_index, …_interval.
-        "period": expert_layer_period, …_offset. "ids or step": moe_layers, else interleave_moe_layer_step.
-        "ids or prefix": moe_layers_enum, else those after the first `prefix`. "blocks": layers_block_type, layer_types
-        or hybrid_override_pattern. "hash prefix": all; the first num_hash_layers (default `prefix`) are hash layers
-    prefix: number of dense layers at the beginning if prefix_key is absent; None: the key is required
+        some. "step": decoder_sparse_step, mlp_only_layers (default: the first `prefix`). "interval":
+        moe_layer_start_index (default `prefix`), …_end_index, …_interval. "period": expert_layer_period, …_offset.
+        "ids or step": moe_layers, else interleave_moe_layer_step. "ids or prefix": moe_layers_enum, else those after
+        the first `prefix`. "blocks": layers_block_type, layer_types or hybrid_override_pattern. "hash prefix": all; the
+        first num_hash_layers (default `prefix`) are hash layers
+    prefix: number of dense layers at the beginning if prefix_key is absent from a configuration; None: it is required
     prefix_key: key of the prefix; None: the type has no such key, and first_k_dense_replace, if present, must equal
         `prefix`
     every_nth: moe_layer_freq may be a number N: layers 0, N, 2N, … after the prefix are MoE layers
@@ -265,7 +266,6 @@ def _every(reader: Reader, key: str, num_layers: int, offset: int | None = None,
 
 
 def _flagged(flags: Sequence[Any], key: str, num_layers: int) -> list[int]:
-    """The layers whose flag is set."""
     if len(flags) != num_layers:
         raise invalid(key, f"has {len(flags)} layers, but the model has {num_layers}")
     return [layer for layer, flag in enumerate(flags) if flag]
@@ -486,7 +486,7 @@ def of_hugging_face(config: Mapping[str, Any]) -> Layers:
 
 
 def _family_of(levels: Sequence[Reader]) -> Family:
-    """The family of the innermost object whose model_type is known."""
+    """The family of the innermost object whose model_type is known; _UNKNOWN if there is none."""
     for level in reversed(levels):
         model_type = level.config.get("model_type")
         if isinstance(model_type, str) and model_type.removesuffix("_text") in _FAMILY_OF:

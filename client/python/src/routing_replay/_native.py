@@ -70,7 +70,7 @@ _KINDS: dict[str, Any] = {
 
 def fields(declaration: str) -> tuple[tuple[str, Any], ...]:
     """Makes the _fields_ of a structure: "i:begin,end t:label" declares two int64 and an rr_text. Before the colon is a
-    letter of _KINDS, or the name of a structure; "*" makes it a pointer."""
+    letter of _KINDS, or the name of a structure; "*" after it declares a pointer."""
     made = []
     for group in declaration.split():
         kind, names = group.split(":")
@@ -294,8 +294,8 @@ VERSION: str = lib.rr_version().decode()
 
 
 def _load_queue() -> Callable[[int | None, tuple[Any, ...], dict[str, Any]], int]:
-    """Returns `queue` of append_extension.cc. If this Python has no stable ABI, or the extension was not built, returns
-    a function that always returns 0: the caller then makes the append through ctypes."""
+    """Returns `queue` of append_extension.cc. If the extension was not built, or this Python cannot load it, returns a
+    function that always returns 0, so that the caller makes every append through ctypes."""
     with contextlib.suppress(ImportError):
         # Free-threaded Pythons before 3.15 would also load a file of this name, and crash.
         if ".abi3.so" in EXTENSION_SUFFIXES and "t" not in sys.abiflags:

@@ -1,5 +1,5 @@
 """Checks and converts the values that users pass. A value of a wrong type or out of range raises InvalidArgumentError
-naming the field; nothing is rounded, wrapped or truncated."""
+naming the field; integers are never rounded, wrapped or truncated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UINT32 = (0, 2**32 - 1)
 UINT64 = (0, 2**64 - 1)
 NATURAL = (0, 2**63 - 1)
 
-_LONGEST_WAIT = 1e9  # The longest wait in seconds, used for infinity, which poll() and the library do not accept.
+_LONGEST_WAIT = 1e9  # Seconds. Also stands for infinity, which poll() and the library do not accept.
 
 
 def invalid(field: str, what: str, sample: Any = None, reason: str = "FIELD") -> InvalidArgumentError:
@@ -63,7 +63,7 @@ def row_ranges(value: Any, field: str, sample: Any = None) -> list[list[int]]:
 
 
 def seconds(value: Any, field: str = "timeout") -> float:
-    """Checks a number of seconds, which must be at least 0. Infinity becomes _LONGEST_WAIT."""
+    """Checks a number of seconds, which must be at least 0. Values above _LONGEST_WAIT become _LONGEST_WAIT."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real) or not float(value) >= 0:
         raise invalid(field, f"must be at least 0 seconds, got {reprlib.repr(value)}")
     return min(float(value), _LONGEST_WAIT)
@@ -79,7 +79,6 @@ def text(value: Any, field: str, sample: Any = None) -> str:
 
 
 def native_text(value: Any, field: str, sample: Any = None) -> _native.Text:
-    """Converts a string to an rr_text."""
     encoded = utf8(value, field, sample)
     return _native.Text(encoded, len(encoded))
 

@@ -144,9 +144,9 @@ def awaited(
     method: Callable[Concatenate[Any, P], Any], made: Callable[..., T]
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]: ...
 def awaited(method: Any, made: Any = None, build: Any = None) -> Any:
-    """Makes a coroutine function from a blocking method, with the same parameters and documentation. `made`: only for
-    type checkers: the class of the result, if the coroutine returns the asyncio form (aio.Run for Run). `build`: makes
-    the operation; by default as the blocking method does."""
+    """Makes a coroutine function from a blocking method, with the same parameters and documentation. `build`
+    makes the operation; by default it is that of the blocking method. Only type checkers use `made`, the class of the
+    result if that is an asyncio form (aio.Run for Run)."""
     build = method.build if build is None else build
 
     @functools.wraps(method)
@@ -182,7 +182,7 @@ class _Closing:
 
 
 class Trajectory(trajectory.TrajectoryCalls):
-    """routing_replay.Trajectory for an event loop. Made by `Run.trajectory`. Its turns are made one after the other."""
+    """routing_replay.Trajectory for an event loop. Made by `Run.trajectory`. Concurrent turns are added one by one."""
 
     add = awaited(trajectory.Trajectory.add)
     seal = awaited(trajectory.Trajectory.seal)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("routing_replay")
 _EXIT_TIMEOUT = 5.0  # Seconds for which the interpreter, when it exits, waits for queued appends.
-_LINGER_TIMEOUT = 125.0  # Seconds to send the queue of an appender that nobody refers to any more.
+_LINGER_TIMEOUT = 125.0  # Seconds for which an appender that is closed in the background sends its queue.
 _BLOCK, _DROP, _RAISE = range(3)
 ON_FULL = {"block": _BLOCK, "drop": _DROP, "raise": _RAISE}
 
@@ -65,7 +65,7 @@ class Line(_native.Handle):
             self.report(error)
 
     def report_outcomes(self, on_outcome: OnOutcome) -> None:
-        """Reports outcomes until the appender is closed. Asking for more tells the library that these are reported."""
+        """Calls on_outcome for each outcome until the appender is closed. Asking for more confirms the earlier ones."""
         more = lib.rr_appender_outcomes, (self.pointer,), _native.Outcomes, _convert.outcomes, 1e9, self
         try:
             while found := _calls.operation(*more).here():
@@ -104,13 +104,13 @@ class AppenderCalls:
             self._start_reporting()
 
     def _start_reporting(self) -> None:
-        """Starts the thread that calls on_outcome. The thread has no reference to this object, so it can be freed."""
+        """Starts the thread that calls on_outcome. The thread does not keep this object alive."""
         _reporting.add(self)
         report, arguments = self.line.report_outcomes, (self._on_outcome,)
         threading.Thread(target=report, args=arguments, name="routing-replay-outcomes", daemon=True).start()
 
     def queue(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> int:
-        """Queues an append with the parameters of `Append` from this thread, and returns its sequence number."""
+        """Queues the append Append(*arguments, **options) and returns its sequence number."""
         number = _native.queue(self.line.pointer, arguments, options)
         if number > 0:
             return number
@@ -129,7 +129,7 @@ class AppenderCalls:
         _kept = _convert.append(append, made)
         on_full = self._on_full() if on_full is None else on_full
         if on_full == _BLOCK and in_main_thread():
-            on_full = _RAISE  # A signal handler could not interrupt a wait in this call. If needed, wait below.
+            on_full = _RAISE  # A signal handler cannot interrupt this call. If the queue is full, _queueing waits.
         error = lib.rr_appender_append(
             self.line.pointer, byref(made), 1, on_full, PLAIN_CALL, byref(sequence), byref(dropped)
         )
@@ -159,8 +159,8 @@ class AppenderCalls:
         return Operation(lib.rr_appender_append, arguments, outputs, read, kept=kept)
 
     def _on_full(self) -> int:
-        """What to do with an append if the queue is full: by default drop it in a thread with a running event loop,
-        which must not wait."""
+        """The on_full of a library call. _DROP if the user chose nothing and an event loop, which must not wait, runs
+        in this thread; else _BLOCK, with which the library does what the appender's options say."""
         return _DROP if self._never_waits_in_loop and asyncio._get_running_loop() is not None else _BLOCK
 
     def _report_drop(self, appends: Sequence[Append]) -> None:
@@ -176,7 +176,7 @@ class AppenderCalls:
     def metrics(self) -> dict[str, int]:
         """Counters since the start: appends, acknowledged, failed, rows, trimmed_rows, conflicting_rows,
         unrecorded_rows, payload_bytes, resent_bytes, reconnects, credit_rejections, dropped_appends, dropped_rows,
-        stale_appends (failed because a later attempt had replaced theirs); and the gauges queued_bytes and
+        stale_appends (rejected because their sample has a later attempt); and the gauges queued_bytes and
         open_appends."""
         return self.line.metrics()
 
@@ -201,9 +201,9 @@ class Appender(AppenderCalls, Closing):
     def append(self, *arguments: Any, **options: Any) -> int:
         """Queues one append and returns its sequence number: 1, 2, … The parameters are the fields of `Append`.
 
-        Rows are copied or encoded before this returns (with asyncio, large ones in a thread, and an append that is
-        cancelled may have been queued all the same). Raises InvalidArgumentError at once if a shape, a dtype or an id
-        is wrong. Never raises because of trouble with the service: when the queue is full, on_full decides.
+        Rows are copied or encoded before this returns. With asyncio a thread does this for large rows, and a cancelled
+        append may have been queued all the same. Raises InvalidArgumentError at once if a shape, a dtype or an id is
+        wrong. Trouble with the service is not raised here. When the queue is full, on_full decides.
         """
         return self.queue(arguments, options)
 
@@ -219,7 +219,7 @@ class Appender(AppenderCalls, Closing):
     def flush(self, timeout: float = 120.0) -> Operation[None]:
         """Waits until every append made so far has an outcome: it is acknowledged or has failed.
 
-        Raises the first error since the last flush; its `failed_samples` names every sample with a failed append. After
+        Raises the first error since the last flush; its `failed_samples` names the samples with failed appends. After
         `timeout` seconds raises DeadlineExceededError; then the next flush reports the failures.
         """
         return self._flushing(timeout)
@@ -237,7 +237,7 @@ _lingering: set[Line] = set()
 
 
 def linger(lines: Iterable[Line]) -> None:
-    """Sends the queues of the appenders of a client to which no reference is left, and closes the appenders."""
+    """Closes, in the background, the appenders of a client that nobody refers to, after their queues were sent."""
     close_in_background([line for line in lines if line.metrics()["open_appends"]])
 
 

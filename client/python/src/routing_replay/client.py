@@ -51,8 +51,8 @@ class ClientCalls:
     def metrics(self) -> dict[str, Any]:
         """Returns which transports the appends and reads use.
 
-        transport: transport of the newest stream: "grpc", or without gRPC "direct" (TCP), "unix" or "shm" (shared
-            memory); None before the first stream. If it differs between servers, the transport of each server
+        transport: "grpc" if the newest stream uses gRPC; else "direct" (TCP), "unix" or "shm" (shared memory); None
+            before the first stream. If it differs between servers, all transports in use, as in "direct,grpc"
         grpc_streams, direct_streams, unix_streams, shm_streams: number of streams begun. Clients of one process with
             equal options share these counters
 
@@ -79,7 +79,7 @@ class Client(ClientCalls, Closing):
         call_timeout, and the file is read again whenever the server cannot be reached, because a restarted server may
         have another port. "shard:a:7400,b:7400": servers without a shared store, over which samples are spread: see
         Run. If absent: the environment variable ROUTING_REPLAY_ENDPOINT
-    call_timeout: seconds for calls that have no timeout parameter (default 30)
+    call_timeout: seconds for calls that have no timeout parameter (default 30), except checkpoint and restore
     tls: use TLS and trust the system's certificate authorities; implied by cacert and cert. "unix:" never uses TLS
     cacert: PEM file with the certificate authorities that signed the server's certificate
     cert, key: PEM files with the client's own certificate and its private key, for servers that ask for one
@@ -91,7 +91,7 @@ class Client(ClientCalls, Closing):
     _SERVER_NAME and _TOKEN_FILE. Files may change while the client runs: the token file is read for every call, the
     others for every new connection.
 
-    When the last reference to a client is gone, its appenders first send their queues; then it and its connections end.
+    When nobody refers to a client, its runs or appenders any more, the queues are sent; then its connections end.
     After os.fork the child opens its own connection when it first uses the client. Raises InvalidArgumentError for a
     malformed endpoint.
     """
@@ -127,9 +127,9 @@ class Client(ClientCalls, Closing):
         wait: seconds to wait, in addition to call_timeout, for a server that cannot be reached and, if no geometry is
             given, for a run that does not exist yet. This lets a trainer start before the rollout
 
-        Raises FailedPreconditionError if the run exists with another geometry or other settings, NotFoundError (NO_RUN)
-        if it does not exist and no geometry is given, and with `wait` DeadlineExceededError if nobody created it in
-        time.
+        Raises FailedPreconditionError if the run exists with another geometry or, if any setting is given, with other
+        settings. Without a geometry, raises NotFoundError (NO_RUN) if the run does not exist; with `wait` this becomes
+        DeadlineExceededError if nobody created it in time.
         """
         settings = _native.RunSettings(
             0 if ttl is None else _values.milliseconds(ttl, "ttl"),
@@ -159,7 +159,7 @@ class Client(ClientCalls, Closing):
         run: str | None = None,
         groups: tuple[int, int] | None = None,
     ) -> Operation[RestoreOutcome]:
-        """Appends the samples of a directory that `Run.checkpoint` wrote, except those that the run already has.
+        """Appends to a run the samples of a directory that `Run.checkpoint` wrote.
 
         run: name of the run, which is created if it does not exist; by default the name of the run that was exported.
             For settings other than the server's defaults, call `Client.run` first

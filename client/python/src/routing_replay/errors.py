@@ -28,8 +28,8 @@ class RoutingReplayError(Exception):
     committed_rows, revision: the sample's number of committed rows, and its revision
     first_differing_block: index of the first block of rows whose stored tokens differ from those of the request
     retry_after_ms: how long to wait before a retry
-    failed_samples: set by `flush`: ids of the samples with failed appends since the last flush, up to 100,000
-    failures: set by `flush`: the first 100 failed appends, as (sample, error)
+    failed_samples: after `flush`, ids of the samples with failed appends since the last flush, up to 100,000; else []
+    failures: after `flush`, the first 100 failed appends, as (sample, error); else []
     """
 
     code: str = "UNKNOWN"
@@ -82,7 +82,7 @@ class RoutingReplayError(Exception):
 
 
 class CancelledError(RoutingReplayError, code="CANCELLED"):
-    """The call was cancelled."""
+    """The call was cancelled, or its client is closed."""
 
 
 class UnknownError(RoutingReplayError, code="UNKNOWN"):
@@ -102,7 +102,8 @@ class NotFoundError(RoutingReplayError, LookupError, code="NOT_FOUND"):
 
 
 class AlreadyExistsError(RoutingReplayError, code="ALREADY_EXISTS"):
-    """The sample has rows of other tokens (OTHER_TOKENS) or, in a strict run, other routes (CONFLICTING_ROWS)."""
+    """The sample has rows of other tokens (OTHER_TOKENS) or, in a strict run or for `restore`, other routes
+    (CONFLICTING_ROWS); another sample has the same handle (HANDLE_COLLISION); or a checkpoint's directory has files."""
 
 
 class PermissionDeniedError(RoutingReplayError, code="PERMISSION_DENIED"):
@@ -138,7 +139,7 @@ class AbortedError(RoutingReplayError, code="ABORTED"):
 
 
 class OutOfRangeError(RoutingReplayError, IndexError, code="OUT_OF_RANGE"):
-    """The requested rows are past the end of the sample."""
+    """The request names rows that the sample does not have: for example, `truncate` to more rows than it has."""
 
 
 class UnimplementedError(RoutingReplayError, NotImplementedError, code="UNIMPLEMENTED"):

@@ -41,8 +41,8 @@ def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
     timeout: seconds for the server to start
 
     Within the context the environment variable ROUTING_REPLAY_ENDPOINT names the server, so that `Client()` finds it in
-    this process and in child processes. The environment variables that name certificates are unset, unless the flags
-    have --tls-cert. The server also ends when this process ends, for any reason. Its warnings and errors go to stderr.
+    this process and in child processes. The environment variables for TLS are unset, unless the flags have
+    --tls-cert. The server also ends when this process ends, for any reason. Its warnings and errors go to stderr.
 
     The program comes with the package routing-replay-server; the environment variable ROUTING_REPLAY_SERVER may name
     another one. Raises FileNotFoundError if there is no program, RuntimeError if the server ends at once, TimeoutError

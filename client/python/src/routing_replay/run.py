@@ -153,11 +153,11 @@ class RunCalls(Generic[A, T]):
         """A new appender with its own queue and connection.
 
         max_queued_bytes: limit for appends that wait in memory (default 64 MiB)
-        on_full: what `append` does when the queue is full: "block" for at most queue_timeout seconds (default 60) and
-            then drop (a signal handler that raises ends the wait); "drop"; or "raise" ResourceExhaustedError. If
-            absent: "block", but "drop" in a thread with a running event loop, which would be blocked (in
-            routing_replay.aio only the coroutine waits). The rows of a dropped append are marked as unrecorded in the
-            store, so that a trainer sees at once that they are missing, and are counted in metrics()
+        on_full: what `append` does when the queue is full. "block" waits for at most queue_timeout seconds (default 60)
+            and then drops the append; "drop" drops it at once; "raise" raises ResourceExhaustedError. By default
+            "block"; but "drop" in a thread with a running event loop, which must not wait (in routing_replay.aio only
+            the coroutine waits). The store marks the rows of a dropped append as unrecorded, so that a trainer sees at
+            once that they are missing; metrics() counts them. A signal handler that raises ends the wait
         append_timeout: seconds for which an append is retried while the server is unreachable or full (default 120)
         on_outcome: called once per append, in order per sample, in a thread of the appender; must not call the appender
         """
@@ -245,13 +245,13 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     settings: the settings in force, with defaults filled in
     dropped: number and size of the samples that resume_at of `Client.run` removed
     place: with "shard:", the place tag of the server on this machine, such as "node-3:". If sample ids begin with it
-        (f"{run.place}math-7/0"), the samples are stored on this machine. Its server is the one whose host the variable
-        ROUTING_REPLAY_PLACE names; without this variable, the one whose host is an address or the name of this machine.
-        "" if no server, or more than one, is on this machine
+        (f"{run.place}math-7/0"), the samples are stored on this machine. The tag is that of the server whose host the
+        variable ROUTING_REPLAY_PLACE names or, without this variable, is an address or the name of this machine; "" if
+        there is no such server, or more than one
     places: the place tags of all servers
 
-    Calls without a timeout parameter take at most the client's call_timeout, and are retried until then while the
-    server is unavailable. All errors are RoutingReplayError.
+    Calls without a timeout parameter, except checkpoint, take at most the client's call_timeout; until then they are
+    retried while the server is unavailable. All errors are RoutingReplayError.
 
     With "shard:a:7400,b:7400" every client of the run must name the same servers. The id of a sample decides which
     server stores it, and a fork must be on the server of its parent. server/store/README.md ("Several servers without a

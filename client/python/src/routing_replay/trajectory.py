@@ -34,7 +34,7 @@ class Turn:
     num_tokens: length of the history after this turn
     appended: absolute rows that were queued, one range per append
     unrecorded_rows: how many of these rows have no route
-    retokenised_at: first position at which the turn's tokens differ from the history, or end before it; else None
+    retokenised_at: first position where the turn's tokens differ from the history or have ended; None if there is none
     truncated_rows: rows that were removed because of this difference
     repeated_rows: rows of the turn that existed already; the existing rows stay. Of these, conflicting_rows differ from
         them, late_rows exist as unrecorded, and uncompared_rows were sent by another writer and cannot be compared
@@ -151,7 +151,8 @@ class Trajectory(TrajectoryCalls):
     - Every call may be repeated: rows that are stored are not sent again.
 
     `add` queues rows and returns, like `Run.append`; the appender retries if the service fails. Only two actions wait
-    for the server and raise its errors: removing rows, and asking for the sample's state after a failed append.
+    for the server and raise its errors: removing rows, and asking for the sample's state (after a failed append or a
+    cancelled turn, and in the first turn with existing="resume" or "replace").
     """
 
     @blocking

@@ -162,7 +162,7 @@ class Append:
         again, with the same number on every append of one attempt. The first append of a later attempt, which must
         start at row 0, replaces all rows that an earlier attempt has appended, sealed or not. From then on, appends of
         the earlier attempt are rejected (OLD_REVISION), change nothing, and count as stale_appends; `flush` does not
-        raise an error for them. Rows that came without an attempt are replaced if `revision` is that of their sample.
+        raise an error for them. Rows that came without an attempt are replaced if `revision` is the sample's revision.
         Cannot be combined with restart
     engine: free text, for example "vllm 0.33.0"
     producer: "rollout" or "trainer"
@@ -219,8 +219,8 @@ class Commit:
     """The state of a sample that was appended: see `Run.commit`.
 
     status: "committed": everything appended is in the store. "marked": rows are missing, and marked there as
-        unrecorded, so that no trainer waits for them. "missing": the store has less than was appended, or nothing, and
-        could not be updated: a trainer sees that (NOT_FOUND, NOT_READY) and falls back
+        unrecorded, so that no trainer waits for them. "missing": the store lacks rows, and could not be updated. A
+        trainer sees this (NOT_FOUND, NOT_READY) and falls back
     committed_rows, num_tokens: state of the sample in the store; num_tokens is None if it is not sealed
     error: the reason, if the status is not "committed"
     """
@@ -351,7 +351,7 @@ class RestoreOutcome:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings in force of a run. ttl: in seconds; 0: the server's default. codec: "" if the server picks one.
+    """The settings in force of a run, with defaults filled in. ttl: in seconds.
 
     durability: how far an append is stored before it is acknowledged: "memory", "written" or "synced"; "" if the server
         does not say.
