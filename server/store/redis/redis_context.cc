@@ -22,10 +22,10 @@ constexpr std::chrono::minutes kBetweenWarnings{1};
 
 // The memory that Redis needs for one key of this store, without its value.
 constexpr int64_t kKeyBytes = 200;
-// A chunk expires after this time unless a commit has referenced it. That is long enough: an append waits for Redis for
-// at most half a minute.
+// A chunk expires after this time unless a commit has referenced it. That is long enough: a commit is tried for at most
+// half a minute (RedisStoreOptions::timeout).
 constexpr std::chrono::milliseconds kUncommitted = std::chrono::minutes(10);
-// How much is read ahead for a reader.
+// How much is read at a time for a reader. A larger block is read alone.
 constexpr int64_t kReadAheadBytes = int64_t{4} << 20;
 
 int64_t BytesOf(const RedisManifest& manifest) {
@@ -81,7 +81,7 @@ std::optional<RedisManifest> RedisManifestCache::Find(const std::string& key) {
 }
 
 void RedisManifestCache::Put(const std::string& key, const RedisManifest& manifest) {
-  RedisManifest before;  // Both are freed after the lock is released.
+  RedisManifest before;  // `before` and `forgotten` are freed after the lock is released.
   std::unordered_map<std::string, RedisManifest> forgotten;
   MutexLock lock(mutex_);
   before = std::exchange(manifests_[key], manifest);
@@ -120,8 +120,8 @@ RedisRequest RedisContext::Of(RedisCommand command) {
   return {.command = std::move(command), .key = std::move(key)};
 }
 
-// Sends the script's source each time. Redis hashes it to find the compiled script, which for a KiB takes less time
-// than executing it.
+// Sends the script's source each time. Redis finds the compiled script by the hash of the source, and hashing a KiB
+// takes less time than executing the script.
 RedisRequest RedisContext::Of(absl::string_view script, absl::Span<const std::string> keys) {
   RedisCommand command({"EVAL"});
   command.AddBorrowed(script).Add(static_cast<int64_t>(keys.size()));

@@ -1,5 +1,5 @@
-// What the parts of one Redis store share: access to Redis, the names of its keys, a cache of manifests, and
-// RedisBlock, a block in Redis, whose value (BlockOfValue) is cut into chunks.
+// What the files of the Redis store share: access to Redis, the names of its keys, a cache of manifests, and blocks in
+// Redis. The value of a block (see ValueBytes in ../row_pieces.h) is cut into chunks.
 #ifndef SERVER_STORE_REDIS_REDIS_CONTEXT_H_
 #define SERVER_STORE_REDIS_REDIS_CONTEXT_H_
 
@@ -39,19 +39,18 @@ inline constexpr size_t kRedisBatch = 256;
 // How long a replaced or released block stays in Redis for readers whose snapshot refers to it.
 inline constexpr std::chrono::milliseconds kReaderGrace = std::chrono::seconds(60);
 
-// One incarnation of a run, as this server knows it. Each of its keys is PREFIX:{INCARNATION/PART}: and one of the
-// texts below, with the producer (1 or 2) as <p>. Redis keeps all keys with the same text in braces on one server:
+// One incarnation of a run, as this server knows it. Redis keeps all keys with the same text in braces on one server.
+// Each key of the run is PREFIX:{INCARNATION/PART}: followed by one of these, where <p> is the producer (1 or 2):
 //   m<p>:HANDLE             hash     manifest: v (version: token of the last change), id, u (last use, ms), n (rows,
 //                                    bytes, sealed: its share in the sums), head and w<N> (../records/records.h)
 //   <p>:HANDLE:BLOCK:CHUNK  string   at most kRedisChunkBytes of a block; expires unless a commit references it
 //   i<p>, g<p>, u<p>        zset     sample ids: by id (score 0), by group, by last use
 //   n                       hash     sums: samples, sealed, rows, bytes
-// Beside them PREFIX:runs (set of names) and PREFIX:{NAME}:r (incarnation, 16 digits, and RunRecord). The incarnation
+// Other keys: PREFIX:runs (set of run names), PREFIX:{NAME}:r (incarnation, 16 digits, then RunRecord). The incarnation
 // is a random number, so that a later run of the same name never sees what this one left behind. Thread-safe.
 struct RedisRun {
   static constexpr int kParts = 128;
 
-  // "PREFIX:{INCARNATION/PART}:"
   std::string PartKeys(int part) const { return absl::StrCat(prefix, ":{", incarnation, "/", part, "}:"); }
   std::string PartKeysOf(int64_t handle) const {
     return PartKeys(static_cast<int>(static_cast<uint64_t>(handle) % kParts));
@@ -68,7 +67,7 @@ struct RedisRun {
   const std::string prefix;
   const std::shared_ptr<WatchList> watches = std::make_shared<WatchList>();
   std::atomic<bool> ended{false};  // The run was dropped: look up the name again.
-  const bool clears = false;       // The run was dropped and its samples are being removed.
+  const bool clears = false;       // For removing what a dropped run left behind: CheckRun accepts the run.
 };
 
 // A sample as Redis had it at some moment.
@@ -76,9 +75,9 @@ struct RedisManifest {
   std::string version;  // Empty: the sample does not exist.
   std::string sample;
   int64_t last_used_ms = 0;
-  // DATA_LOSS if its records are damaged.
+  // Null if the sample does not exist; DATA_LOSS if its records are damaged.
   absl::StatusOr<std::shared_ptr<const SampleContent>> content = nullptr;
-  // The manifest was not read but is assumed from this server's last access. It may only be used for a change, whose
+  // True if the manifest was not read but assumed (RedisSample::Guess). It may only be used for a change, because the
   // commit checks the version and that the run still exists.
   bool guessed = false;
 
@@ -103,7 +102,7 @@ class RedisManifestCache {
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Thread-safe.
+// What the samples and watches of one store use together. Thread-safe.
 class RedisContext {
  public:
   RedisContext(std::shared_ptr<RedisCluster> redis, const RedisStoreOptions& store_options)
@@ -111,9 +110,8 @@ class RedisContext {
 
   // Deadline of one step of a call: no later than the caller's.
   Clock::Time Deadline() const { return std::min(Clock::Real().Now() + options.timeout, CallDeadline::OfThisThread()); }
-  // Calls RedisCluster::Execute until Deadline(). Maps errors for clients and logs those that the operator must fix:
-  //   unchanged     UNAVAILABLE, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED
-  //   UNAVAILABLE   all others: login, permissions, an older Redis
+  // Calls RedisCluster::Execute until Deadline(). Its errors UNAVAILABLE, DEADLINE_EXCEEDED and RESOURCE_EXHAUSTED stay
+  // as they are. All others (login, permissions, an older Redis) are logged for the operator and become UNAVAILABLE.
   std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests);
   absl::StatusOr<RedisReply> Ask(RedisRequest request);
   absl::StatusOr<RedisReply> Ask(RedisCommand command);
@@ -132,8 +130,8 @@ class RedisContext {
   std::string RunKey(absl::string_view run) const { return absl::StrCat(options.prefix, ":{", run, "}:r"); }
   // An id that no other server generates.
   std::string NewToken() { return absl::StrCat(absl::Hex(ids.Next(), absl::kZeroPad16)); }
-  // Held while a sample is changed, so that threads of this server do not make each other's commits fail. Other servers
-  // do not have this lock: a commit fails if one of them has changed the sample's version meanwhile.
+  // Held by appends, seals and truncations of a sample, so that threads of this server do not make each other's commits
+  // fail. Other servers and releases do not hold it: a commit fails if one of them has changed the sample meanwhile.
   Mutex& WriterLock(int64_t handle) { return writer_locks_[static_cast<uint64_t>(handle) % writer_locks_.size()]; }
 
   const RedisStoreOptions options;
@@ -141,8 +139,8 @@ class RedisContext {
   const StoreTime time;
   ContentIds ids;  // Random start, so that two servers generate different ids.
   RedisManifestCache cache;
-  bool fsyncs = false;  // Redis 7.2 or newer: WAITAOF reports what is on disks.
-  // Called after each change by this server, with the key of the manifest and its new version (empty: gone).
+  bool fsyncs = false;  // True if Redis has WAITAOF (7.2 or newer), which waits until changes are on disks.
+  // Called after each change by this server, with the key of the manifest and its new version (empty: removed).
   std::function<void(RedisRun& run, const SampleName& name, const std::string& key, const std::string& version)>
       changed;
 
@@ -155,8 +153,8 @@ class RedisContext {
 // Checks the answer to AskForRun. If the run is gone, sets run.ended and returns NOT_FOUND (kNoRun).
 absl::Status CheckRun(RedisRun& run, const RedisResult& answer);
 // Returns the present manifest of each name, in the order of `names`. Manifests are found by handle, not by id, so one
-// may belong to another sample with the same handle: if the name has an id, the caller must compare the ids. Fails with
-// the errors of CheckRun.
+// may belong to another sample with the same handle: if the name has an id, the caller must compare the ids. Errors:
+// those of Execute and CheckRun.
 absl::StatusOr<std::vector<RedisManifest>> LookAt(const std::shared_ptr<RedisContext>& context, RedisRun& run,
                                                   absl::Span<const SampleName> names);
 
@@ -180,7 +178,7 @@ struct SampleKeys {
   const std::string key;  // Key of the manifest.
 };
 
-// Thread-safe, except Written.
+// A block that is in Redis or is about to be written to it. Thread-safe, except Written.
 class RedisBlock final : public StoredBlock {
  public:
   // A block that is not in Redis yet.
@@ -196,7 +194,7 @@ class RedisBlock final : public StoredBlock {
   int64_t bytes() const;  // Size of the value, all chunks together.
   std::vector<std::string> chunk_keys() const;
 
-  // For a block that is not in Redis yet: adds the commands that write its chunks. They refer to its bytes.
+  // For a block that is not in Redis yet: adds the commands that write its chunks. Send them before Written().
   void AddPuts(std::vector<RedisCommand>& commands) const;
   // Frees the bytes in memory. Call when they are in Redis, before anybody else sees the block.
   void Written() { unwritten_.reset(); }
@@ -207,7 +205,7 @@ class RedisBlock final : public StoredBlock {
 
  private:
   friend class ReadAheadList;
-  // UNAVAILABLE if the block is gone because the sample has changed since.
+  // DATA_LOSS if the block is lost or damaged; UNAVAILABLE if it is gone because the sample was changed or released.
   absl::StatusOr<LoadedBlock> LoadBytes() const override;
   absl::Status Gone() const;
 
@@ -233,11 +231,11 @@ class RedisHome final : public BlockHome {
   const std::shared_ptr<const SampleKeys> keys_;
 };
 
-// The keys of the chunks of all blocks that the pieces reference, each once, except for blocks in `without`.
+// The keys of the chunks of all blocks that the pieces refer to, each once. `without`: ids of blocks to leave out.
 std::vector<std::string> ChunkKeys(absl::Span<const RowPiece> pieces, std::set<uint64_t> without = {});
 
-// The rows of a snapshot. Their blocks are read ahead, a few MiB at a time: readers load them in order, and a round
-// trip per block of 100 KB would take longer than the transfer itself.
+// The rows of a snapshot. When one of their blocks is loaded, the next ones are read with it, about 4 MiB at a time:
+// readers load them in order, and a round trip per block of 100 KB would take longer than the transfer itself.
 std::vector<StoredRows> ReadAhead(std::vector<RowPiece> pieces);
 
 }  // namespace routing_replay::server

@@ -18,13 +18,13 @@ namespace {
 // Time limit of WAIT and WAITAOF. It is short because a waiting append occupies one of few worker threads.
 constexpr std::chrono::seconds kSyncedWait{2};
 
-// The one step that changes a sample: compare its version, check that the new chunks exist, then write. KEYS: manifest,
+// Changes a sample in one step: compares its version, checks that the new chunks exist, then writes. KEYS: manifest,
 // the other producer's manifest, ids, groups, uses, sums; the new chunks; the chunks that are not referenced any more.
 // ARGV: expected version (empty: the sample does not exist), new version, sample id, now (ms; empty: do not record this
 // use, the last one was recent), group (empty: unchanged), number of new chunks, how long replaced ones stay (ms); by
 // how much sealed, rows and bytes grow; number of fields to delete, their names, then pairs of field and value. Returns
-// 1; 0 if the sample has another version or a new chunk is missing; or the id of another sample with this handle. A
-// second execution right after the first also returns 1.
+// 1; 0 if the sample has another version or a new chunk is missing; or the id of another sample that the other producer
+// has with this handle. A second execution right after the first also returns 1.
 constexpr char kCommit[] = R"(
 local call = redis.call
 local version = call('HGET', KEYS[1], 'v') or ''
@@ -55,9 +55,9 @@ for i = chunks + 1, #KEYS do call('PEXPIRE', KEYS[i], ARGV[7]) end
 return 1
 )";
 
-// The two scripts below run even when Redis's memory is full (allow-oom), because removing samples frees memory.
+// The two scripts below run even when Redis's memory is full (allow-oom): kTouch prevents expiry, kRemove frees memory.
 
-// KEYS: manifest, uses. ARGV: sample id, now (ms).
+// Records a use of a sample. KEYS: manifest, uses. ARGV: sample id, now (ms).
 constexpr char kTouch[] = R"(#!lua flags=allow-oom
 if redis.call('HGET', KEYS[1], 'id') ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[1], 'u', ARGV[2])
@@ -65,8 +65,8 @@ redis.call('ZADD', KEYS[2], ARGV[2], ARGV[1])
 return 1
 )";
 
-// KEYS: manifest, ids, groups, uses, sums, its chunks. ARGV: expected version, expected last use (ms; empty: any),
-// sample id, how long the chunks stay (ms). Returns 1, or 0 if the sample has changed or is gone.
+// Removes a sample. KEYS: manifest, ids, groups, uses, sums, its chunks. ARGV: expected version, expected last use (ms;
+// empty: any), sample id, how long the chunks stay (ms). Returns 1, or 0 if version or last use is another one.
 constexpr char kRemove[] = R"(#!lua flags=allow-oom
 local at = redis.call('HMGET', KEYS[1], 'v', 'u', 'n')
 if at[1] ~= ARGV[1] or (ARGV[2] ~= '' and at[2] ~= ARGV[2]) then return 0 end
@@ -106,7 +106,7 @@ absl::Status CopyBlocks(const RunInfo& run, absl::Span<const Block> from, RowRan
   return absl::OkStatus();
 }
 
-// Copies the rows that a child starts with into new blocks, because the parent's blocks may be on another server.
+// Copies the rows that a child starts with into new blocks, because the parent's blocks may be on another master.
 absl::Status CopyRows(const RunInfo& run, const RowPieces& pieces, std::vector<Block>& blocks) {
   for (const RowPiece& piece : pieces.all()) {
     RR_ASSIGN_OR_RETURN(const LoadedBlock loaded, Load(piece.stored));
@@ -126,7 +126,7 @@ std::vector<std::string> ReplacedChunks(const SampleContent* before, const Sampl
   return ChunkKeys(was.subspan(FirstEndingAfter(was, first_row)), std::move(kept));
 }
 
-// For the windows that a change touches: the number of fields to delete, their names, and pairs of field and value.
+// Adds the end of kCommit's ARGV, from the number of fields to delete on, for the head and the windows of a change.
 void AddFields(const SampleContent* before, const SampleContent& next, int64_t first_window, int32_t block_rows,
                RedisCommand& command) {
   const int64_t windows = WindowCount(next.rows(), block_rows);
@@ -196,7 +196,7 @@ absl::Status RemoveSamples(const std::shared_ptr<RedisContext>& context, RedisRu
       if (!answers[i].reply.ok()) {
         status = answers[i].reply.status();
       } else if (answers[i].reply->integer == 0) {
-        // With `unused`, the sample was used meanwhile, so it is not idle any more.
+        // With `unused` it stays: it was used or changed meanwhile, so it is not idle any more.
         if (!unused) names.push_back(name);
       } else {
         ++result.samples;
@@ -257,8 +257,8 @@ absl::StatusOr<AppendAck> RedisSample::Append(const AppendCommand& command, Redi
   if (const std::optional<RedisManifest> guess = Guess(command.header)) {
     absl::StatusOr<std::optional<AppendAck>> ack = TryAppend(command, parent, *guess);
     if (ack.ok() && *ack) return **std::move(ack);
-    // The guess may be stale, so a rejection that is based on it does not count: the loop below reads the manifest and
-    // tries again. It does count if the run is gone or Redis does not answer.
+    // If the run is gone or Redis does not answer, the append fails. Any other error may come from a guess that is
+    // stale: the loop below reads the manifest and tries again.
     const absl::Status& why = ack.status();
     if (absl::IsNotFound(why) || absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why)) {
       return WithSample(why, name_.sample);
@@ -409,9 +409,9 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
   const RedisResult& answer = answers.front();
   const bool done = answer.reply.ok() && answer.reply->type == RedisReply::Type::kInteger && answer.reply->integer == 1;
   if (!done) {
-    // Deletes the new chunks of a rejected commit, which no manifest names. If the commit was sent twice, the chunks
-    // are kept: the first one may have been executed and another commit may have followed, so that the sample needs
-    // them. If it does not, they expire on their own.
+    // Deletes the new chunks of a rejected commit, because no manifest refers to them. If the commit may have been
+    // executed earlier (`repeated`) and another commit may have followed, the sample may need the chunks. Then they are
+    // kept; those that no commit references expire.
     const bool rejected = answer.reply.ok() || absl::IsResourceExhausted(answer.reply.status());
     if (rejected && !answer.repeated && !chunks.empty()) {
       RedisCommand unlink({"UNLINK"});
@@ -433,8 +433,7 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
   // the run exists.
   if (absl::Status there = CheckRun(*run_, answers.back());
       !there.ok() && (before.guessed || absl::IsNotFound(there))) {
-    // The run was dropped before this commit. Its samples may have been removed already, so this commit's data is
-    // removed here.
+    // If the run was dropped, its samples may be removed already. So what this commit wrote is removed, too.
     RedisRun dropped{.info = run_->info, .incarnation = run_->incarnation, .prefix = run_->prefix, .clears = true};
     ReleaseResult ignored;
     if (run_->ended) RemoveSamples(context_, dropped, {name_}, nullptr, /*unused=*/false, ignored).IgnoreError();

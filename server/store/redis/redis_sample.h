@@ -21,9 +21,9 @@ namespace routing_replay::server {
 // The state of a sample. Requires manifest.whole().
 SampleState StateOf(const RedisContext& context, const SampleName& name, const RedisManifest& manifest);
 
-// Removes the samples for which `ends` is true (null: all of them), and adds them to `result`. A sample that changes
-// before it is removed is read again; with `unused`, a sample that changes or is used is skipped. After an error some
-// samples may have been removed.
+// Removes those of `names` for which `ends` is true (null: all of them), and adds their number and bytes to `result`.
+// If a sample changes before it is removed, it is read again. If `unused` is true, a sample that changes or is used
+// before it is removed stays. After an error some samples may have been removed.
 absl::Status RemoveSamples(const std::shared_ptr<RedisContext>& context, RedisRun& run, std::vector<SampleName> names,
                            const std::function<bool(const RedisManifest&)>& ends, bool unused, ReleaseResult& result);
 
@@ -38,16 +38,16 @@ class RedisSample {
   // must hold no lock.
   ~RedisSample();
 
-  // `parent`: the sample that the header's prefix names, if it names one.
+  // `parent`: the sample that the header's prefix names; null without a prefix.
   absl::StatusOr<AppendAck> Append(const AppendCommand& command, RedisSample* parent);
   absl::StatusOr<SampleState> Seal(int64_t num_tokens, int64_t revision);
   absl::StatusOr<SampleState> Truncate(int64_t rows, std::optional<int64_t> expected_revision);
   absl::StatusOr<SampleSnapshot> Snapshot(absl::Span<const RowRange> rows, const AdmitSnapshot& admit);
   absl::StatusOr<SampleState> Stat();
-  // For a `synced` run, after the call has succeeded, without a lock held: waits until a replica has the call's result
-  // (from Redis 7.2 on, on its disk and the master's). UNAVAILABLE: the change was made, and may be lost.
+  // In a `synced` run, waits until a replica has the result of a successful call (from Redis 7.2 on, on the disks of
+  // master and replica). Hold no lock. UNAVAILABLE if that is not confirmed: the change was made, and may be lost.
   absl::Status AwaitSynced();
-  // NOT_FOUND (kNoSample) if `found` is not this sample's manifest; DATA_LOSS if it is damaged.
+  // Returns `found`. NOT_FOUND (kNoSample) if it is not this sample's manifest; DATA_LOSS if it is damaged.
   absl::StatusOr<RedisManifest> Check(RedisManifest found);
 
  private:
@@ -57,8 +57,8 @@ class RedisSample {
     int64_t first_window = 0;
     // Blocks of `next` that are not in Redis yet.
     std::vector<std::shared_ptr<StoredBlock>> added = {};
-    // True for a truncation, which must not be executed twice: if the answer to its commit is lost, the result is
-    // UNAVAILABLE.
+    // True for a truncation, which must not be executed twice: if it may have been executed (RedisResult::repeated) but
+    // is not confirmed, the result is UNAVAILABLE.
     bool once = false;
   };
   // The manifest after the change; nothing if somebody else changed the sample meanwhile: read it again.
@@ -66,12 +66,13 @@ class RedisSample {
 
   // The present manifest; exists() may be false. ALREADY_EXISTS (kHandleCollision) if another sample has the handle.
   absl::StatusOr<RedisManifest> Find();
-  // The same, but NOT_FOUND (kNoSample) if it does not exist.
+  // The present manifest. NOT_FOUND (kNoSample) if it does not exist or another sample has the handle.
   absl::StatusOr<RedisManifest> FindExisting();
-  // The manifest that Redis most likely has, without reading it: the cached one or, for an append that begins at row 0,
-  // that of a sample that does not exist yet. Returns nothing if the manifest must be read.
+  // Guesses the manifest without asking Redis: it is the cached one. If none is cached, an append that begins at row 0
+  // is assumed to open a new sample. Returns nothing if the manifest must be read.
   std::optional<RedisManifest> Guess(const AppendHeader& header);
-  // One attempt to append. Returns nothing if somebody else changed the sample: read it again and retry.
+  // One attempt to append. Returns nothing if the manifest must be read before another attempt: somebody else changed
+  // the sample, or the append would change nothing in a guessed manifest.
   absl::StatusOr<std::optional<AppendAck>> TryAppend(const AppendCommand& command, RedisSample* parent,
                                                      const RedisManifest& found);
   absl::StatusOr<Change> PlanChange(const SampleContent& content, bool new_incarnation, const AppendCommand& command,
@@ -79,7 +80,7 @@ class RedisSample {
   // The change to `next`, with the pieces and blocks that PieceChange makes.
   absl::StatusOr<Change> Merged(SampleContent next, const RowPieces& pieces, std::vector<Block> blocks,
                                 RowRange committed, bool sealed);
-  // `make_change` returns the change to make to the sample that was found, nothing if none is needed, or an error.
+  // Reads the sample and commits what `make_change` returns for it: a change, or nothing if none is needed.
   template <typename MakeChange>
   absl::StatusOr<SampleState> Make(const MakeChange& make_change);
 

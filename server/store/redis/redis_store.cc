@@ -126,8 +126,8 @@ class RedisStore final : public Store {
     if (got.is_nil()) return NoRunError(run);
     return TakeRun(got.text);
   }
-  // The run as this server knew it last, or else as Redis has it now: for callers whose next request to Redis detects
-  // that it is gone.
+  // The run as this server knew it last; if it knows none, as Redis has it now. For callers whose next request to Redis
+  // fails if the run is gone.
   absl::StatusOr<RunPtr> FindRun(absl::string_view run) {
     {
       MutexLock lock(mutex_);
@@ -139,11 +139,11 @@ class RedisStore final : public Store {
   // Returns the run that a value in Redis (incarnation and RunRecord) describes. If this server already knows that
   // incarnation, the result is the object that it has.
   absl::StatusOr<RunPtr> TakeRun(const std::string& value);
-  // Of the first `limit` names behind `after`, the runs whose records can be read, by name. `last`: the last of these
-  // names if there are more, else empty.
+  // The runs of the first `limit` names after `after`, by name, without those whose records cannot be read. Sets `last`
+  // to the last of these names if there are more.
   absl::StatusOr<std::vector<RunPtr>> LoadRuns(absl::string_view after, size_t limit, std::string& last);
   absl::StatusOr<std::vector<RunState>> StatesOf(absl::Span<const RunPtr> runs);
-  // Calls `call` with the run; calls it again if the run that this server knew turns out to be gone.
+  // Calls `call` with the run; calls it once more if the run that this server knew turns out to be gone.
   template <typename Call>
   auto WithRun(absl::string_view run, const Call& call) -> decltype(call(RunPtr())) {
     for (bool again = true;; again = false) {
@@ -153,7 +153,7 @@ class RedisStore final : public Store {
     }
   }
   absl::StatusOr<AppendAck> AppendTo(const RunPtr& run, const AppendCommand& command, RedisSample& sample);
-  // Calls `change` with the run and the sample; in a synced run, then waits until a replica has the result.
+  // Calls `change` with the run and the sample. If it succeeds in a synced run, waits until a replica has the result.
   template <typename Call>
   auto Change(absl::string_view run, const SampleName& name, const Call& change)
       -> decltype(change(RunPtr(), std::declval<RedisSample&>())) {
@@ -166,7 +166,7 @@ class RedisStore final : public Store {
     });
   }
 
-  // Returns about `limit` samples whose ids follow `after`; with a range of groups, all samples of these groups.
+  // The next samples after `after`, about `limit`; with `groups`, all of these groups and perhaps of neighbouring ones.
   absl::StatusOr<Names> NamesOf(const RedisRun& run, Producer producer, const std::optional<GroupRange>& groups,
                                 absl::string_view after, size_t limit);
   absl::StatusOr<ListPage> ListOf(RedisRun& run, Producer producer, const std::optional<GroupRange>& groups,
@@ -186,7 +186,7 @@ class RedisStore final : public Store {
 
 bool RedisStore::KnowsWaitAof() {
   const CallDeadline deadline(Clock::Real().Now() + kInfoTimeout);
-  // Of() uses the second word, INFO, as the key, which only decides what master is asked.
+  // Of() uses the second word, INFO, as the key, which only decides which master is asked.
   const absl::StatusOr<RedisReply> known = context_->Ask(RedisCommand({"COMMAND", "INFO", "WAITAOF"}));
   return known.ok() && known->elements.size() == 1 && !known->elements[0].is_nil();
 }
@@ -374,7 +374,7 @@ absl::StatusOr<RedisStore::Names> RedisStore::NamesOf(const RedisRun& run, Produ
   for (int part = 0; part < RedisRun::kParts; ++part) {
     const std::string key = absl::StrCat(run.PartKeys(part), groups ? "g" : "i", static_cast<int>(producer));
     RedisCommand command({groups ? "ZRANGEBYSCORE" : "ZRANGEBYLEX", key});
-    if (groups) {  // Scores are doubles: beyond 2^53, neighbouring groups are included.
+    if (groups) {  // Includes group `end` and, beyond 2^53 (scores are doubles), neighbouring groups.
       command.Add(groups->begin).Add(groups->end);
     } else {
       command.Add(after.empty() ? "-" : absl::StrCat("(", after)).Add("+");

@@ -1,15 +1,15 @@
 // The store that any number of servers share. All data is in Redis or Valkey (one server or a cluster), and this
 // process keeps only caches of it. The table in ../README.md says what a failover of Redis may lose.
 //
-// A run is divided into 128 parts, each on one master (redis_context.h lists its keys). A sample is a manifest (a hash)
-// and the chunks of its blocks; the part's index names it. So each change of a sample, its index entry included, is ONE
+// A run is divided into 128 parts, each on one master (redis_context.h lists its keys). A sample is a manifest (a
+// hash), the chunks of its blocks and entries in the part's indexes, all in one part. So each change of a sample is ONE
 // script, which compares the manifest's version first:
 //
-//   append    the manifest as known last (none: a new sample), else read ─▶ rules ─▶ [SET chunks, commit script]
+//   append    the manifest: cached, or assumed missing (row 0), or read ─▶ rules ─▶ [SET chunks, commit script]
 //             ◀── read it, if the script finds another version ──┘
-//   read      HGETALL manifest ─▶ GET chunks, 4 MiB ahead of the reader
+//   read      HGETALL manifest ─▶ GET chunks, about 4 MiB at a time
 //   release   read ─▶ remove script: the manifest goes at once, its chunks 60 s later, for readers with a snapshot
-//   watch     a thread reads the versions of watched samples every 20 ms; changes by this server are notified at once
+//   watch     a thread reads versions of watched samples about every 20 ms; changes by this server are notified at once
 //   sweep     samples of each part by last use ─▶ remove script, which skips those used since
 //
 // Redis answers first and then replicates, in order. So after a failover a part is in an earlier state, never in a
@@ -38,15 +38,15 @@ inline constexpr DurabilityLevels kRedisDurability{Durability::kWritten, Durabil
 struct RedisStoreOptions {
   // For times of use and expiry. Must outlive the store. The clocks of all servers of a deployment must be about equal.
   const Clock* clock = &Clock::Real();
-  Clock::Duration default_ttl = RunOptions{}.ttl;                      // For runs that are opened without options.
+  Clock::Duration default_ttl = RunOptions{}.ttl;                      // For runs that are created without options.
   std::function<int64_t(absl::string_view)> handle_of = SampleHandle;  // All servers must use the same function.
-  std::string prefix = "rr";                                           // Prefix of all keys; passes CheckId.
-  // Time limit for one step of a call, unless its CallDeadline is earlier. A cluster needs some seconds to elect a new
-  // master.
+  std::string prefix = "rr";                                           // Prefix of all keys; must pass CheckId.
+  // Time limit for one step of a call, unless its CallDeadline is earlier. The default leaves a cluster time to elect
+  // a new master, which takes some seconds.
   std::chrono::milliseconds timeout = std::chrono::seconds(30);
 };
 
-// Errors of Redis itself go to the log; callers get UNAVAILABLE, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED or DATA_LOSS.
+// If Redis fails or has lost data, calls return UNAVAILABLE, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED or DATA_LOSS.
 std::unique_ptr<Store> NewRedisStore(std::shared_ptr<RedisCluster> cluster, const RedisStoreOptions& options);
 
 }  // namespace routing_replay::server

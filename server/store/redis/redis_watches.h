@@ -24,8 +24,8 @@ class RedisWatches {
   explicit RedisWatches(RedisContext& context) : context_(context), thread_([this] { Work(); }) {}
   ~RedisWatches();
 
-  // Store::WatchSample. Never waits. If nobody watched the sample recently, its last version is unknown, so the first
-  // check counts as a change and `changed` is called soon.
+  // Store::WatchSample. Does not ask Redis. If nobody watched the sample recently, its last version is unknown, so the
+  // first check counts as a change and `changed` is called soon.
   std::unique_ptr<Store::Watch> Add(std::shared_ptr<RedisRun> run, const SampleName& name, const std::string& key,
                                     std::function<void()> changed);
   // Reports a change that this server made. The parameters are those of RedisContext::changed.
@@ -37,7 +37,7 @@ class RedisWatches {
     std::shared_ptr<RedisRun> run;
     SampleName name;
     Clock::Time last_watched = {};
-    std::optional<std::string> version = {};  // Version of the last check.
+    std::optional<std::string> version = {};  // Last version that this server knows; nothing before the first check.
   };
 
   void Work();

@@ -66,7 +66,7 @@ class Cluster final : public RedisCluster {
     const MutexLock lock(mutex_);
     return view_;
   }
-  // Asks one server after the other for the map, unless the present map is already newer than generation `seen`. If
+  // Asks servers for the map until one answers, unless the present map is already newer than generation `seen`. If
   // several callers need a new map, one asks and the others wait for it. UNAVAILABLE if no server answers or no slot is
   // served; other errors are those of RedisCluster::Connect.
   absl::Status Refresh(int64_t seen, Clock::Time deadline);
@@ -268,7 +268,7 @@ class Execution {
     return exchange;
   }
   void Evaluate(RedisExchange& exchange, const Batch& batch);
-  // Decides what `reply` means for the request. It is the reply to the request's last command, or to the one that
+  // Decides what `reply` means for the request. `reply` is that to the request's last command, or to the first one that
   // failed.
   void Judge(size_t request, RedisReply reply, const RedisAddress& server);
   // `sent`: a part of the request may have been written, so it may have been executed.
@@ -367,8 +367,8 @@ void Execution::Pause() {
     const Clock::Duration left = std::max<Clock::Duration>(deadline_ - Clock::Real().Now(), Clock::Duration::zero());
     std::this_thread::sleep_for(std::min(backoff_.Next(), left));
   }
-  // Asks for the map again after an error or a redirection. If no server answers, that is no error yet: the next round
-  // tries the servers known so far.
+  // Asks for the map again after an error or MOVED. If no server answers, that is no error yet: the next round tries
+  // the servers known so far.
   if (refresh_ && view_->clustered) cluster_.Refresh(view_->generation, deadline_).IgnoreError();
 }
 

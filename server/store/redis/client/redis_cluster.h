@@ -74,7 +74,8 @@ struct RedisRequest {
 //   FAILED_PRECONDITION  any other error reply; a server that this client cannot work with
 struct RedisResult {
   absl::StatusOr<RedisReply> reply = absl::UnavailableError("not sent");
-  // True if the request was sent again although it may have been executed already. `reply` is the last answer.
+  // True if the request may have been executed although its answer was not `reply`, the last one: an earlier answer was
+  // lost, or `command` was executed after one of `before` had failed.
   bool repeated = false;
 };
 
@@ -89,9 +90,9 @@ struct RedisClusterOptions {
 // Thread-safe.
 class RedisCluster {
  public:
-  // Asks each seed once whether it is a cluster, and for its slots. Errors: those of RedisResult; also
-  // FAILED_PRECONDITION if there are several seeds and one is not a cluster (it is unclear which of them has the data),
-  // or if a server does not know HELLO (before Redis 6).
+  // Asks one seed after the other for the slots, until one answers. Errors: those of RedisResult and NewRedisTls;
+  // DATA_LOSS (malformed answer); FAILED_PRECONDITION also if one of several seeds is not a cluster and no other gives
+  // slots (it is unclear which of them has the data), or if a server does not know HELLO (before Redis 6).
   static absl::StatusOr<std::unique_ptr<RedisCluster>> Connect(const RedisEndpoint& endpoint,
                                                                const RedisClusterOptions& options,
                                                                Clock::Time deadline);

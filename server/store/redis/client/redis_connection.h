@@ -18,8 +18,8 @@
 
 namespace routing_replay::server {
 
-// Waits until one of `sockets` has an event (then in its revents) or the deadline passes (DEADLINE_EXCEEDED). The first
-// check never waits: events that are already there are found even after the deadline.
+// Waits until one of `sockets` has an event (then in its revents) or the deadline passes (DEADLINE_EXCEEDED). Finds
+// events that are already there even after the deadline.
 absl::Status WaitForSockets(absl::Span<pollfd> sockets, Clock::Time deadline);
 
 // A connected, non-blocking socket, which the caller must close. Tries the addresses one after the other. Each but the
@@ -55,8 +55,8 @@ struct RedisExchange {
 // exchange leaves its connection dead, or with replies due.
 void RunRedisExchanges(absl::Span<RedisExchange> exchanges, Clock::Duration response_timeout, Clock::Time deadline);
 
-// Sends commands and receives replies in the same order. After any error the connection is dead and stays dead, so a
-// reply is never matched with the wrong command. Thread-compatible.
+// Sends commands and receives replies in the same order. Close a connection that is not usable() after an exchange: a
+// late reply would be matched with the wrong command. Thread-compatible.
 class RedisConnection {
  public:
   // Connects and sends HELLO 2, with user and password if the endpoint has them. Tries every address of the host in
@@ -68,7 +68,7 @@ class RedisConnection {
                                                                Clock::Time deadline);
 
   const RedisAddress& address() const { return address_; }
-  // Runs one exchange. Returns a reply for each command; error replies are among them.
+  // Sends the commands. Returns a reply for each of them; it may be an error reply.
   absl::StatusOr<std::vector<RedisReply>> Exchange(absl::Span<const RedisCommand> commands, Clock::Time deadline);
   // True if the connection is open and no reply is due.
   bool usable() const { return alive_ && due_ == 0; }
@@ -81,7 +81,7 @@ class RedisConnection {
   absl::Status Login(const RedisEndpoint& endpoint, Clock::Time deadline);
   // Adds the exchange's commands to the queue.
   void Push(const RedisExchange& exchange);
-  // Reads and writes what is possible now. Returns false if no byte was read or written.
+  // Reads and writes what is possible now; an error goes to exchange.status. Returns false if no byte moved.
   bool Move(RedisExchange& exchange);
   absl::Status Write(bool& moved);
   absl::Status Read(RedisExchange& exchange, bool& moved);

@@ -1,5 +1,5 @@
-// What a Redis client reads and writes: the URL of a deployment, and the protocol (RESP2): commands and their encoding,
-// replies and their parser, and the meaning of error replies.
+// The URL of a Redis deployment, and Redis's protocol (RESP2): commands and their encoding, replies and their parser,
+// and the meaning of error replies.
 #ifndef SERVER_STORE_REDIS_CLIENT_REDIS_PROTOCOL_H_
 #define SERVER_STORE_REDIS_CLIENT_REDIS_PROTOCOL_H_
 
@@ -53,11 +53,11 @@ struct RedisEndpoint {
   std::string key_file;
 };
 
-// INVALID_ARGUMENT (kField), "redis store: FIELD: WHAT".
+// Returns INVALID_ARGUMENT (kField) with the message "redis store: FIELD: WHAT".
 absl::Status InvalidEndpoint(absl::string_view field, absl::string_view what);
 
-// INVALID_ARGUMENT (kField: scheme, host, port, user, password, database, or the option's name). Messages never repeat
-// the text before an @. Reads no file.
+// INVALID_ARGUMENT (kField: scheme, host, port, user, password, database, the name of a known option, or "option" for
+// an unknown one). Messages never repeat the text before an @. Reads no file.
 absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(absl::string_view url);
 
 // The password, read again at each call so that a rotated one is found; one line break at its end is dropped. Empty if
@@ -65,7 +65,7 @@ absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(absl::string_view url);
 // above 4 KiB.
 absl::StatusOr<std::string> ReadRedisPassword(const RedisEndpoint& endpoint);
 
-// A command and its arguments, each of any bytes. Borrowed values are not copied before they reach the socket.
+// A command and its arguments, each of any bytes. Borrowed values of 4 KiB or more go to the socket without a copy.
 //
 //   RedisCommand({"SET", key}).AddBorrowed(chunk).Add("PX").Add(60000)
 class RedisCommand {
@@ -156,7 +156,7 @@ struct RedisError {
     kAsk,    // For this command only: send ASKING and the command to `address`.
     // TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN, READONLY, NOREPLICAS, BUSY, UNBLOCKED: not executed; retrying helps.
     kRetry,
-    kForCaller,  // Anything else: not executed, and a retry would give the same.
+    kForCaller,  // Anything else: not executed (a script perhaps in part); a retry at once would give the same.
   };
   Kind kind = Kind::kForCaller;
   RedisAddress address;  // For kMoved and kAsk; an empty host is that of the server that replied.
