@@ -144,10 +144,10 @@ void RemoveEndpointFile(const std::string& path, ino_t number) {
 
 // Returns freed memory to the system while the server is idle. The allocator keeps freed memory for later use, which
 // makes a busy server faster, but after a spike it would keep unused memory for ever: for example, 900 MiB resident in
-// a server that accounts for 10. `accounted`: memory that the process needs.
+// a server that accounts for 10.
 class MemoryTrim {
  public:
-  // Once a second.
+  // Call it once a second. `accounted`: bytes of memory that the process needs.
   void Look(int64_t accounted) {
     constexpr int64_t kSlack = int64_t{48} << 20;  // Allowed difference without a trim.
     constexpr int kPause = 10;  // Checks to skip after a trim: memory that was not freed then is not freed soon.

@@ -9,7 +9,7 @@ namespace routing_replay::server {
 namespace {
 
 // How long a rejected caller should wait. Memory becomes free when a training step ends or a trainer releases samples,
-// usually after seconds, so asking ten times a second is often enough.
+// usually after seconds, so ten attempts a second are enough.
 constexpr int32_t kRetryAfterMs = 100;
 
 }  // namespace

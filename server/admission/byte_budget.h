@@ -1,4 +1,4 @@
-// A limit on memory: it is reserved before data arrives, and every byte in memory is counted exactly once.
+// Limits memory, and counts each byte exactly once. Append reserves bytes before they arrive (credit), Put afterwards:
 //
 //   credit granted ──Reserve──▶ ByteReservation ──(append arrives)──▶ split for the stored blocks ──▶ freed with them
 #ifndef SERVER_ADMISSION_BYTE_BUDGET_H_

@@ -167,7 +167,7 @@ void RunQuota::ForgetIdle() {
   });
 }
 
-// The store may take long to answer. Until then other threads use its last answer.
+// The store may take long to answer. Meanwhile other threads use its last answer; they wait only for the first one.
 bool RunQuota::LookAgain(absl::string_view run, Clock::Duration interval) {
   if (!BeginLook(run, interval)) return false;
   absl::StatusOr<int64_t> stored = stored_(run);

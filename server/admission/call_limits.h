@@ -137,10 +137,10 @@ class RunQuota {
     std::string run_;
     int64_t bytes_ = 0;
   };
-  // Call it before `bytes` are stored for the run, or promised to it. RESOURCE_EXHAUSTED (kOverBudget, field
-  // run-budget, retry_after_ms) if they would exceed the limit, or if the run is at its limit.
+  // Call it before `bytes` are stored for the run, or promised to it. Without a limit, returns an empty Hold.
+  // RESOURCE_EXHAUSTED (kOverBudget, field run-budget, retry_after_ms) if the run is full or `bytes` do not fit.
   absl::StatusOr<Hold> Admit(absl::string_view run, int64_t bytes);
-  // As Admit, but admits as many of `bytes` as fit, at least one, and leaves the limit's last sixteenth to Admit.
+  // As Admit, but admits only as many of `bytes` as fit, at least one, without using the limit's last sixteenth.
   absl::StatusOr<Hold> AdmitUpTo(absl::string_view run, int64_t bytes);
 
  private:

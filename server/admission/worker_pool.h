@@ -52,7 +52,7 @@ class WorkerPool {
   // Returns false if the system has no more threads.
   bool AddThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Work();
-  // Waits for the next work. Returns nothing when all work is done after Finish.
+  // Waits until some work may begin, and takes it. Returns nothing if there is none after Finish was called.
   std::optional<Taken> Take();
   void End(const std::string& owner);
   // The owner whose turn it is; end() if no work may begin.

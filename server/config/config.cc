@@ -54,7 +54,7 @@ constexpr int64_t kMaxTime = int64_t{30} * 24 * 3600 * 1000;
 const CLI::Validator kTimeOrNone = Within(0, kMaxTime);
 const CLI::Validator kSecondsOrNone = OrNone(Within(1000, kMaxTime));
 
-// host:port or [v6]:port.
+// True for "host:port" and "[v6]:port".
 bool IsHostAndPort(const std::string& address) {
   const size_t colon = address.rfind(':');
   int port = -1;
@@ -86,14 +86,14 @@ class Parser {
     Key("listen", config_.listen, "addresses to listen on: host:port, [v6]:port or unix:PATH")->check(kListener);
     Key("direct-listen", config_.direct_listen,
         "address of the direct path: appends and reads without gRPC, with TLS if the gRPC listeners have it; without "
-        "TLS, clients on this machine also use a Unix socket. off: no direct path; empty: the first address of "
-        "--listen, with its port number plus 3")
+        "TLS, clients on this machine also use a Unix socket. off: no direct path; empty: the first TCP address "
+        "of --listen, with its port number plus 3")
         ->check(kPortOrOff);
     Key("advertise", config_.advertise,
         "address that the server reports to clients; or shard:host:port,host:port,…: the list of servers over which "
         "clients spread each run, so that a client that knows one of them uses all");
     Key("endpoint-file", config_.endpoint_file,
-        "file to which the server writes the advertised address; removed when the server stops listening");
+        "file to which the server writes the advertised address; removed at SIGTERM");
     Key("exit-with-pid", config_.exit_with_pid, "exit, as on SIGTERM, when process PID exits (0: off)")
         ->check(CLI::NonNegativeNumber);
     Key("store", config_.store,

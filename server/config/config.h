@@ -19,8 +19,8 @@ struct ServerConfig {
   // host:port, [v6]:port or unix:PATH; port 0: any free one.
   std::vector<std::string> listen = {"127.0.0.1:7400"};
   std::string direct_listen;  // Address of the direct path: host:port, [v6]:port, or kOff; empty: see DirectListenerOf.
-  std::string advertise;      // Address reported to clients, or kShard and a list; empty: the first listener.
-  std::string endpoint_file;  // Holds the advertised address while the server listens; written atomically.
+  std::string advertise;      // Address reported to clients, or kShard and a list of servers.
+  std::string endpoint_file;  // Holds the server's address (Server::advertised) until it drains; written atomically.
   int exit_with_pid = 0;      // The server ends when this process ends; 0: off.
   std::string store = "memory";  // As for OpenStore.
   std::string durability;  // For runs that ask for none: "memory", "written", "synced"; empty: the store's default.
@@ -32,18 +32,18 @@ struct ServerConfig {
   std::chrono::milliseconds drain_delay{0};
   int threads = 2;  // Event-loop threads that serve Append, Put and Read.
   std::string log_level = "info";
-  TlsFiles tls;                                     // For every listener except unix: ones, which stay plaintext.
+  TlsFiles tls;                                     // For all listeners except unix: ones and health_listen.
   bool insecure = false;                            // Allows plaintext on addresses that are not loopback.
   std::string token_file;                           // See security/token_file.h; empty: everybody may do everything.
   std::string operations_listen;                    // Address of the HTTP port: host:port, [v6]:port. Empty: none.
   std::string health_listen;                        // Address of gRPC's health service; always plaintext. Empty: none.
   int64_t run_budget = 0;                           // Bytes that one run may take; 0: no limit.
-  int64_t max_connections_per_address = 1000;       // Of max_connections, for one client address.
-  std::chrono::milliseconds max_connection_age{0};  // An older connection is asked to end; 0: off.
+  int64_t max_connections_per_address = 1000;       // Open connections of one client address.
+  std::chrono::milliseconds max_connection_age{0};  // An older gRPC connection is asked to end; 0: off.
 
-  // The members from here on are not settings; only tests change them. max_message_bytes is 16 times the usual size of
-  // an append message (4 MiB). It must not be much larger, because messages take memory before credit is checked: 64 of
-  // the longest fill a server of 4 GiB.
+  // The members from here to max_connections are not settings; only tests change them. max_message_bytes is 16 times
+  // the usual size of an append message (4 MiB). It must not be much larger, because messages take memory before credit
+  // is checked: 64 of the longest fill a server of 4 GiB.
   int64_t max_message_bytes = int64_t{64} << 20;
   int64_t max_payload_bytes = int64_t{256} << 20;   // For one append, after decompression: 4 x max_message_bytes.
   int64_t stream_window_bytes = int64_t{32} << 20;  // Credit of one append stream: eight usual messages in transfer.
@@ -74,8 +74,7 @@ inline constexpr absl::string_view kShard = "shard:";
 
 // Value of ServerConfig::direct_listen that turns the direct path off.
 inline constexpr absl::string_view kOff = "off";
-// The default port of the direct path is gRPC's first port plus this: 7403 for 7400. The ports in between are left for
-// operations and health.
+// The direct path's default port is 7403 if gRPC's is 7400. The ports in between are left for operations and health.
 inline constexpr int kDirectPortsAbove = 3;
 
 // The TCP address of the direct path, on which clients append and read without gRPC.
@@ -83,7 +82,8 @@ struct DirectListener {
   std::string address;       // host:port or [v6]:port; empty if gRPC has no TCP listener either.
   bool or_any_port = false;  // The port is only a default: if it is in use, any free port is taken.
 };
-// Returns nothing if the direct path is off.
+// If direct_listen is empty: the first TCP address of gRPC, with kDirectPortsAbove added to its port. Returns nothing
+// if the direct path is off, or has to use TLS and gRPC has no TCP address.
 std::optional<DirectListener> DirectListenerOf(const ServerConfig& config);
 
 // Parses flags, variables and the file that --config or RR_CONFIG names. INVALID_ARGUMENT naming the key; CANCELLED

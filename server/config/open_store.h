@@ -22,7 +22,7 @@ absl::Status CheckStore(absl::string_view name, absl::string_view durability, ab
 
 struct OpenedStore {
   std::unique_ptr<Store> store;
-  std::string found;  // One line about the data found at the start; empty for a store that starts empty.
+  std::string found;  // One line about the data that RocksDB had, or whether Redis is a cluster; empty for "memory".
 };
 
 // Returns how many of `memory_bytes` (--memory-budget) are a cache of the store's disk, which no ByteBudget includes.

@@ -41,7 +41,7 @@ absl::Status Errno() {
                       std::strerror(errno));
 }
 
-// Removes the socket file of an earlier server, which may have crashed. Files of other kinds are not removed.
+// Removes a socket file: the server's own, or that of an earlier server which crashed. Leaves files of other kinds.
 void RemoveSocket(const std::string& path) {
   struct stat status;
   if (stat(path.c_str(), &status) == 0 && S_ISSOCK(status.st_mode)) unlink(path.c_str());
@@ -77,7 +77,7 @@ class Answer {
   explicit Answer(char* json) : json_(json) {}  // Null: gRPC does not know the requested object.
 
   // The text between `key` (with its quotes and colon) and the next quote; empty if the key does not occur again. The
-  // next search begins behind it.
+  // next search begins behind this key.
   absl::string_view Next(absl::string_view key) {
     const size_t found = rest_.find(key);
     if (found == absl::string_view::npos) return {};
@@ -111,7 +111,7 @@ constexpr int64_t kDescriptorsPerConnection = 4, kFewestConnections = 8;
 // Most bytes that gRPC reads at a time. It processes them all even if the connection is cut meanwhile, and 30 bytes are
 // enough to begin and cancel a call.
 constexpr int kReadBytes = 64 << 10;
-// An epoll tag is the id of a connection or, with this bit set, the number of a listening descriptor.
+// An epoll tag is kWakeTag, the id of a connection or, with this bit set, a listener's index << 32 and its descriptor.
 constexpr uint64_t kListenerBit = uint64_t{1} << 63;
 constexpr uint64_t kWakeTag = 0;
 constexpr std::chrono::seconds kTellAgain(10);

@@ -96,7 +96,7 @@ class ConnectionTable {
 
   explicit ConnectionTable(const ConnectionLimits& limits) : limits_(limits) {}
 
-  // Adds a connection. Returns nothing if it exceeds a limit, and the caller must then close it.
+  // Adds a connection. Returns nothing if the caller must close it: it exceeds a limit, or its address is slowed down.
   std::optional<Id> Enter(const Peer& peer, Time now);
   void Leave(Id id);
 
@@ -161,7 +161,7 @@ class CallCountReader {
 enum class ConnectionEvent {
   kOpened,
   kEnded,
-  kRejected,  // The connection exceeds the limit for all connections or for its address.
+  kRejected,  // The connection exceeds a limit, or its address is slowed down (kPace).
   kCut,       // The connection began and cancelled too many calls.
   kWaiting,   // No descriptor is free; connections wait until one is.
 };

@@ -14,7 +14,7 @@
 
 namespace routing_replay::server {
 
-// Builds every gRPC server of the process: rejects compressed messages. `health`: adds the health service. Thread-safe.
+// Returns a builder for a gRPC server that rejects compressed messages. `health`: adds the health service. Thread-safe.
 std::unique_ptr<grpc::ServerBuilder> NewServerBuilder(bool health);
 
 // Limits for every connection of the server: a handshake must end within 20 s, and a peer that is silent for 60 s must

@@ -22,8 +22,8 @@ constexpr uint32_t kFreeHeaderBytes = 64 << 10;
 // Bytes to read from one socket before other sockets are served.
 constexpr size_t kBytesPerTurn = 4 << 20;
 constexpr std::chrono::seconds kLinger(2);
-// A connection must begin its first call within kFirstCall (or stall_timeout, if that is shorter), and each later call
-// within kNextCall. Otherwise it is closed.
+// A connection must begin its first call within kFirstCall, and each later one within kNextCall; within stall_timeout,
+// if that is shorter. Otherwise it is closed.
 constexpr std::chrono::seconds kFirstCall{20}, kNextCall{60};
 
 absl::Status TooMuch(Reason reason, const char* field, absl::string_view what) {

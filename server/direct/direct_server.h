@@ -44,7 +44,7 @@ class DirectServer {
   DirectServer(ServiceContext& context, const ServedTls* tls, const ConnectionLimits& limits, Told told);
   absl::Status Open(const DirectListener& listener);
   absl::Status OpenUnix();
-  // Uses what the TLS files contain now for new connections. After an error the previous contents stay in use.
+  // New connections then use the certificates that `tls_` has now. After an error the previous ones stay in use.
   absl::Status FollowTls();
   // Serves a new connection, if the limits allow it. Called on the first loop's thread.
   void TakeIn(int fd, const Peer& peer);

@@ -85,8 +85,8 @@ class LineQueue {
   int64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Lets one line per key and interval pass; the next one says how many were suppressed. Thread-safe. Keys are never
-// removed, so they must come from a small set: words of this program, not of clients.
+// Lets one line per key and interval pass, and counts those that it suppresses. Thread-safe. Keys are never removed, so
+// they must come from a small set: words of this program, not of clients.
 class RepeatFilter {
  public:
   // `clock` must outlive it.

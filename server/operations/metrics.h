@@ -39,13 +39,13 @@ class Metrics {
   // `clock` must outlive it.
   explicit Metrics(const Clock& clock = Clock::Real()) : clock_(clock) {}
 
-  // One append of `run`, accepted or rejected as `ack` says.
   struct CountedAppend {
     Producer producer;
     int64_t weight_version;
     int64_t rows;
     int64_t payload_bytes;
   };
+  // Counts an append of `run`, accepted or rejected as `ack` says.
   void CountAppend(absl::string_view run, const CountedAppend& append, const AppendAck& ack);
   void CountRecord(absl::string_view run, Producer producer, const SampleRecord& record);
   void CountAccessRejection(const absl::Status& status);
@@ -154,7 +154,7 @@ class Metrics {
   Counter& credits = AddCounter("credits_total", "Credit requests granted.");
   Counter& credit_rejections =
       AddCounter("credit_rejections_total",
-                 "Credit requests rejected because they would exceed the memory budget or a run's limit.");
+                 "Credit requests rejected because of the memory budget, a run's limit or the stream's window.");
   Gauge& credit_bytes =
       AddGauge("memory_credit_bytes", "Bytes of the memory budget promised to append streams and not received yet.");
   Counter& reads = AddCounter("reads_total", "Reads begun.");
@@ -170,7 +170,7 @@ class Metrics {
   Gauge& connections = AddGauge("connections", "Open connections.");
   Counter& rejected_connections =
       AddCounter("connections_rejected_total",
-                 "Connections closed at once because the limit for all connections or for one address was reached.");
+                 "Connections closed at once: a limit for all or for their address was reached, or it is slowed down.");
   Counter& cut_connections =
       AddCounter("connections_cut_total", "Connections cut because they began and cancelled too many calls.");
 };

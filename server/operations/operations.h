@@ -80,8 +80,8 @@ class Readiness {
 };
 
 // Checks that the bearer of `authorization` (used in place of the request's own header) has one of the scopes on every
-// run. Returns the name of its token, or "" if no token is required. UNAUTHENTICATED if the token is missing or
-// unknown; FAILED_PRECONDITION, saying what to do instead, if the request is rejected for a reason other than tokens.
+// run. Returns the name of its token, or "" if no token is required. UNAUTHENTICATED if the token is not valid,
+// PERMISSION_DENIED or NOT_FOUND if it lacks the scope; FAILED_PRECONDITION, saying what to do, for any other reason.
 using OperatorCheck = std::function<absl::StatusOr<std::string>(const HttpRequest& request,
                                                                 absl::string_view authorization, ScopeSet any_of)>;
 
@@ -132,7 +132,7 @@ class Operations {
   void Serve(OperatedServer server);
   // From here on /readyz and the health port report that the server is not ready.
   void Drain();
-  // Closes the ports after the requests in progress. Does not use the server afterwards.
+  // Closes the ports, after waiting for running handlers. Does not use the server afterwards.
   void Stop();
 
   // The addresses of the ports, with the port numbers that were chosen; empty if a port is not configured.
@@ -143,8 +143,8 @@ class Operations {
   Operations(const ServerConfig& config, const Clock& clock, const ServedTls* tls, OperatorCheck check);
   absl::Status Open();
   void LookAtStore();
-  // Returns the present status. While the store is unhealthy it is not asked. Before the store is open, the status has
-  // only the process and the certificate.
+  // Returns the present status, without totals while the store is unhealthy. Before Serve, it has only the version,
+  // start, readiness and certificate.
   ServerStatus Look() const;
   // The runs of the store; nothing while it is unhealthy or does not answer.
   std::optional<std::vector<RunState>> Runs(const ServerStatus& status) const;

@@ -56,8 +56,8 @@ inline std::vector<std::pair<const char*, int64_t>> SpillCounters(const Store::T
           {"routing_replay_spill_failures_total", spill.write_failures}};
 }
 
-// The server's figures that are computed on demand. /metrics, the JSON and the page all show this list. If the server
-// is not `serving` yet, only those of the process; then `status` needs only version, start, readiness and certificate.
+// The server's figures that are computed on demand, for /metrics, the JSON and the page. If the server is not `serving`
+// yet, only those of the process; then `status` needs only version, start, readiness and certificate.
 std::vector<prometheus::MetricFamily> FiguresOf(const ServerStatus& status, bool serving = true);
 
 // Returns the status as one line of JSON, whatever characters the names in it contain. `runs`: those of the store;

@@ -42,7 +42,7 @@ enum class Rpc {
 struct CallRule {
   absl::string_view call;  // For people, such as "OpenRun with a geometry".
   Rpc rpc;
-  ScopeSet any_of;  // The caller needs one of these, for the run that the call names.
+  ScopeSet any_of;  // The caller needs one of these on the run that the call names; on any run if it names none.
 };
 
 // Returns the rules of all calls, in the order of the values of Rpc.
@@ -61,8 +61,8 @@ class Permissions {
   absl::Status Check(ScopeSet any_of, absl::string_view run) const;
   // OK if the token has one of `any_of` on at least one run; otherwise PERMISSION_DENIED (field authorization).
   absl::Status CheckAnywhere(ScopeSet any_of) const;
-  // The entry whose max_runs limits the creation of a run with that name: of all entries that allow it, the one with
-  // the highest limit; null if one of them has no limit, or all runs are allowed. Lives as long as this object.
+  // The entry whose max_runs limits whether the run may be created: of all entries with one of `any_of` on the run, the
+  // one with the highest limit. Null if one of them has no limit, or if there is none. Lives as long as this object.
   const TokenGrant* LimitOnRuns(ScopeSet any_of, absl::string_view run) const;
   // True if the bearer may know that the run exists.
   bool Sees(absl::string_view run) const;
@@ -74,8 +74,8 @@ class Permissions {
   std::vector<const TokenGrant*> grants_;                // … of which these are the token's.
 };
 
-// The token of an authorization header "Bearer TOKEN", where "Bearer" may have any case; empty if the header has
-// another form.
+// The token of an authorization header "Bearer TOKEN", where "Bearer" may have any case. Empty if the header has
+// another form, or the token has more than 4,096 bytes.
 absl::string_view TokenOf(absl::string_view authorization);
 
 // Thread-safe.
@@ -84,9 +84,9 @@ class AccessControl {
   // Allows everything.
   AccessControl() = default;
   // For the tokens in a file. Every check first looks whether the file has changed, so a removed token fails at the
-  // next one. `reloaded` gets the result of each change: OK, or why the previous tokens stay valid, for example because
-  // the file is damaged or gone; it is called by one thread at a time. Create fails if the file is damaged. A file that
-  // is being written is read until it stops changing, for half a second at most. `clock` must outlive this.
+  // next check. `reloaded` is called after each change, by one thread at a time: with OK, or with the reason why the
+  // previous tokens stay valid, for example that the file is damaged or gone. Create fails if the file is damaged. A
+  // file that is being written is read until it stops changing, for half a second at most. `clock` must outlive this.
   static absl::StatusOr<std::unique_ptr<AccessControl>> Create(const std::string& token_file, const Clock& clock,
                                                                std::function<void(const absl::Status&)> reloaded);
 

@@ -25,7 +25,7 @@ using BioPtr = std::unique_ptr<BIO, OpenSslFree<BIO_free>>;
 
 BioPtr Open(absl::string_view text) { return BioPtr(BIO_new_mem_buf(text.data(), static_cast<int>(text.size()))); }
 
-// Rejects a key with a passphrase; OpenSSL would ask for it on the terminal.
+// Rejects a key with a passphrase, for which OpenSSL would otherwise ask on the terminal.
 int NoPassphrase(char*, int, int, void*) { return 0; }
 
 // Parses all certificates of the text, in order. INVALID_ARGUMENT if there is none, or if one is incomplete.

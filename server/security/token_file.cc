@@ -117,7 +117,7 @@ bool TokenGrant::covers(absl::string_view run) const {
 
 absl::StatusOr<std::vector<TokenGrant>> ParseTokenFile(const std::string& text) {
   // A file that is only partly written may be a valid list with wider grants than the whole, for example without an
-  // expiry that follows. The newline shows that the file is complete; for a list in brackets, the closing bracket does.
+  // expiry that follows. A newline at the end shows that no line is cut off; YAML::Load rejects open brackets.
   if (!text.empty() && !absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "[") && !absl::EndsWith(text, "\n")) {
     return absl::InvalidArgumentError("the file: must end with a newline; it may be incomplete");
   }

@@ -81,8 +81,8 @@ absl::StatusOr<RunQuota::Hold> AdmitAppend(ServiceContext& context, absl::string
   return promised;
 }
 
-// Processes and counts an append, which the request must have. `reservation` covers its payload, or is the error why it
-// could not be reserved. `promised` is the part of the run's limit that was admitted before.
+// Processes and counts an append, which the request must have. `reservation` covers its payload, or is the error with
+// which it is rejected. `promised` is the part of the run's limit that was admitted before.
 AppendAck TakeAppend(ServiceContext& context, const std::string& run, AppendRequest request, RunQuota::Hold promised,
                      absl::StatusOr<ByteReservation> reservation) {
   const AppendHeader& append = *request.append;
@@ -144,10 +144,10 @@ class AppendCall final : public ServedCall {
 
   CallEvent read_{this, [this](bool ok) { OnRead(ok); }};
 
-  absl::StatusOr<AppendResponse> answer_;
-  ReceivedMessage message_;
   // While a worker is busy, only that worker uses the members from here to promised_, payload_bytes_, and
   // record_->Reject.
+  absl::StatusOr<AppendResponse> answer_;
+  ReceivedMessage message_;
   std::string run_;
   ByteReservation credit_;   // Granted and not used yet.
   std::string entered_run_;  // If runs have limits: the run whose limit includes the credit.
@@ -287,7 +287,7 @@ Credit AppendCall::Grant(uint64_t want_bytes) {
   return {.granted_bytes = granted};
 }
 
-// Grants at most `want_bytes`: as much as the run's limit allows, if the memory budget allows that, too.
+// Grants at most `want_bytes`: as much as the stream's window and the run's limit allow, if the budget has that many.
 absl::StatusOr<ByteReservation> AppendCall::Promise(uint64_t want_bytes) {
   // Large enough for the largest message, which could otherwise never be sent.
   const int64_t window = std::max(context_.config.stream_window_bytes, context_.config.max_message_bytes);

@@ -16,13 +16,13 @@
 
 namespace routing_replay::server {
 
-// Remembers the last acknowledged appends that have a resend_key. A late retry of one of them then gets the same ack
-// again, and does not create anew a sample that was released meanwhile. Takes at most 6 MB. Thread-safe.
+// Remembers the last acknowledged appends that have a resend_key. If the sample of one was released, a late retry of it
+// gets this ack again, and does not create the sample anew. Takes at most 6 MB. Thread-safe.
 class RecentAppends {
  public:
   static constexpr size_t kCapacity = 65'536;
 
-  // Returns the ack of the append with this header, without append_id and sample, if it is remembered.
+  // Returns the ack of the append with this header if it is remembered; only what struct Known has.
   std::optional<AppendAck> Find(absl::string_view run, const AppendHeader& header) const;
   // Records an append that was acknowledged with `ack`.
   void Add(absl::string_view run, const AppendHeader& header, const AppendAck& ack);

@@ -49,18 +49,18 @@ class GrpcLoop final : public CallLoop {
   grpc::Alarm end_alarm_;
 };
 
-// The service registered with gRPC. All methods are byte streams here, which makes no difference on the wire. So
-// handlers learn of a call when its headers arrive, and decide how much of the request to receive. For an ordinary
-// unary method, gRPC would report the call only when the whole request has arrived, and until then hold the received
-// part or a waiting thread.
 using RawStream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
 
+// The service registered with gRPC. All methods are byte streams here, which makes no difference on the wire. So
+// handlers learn of a call when its headers arrive, and decide when to receive the request. For an ordinary unary
+// method, gRPC would report the call only when the whole request has arrived, and until then hold the received part or
+// a waiting thread.
 class RawService final : public v1::RoutingReplay::Service {
  public:
   RawService();
 
-  // Waits for the next call of `method`, which is the name of one of the service's methods, like the generated function
-  // RequestAppend does for Append.
+  // Asks gRPC for the next call of `method`, a method name of the service, as the generated RequestAppend does for
+  // Append. `tag` arrives in `queue` with the call.
   void RequestCall(const char* method, grpc::ServerContext* call, RawStream* stream, grpc::CompletionQueue* call_queue,
                    grpc::ServerCompletionQueue* queue, void* tag);
 };
@@ -105,7 +105,7 @@ struct UnaryCaller {
 };
 
 // Limit for a request without payload. protobuf parses it, and a malicious request could take thirty times its length
-// in memory. The limit is twice what ten thousand of the longest sample ids need.
+// in memory. The limit is about twice what 16,384 of the longest sample ids need.
 inline constexpr int64_t kMaxControlBytes = 4 << 20;
 
 struct UnaryMethod {
@@ -114,7 +114,7 @@ struct UnaryMethod {
   // INVALID_ARGUMENT if the bytes cannot be parsed.
   std::function<absl::StatusOr<grpc::ByteBuffer>(ServiceContext&, const UnaryCaller&, grpc::ByteBuffer& request)>
       answer;
-  // A longer request is rejected (RESOURCE_EXHAUSTED, kLength) before it waits for a thread and takes memory.
+  // A longer request is rejected (RESOURCE_EXHAUSTED, kLength) before it waits for a thread and is parsed.
   int64_t max_bytes = kMaxControlBytes;
 };
 

@@ -88,7 +88,7 @@ class ReadCall final : public ServedCall {
   enum class Change { kNone, kAwaited, kCame };
   std::atomic<Change> change_{Change::kNone};  // Of the watched sample. Who replaces kAwaited by kCame posts changed_.
   bool waiting_is_over_ = false;
-  absl::Status cut_off_;  // The reason, if it was cancelled while it was writing.
+  absl::Status cut_off_;  // The reason, if the call was cut off during a write.
 };
 
 void ReadCall::OnRequest() {

@@ -14,7 +14,7 @@ namespace {
 
 SampleVerdict NotReady(std::string message) { return {SampleStatus::kNotReady, std::move(message)}; }
 
-// Checks that the number of committed rows fits the expected number of tokens.
+// Compares the sample's rows or tokens with the expected number of tokens; without one, checks only for the seal.
 SampleVerdict CheckLength(const SampleState& state, const SampleRead& asked, bool until_seal) {
   if (!asked.num_tokens) {
     if (state.sealed() || !asked.rows.empty() || !until_seal) return {};
@@ -366,7 +366,7 @@ void ReadSession::StopSample(const absl::Status& status) {
   next_rows_ = snapshot_.rows.size();
 }
 
-// The open sample turned out to be damaged: a second record cancels the first, and nothing more of it is sent. The
+// The open sample turned out to be damaged: a second record cancels the first, and no more pieces follow. The second
 // record begins a new message, after all pieces that it cancels.
 void ReadSession::Withdraw(const absl::Status& lost) {
   withdrawal_ = SampleRecord{.index = static_cast<int32_t>(next_sample_),

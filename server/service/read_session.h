@@ -23,9 +23,9 @@ struct SampleVerdict {
   std::string message;  // The reason, when not OK.
 };
 
-// kNotReady may change when the sample grows or is sealed; everything else is final for this revision. `until_seal`: a
-// request without rows waits for the seal instead of taking the committed rows. `matches` tells whether a token check
-// is equal; nothing if that is unknown.
+// Only kNotReady is worth waiting for: it may change when the sample grows or is sealed. `until_seal`: a request
+// without rows waits for the seal instead of taking the committed rows. `matches` tells whether the sample's tokens fit
+// a token check; nothing if they are unknown.
 SampleVerdict CheckSample(const SampleState& state, const SampleRead& asked, bool until_seal,
                           const std::function<std::optional<bool>(const TokenCheck&)>& matches);
 
@@ -40,7 +40,7 @@ struct ReadStep {
     kMessage,  // Send `header`, then `payload`.
     kWait,     // Nothing to send until `wait_for` changes; then call Next again.
     kDone,
-    kFailed,  // The store does not answer, so nothing is known of any sample: end the call with `failure`.
+    kFailed,  // The read cannot go on, for example because the store does not answer: end it with `failure`.
   };
   Kind kind = Kind::kDone;
   std::string header;
@@ -98,7 +98,7 @@ class ReadSession {
   ByteBudget& memory_;
   ReadRequest request_;
   std::shared_ptr<const Geometry> geometry_;
-  std::vector<int32_t> ordinals_;  // Ordinals of request_.layers.
+  std::vector<int32_t> ordinals_;  // The MoE ordinal of each of request_.layers.
   int64_t message_bytes_ = 0;
 
   size_t next_sample_ = 0;  // Index of the open sample, or of the next one to open.

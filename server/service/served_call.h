@@ -3,7 +3,7 @@
 //
 //   Append  append_call.cc    a stream of appends of many samples, credited by bytes, one ack each (append.proto)
 //   Read    read_call.cc      a stream of the messages of a ReadSession
-//   others  unary_methods.cc  one request, one answer (UnaryMethod); served_call.cc has the call around it
+//   others  unary_methods.cc  one request, one answer (UnaryMethod); except Put: append_call.cc. See grpc_stream.h
 //
 // A loop is one thread. A call stays on the loop where it arrived, and all its events are handled on that loop's
 // thread, so calls need no locks. Requests to a store that may block are executed by a worker thread, while the loop
@@ -93,8 +93,8 @@ class CallLoop {
 
   // Takes ownership of `call`, which must then begin its first event. Call it before the loop runs, or on its thread.
   void Adopt(std::unique_ptr<Call> call) { calls_.insert(call.release()); }
-  // Delivers `event`, with true, on the loop's thread. May be called from any thread, but not again before the event
-  // has been handled. `alarm` must live until then.
+  // Delivers `event`, for which the caller also calls Begin, with true on the loop's thread. May be called from any
+  // thread, but not again before the event has been handled. `alarm` must live until then.
   virtual void Post(CallAlarm& alarm, CallEvent& event) = 0;
   // May be called from any thread. Asks every call to drain.
   virtual void Drain() = 0;
@@ -144,7 +144,7 @@ class CallStream {
   virtual ~CallStream() = default;
 
   // Called once. `arrived`, which this function begins, reports true when a call has arrived, and false if no more
-  // calls will come. After that the call must begin `gone`, which reports when the call is over: by Finish, or because
+  // calls will come. After true the call must begin `gone`, which reports that the call is over: by Finish, or because
   // its client went away.
   virtual void Arrive(CallEvent& arrived, CallEvent& gone) = 0;
   // Returns a stream that waits for the next call of the same method. Null if the transport starts calls in another way
@@ -156,7 +156,7 @@ class CallStream {
   // Starts to receive a message. If the transport knows the payload size in advance, a payload of more than
   // `most_payload` bytes ends the stream, and Take returns the error.
   virtual void Receive(int64_t most_payload, CallEvent& came) = 0;
-  // Returns the received message. INTERNAL if it cannot be read.
+  // Returns the received message, or why there is none: INTERNAL if it cannot be read, otherwise the error of Receive.
   virtual absl::StatusOr<ReceivedMessage> Take() = 0;
   virtual void Send(SentMessage message, CallEvent& sent) = 0;
   // Ends the call. Open operations end first.
@@ -223,7 +223,7 @@ class ServedCall : public Call {
   bool has_arrived() const { return record_.has_value(); }
   // Counts and logs the end of the call. Call it before the stream is ended.
   void End(const absl::Status& status);
-  // Ends the call. With `keep_place` it still counts as one of its connection's open calls until it is deleted.
+  // Ends the call. With `keep_place` it counts as one of its connection's open calls until connection_ is reset.
   void Finish(const absl::Status& status, bool keep_place = false);
   Clock::Time StallTime() const { return Clock::Real().Now() + context_.config.stall_timeout; }
 
@@ -233,8 +233,8 @@ class ServedCall : public Call {
   // caller_ and record_ are set when the call has arrived.
   Caller caller_;
   std::optional<CallRecord> record_;
-  // Counts the call among the open calls of its connection. Reset before the client learns of the end, except while an
-  // answer is held until the client reads it.
+  // Counts the call among the open calls of its connection. Reset before the client learns of the end, or later if an
+  // answer is held until the client reads it, or if a worker is still busy.
   std::unique_ptr<Place> connection_;
   CallEvent ended_{this, [this](bool) { OnEnded(); }};
   std::atomic<bool> gone_{false};
@@ -268,7 +268,7 @@ class ServedCall : public Call {
   bool awaits_request_ = false;
   bool writing_ = false;
   int64_t writes_ = 0;
-  int64_t writes_at_look_ = -1;  // The number of writes at the last check that found one pending.
+  int64_t writes_at_look_ = -1;  // writes_ at the last check; -1 if no write was open.
 };
 
 }  // namespace routing_replay::server

@@ -141,8 +141,8 @@ void WriteReleased(const ReleaseResult& released, v1::ReleaseResponse& response)
   response.set_bytes(released.bytes);
 }
 
-// Logs the call, also if it failed, because it may have been executed in part. Rejected calls are logged by the journal
-// instead.
+// Logs the call if it succeeded, or if the server failed, because it may then have been executed in part. Only the
+// journal logs rejected calls.
 void Audit(const UnaryCaller& caller, const char* action, const std::string& run, const absl::Status& status,
            const LogFields& what) {
   if (status.ok() || IsServersFault(status)) caller.record.Audit(action, run, status, what);
@@ -438,7 +438,7 @@ absl::Status DoOpenDirect(ServiceContext& context, const UnaryCaller& caller, co
   return absl::OkStatus();
 }
 
-// Upper bound of the memory of a parsed request. Names and numbers of a few bytes take far more as objects.
+// Upper bound of a parsed request's memory: a name of a few bytes takes far more as an object. 0 if kFreeBytes suffice.
 int64_t ParsedBytes(grpc::ByteBuffer& bytes) {
   constexpr int64_t kFieldBytes = 160, kLongest = 8;
   const auto length = static_cast<int64_t>(bytes.Length());
@@ -481,7 +481,7 @@ UnaryMethod Method(const char* name, Answer answer, int64_t max_bytes = kMaxCont
           max_bytes};
 }
 
-// A method on one run that one CallRule allows. `answer`: as for Method. `action`: its name in the audit log.
+// A method on one run that one CallRule allows. `answer`: as for Method. `action`: its name in the audit log, if any.
 template <typename Request, typename Response>
 UnaryMethod MethodOnRun(const char* name, Rpc rule,
                         absl::Status (*answer)(ServiceContext&, const UnaryCaller&, const Request&, Response&),
