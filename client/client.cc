@@ -97,7 +97,7 @@ absl::StatusOr<ReleaseOutcome> Sum(const absl::StatusOr<std::vector<ReleaseOutco
   return total;
 }
 
-// The answer of OpenRun: geometry and limits, the same for all servers.
+// The answer of one server to OpenRun. All servers must have the same geometry.
 struct OpenedRun {
   Geometry geometry;
   RunSettings settings;

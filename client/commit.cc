@@ -118,8 +118,8 @@ class Committing {
     return Outcome(said->committed_rows, request_.num_tokens ? request_.num_tokens : sealed_with());
   }
 
-  // Makes an append that marks all rows after the first `rows` as unrecorded and seals. `marked`: the number of these
-  // rows.
+  // With num_tokens: appends all rows after the first `rows` as unrecorded, seals, and sets `marked` to their number.
+  // Without: appends no rows, so that the server only makes its checks.
   absl::StatusOr<AppendOutcome> PutMark(int64_t rows, int64_t& marked) {
     AppendOptions options{.sample = request_.sample, .row_start = rows};
     if (request_.attempt) {

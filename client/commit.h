@@ -18,7 +18,7 @@ namespace routing_replay::client {
 enum class CommitStatus : uint8_t {
   kCommitted,  // All appended rows are stored.
   kMarked,     // Missing rows are marked as unrecorded in the store.
-  kMissing,
+  kMissing,    // Rows are missing and not marked, or it is unknown: see CommitOutcome::error.
 };
 const char* CommitStatusName(CommitStatus status);  // "committed", …
 

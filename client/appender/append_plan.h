@@ -28,8 +28,8 @@ struct BlockOptions {
   int64_t max_message_bytes = 0;  // Limit of an AppendRequest.
   int64_t max_payload_bytes = 0;  // Limit of one append, after decompression.
 
-  // When a message has this many payload bytes, further blocks go into the next one. gRPC is fastest with messages of 1
-  // to 4 MiB. Half of the limit is reserved for the headers and the token ids.
+  // Most payload bytes of a message, unless a single window has more. gRPC is fastest with messages of 1 to 4 MiB. Half
+  // of the limit is reserved for the headers and the token ids.
   int64_t piece_bytes() const { return std::min(int64_t{2} << 20, max_message_bytes / 2); }
 };
 
@@ -58,8 +58,8 @@ constexpr std::optional<int64_t> AttemptOf(uint64_t restart_nonce) {
   return static_cast<uint32_t>(restart_nonce);
 }
 
-// All functions below: INVALID_ARGUMENT naming the field of append.proto (by the rules of ParseAppendRequest) if the
-// options are invalid, or if token_ids has neither one id per row nor one per position from 0 on.
+// PlanRows, PlanBlocks and PlanUnrecorded return INVALID_ARGUMENT that names the field of append.proto if an option
+// breaks a rule of ParseAppendRequest, or if token_ids has neither one id per row nor one per position from 0 on.
 
 // Decodes and checks the engine's array and encodes its rows as blocks in this process, so that blocks are sent instead
 // of the array. Also fails with the errors of DecodeTensor.
@@ -79,7 +79,7 @@ std::vector<WeightSpan> ClipWeights(absl::Span<const WeightSpan> weights, RowRan
 // `rows`.
 absl::Status CheckWeightRows(absl::Span<const WeightSpan> weights, RowRange rows);
 // Plans an append of `rows` rows that are all unrecorded; options.unrecorded must be empty or cover all of them.
-// options.weights is ignored.
+// options.weights is checked, but all rows get options.weight_version.
 absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t rows);
 
 // Returns the append to send instead of `plan` if there is no room for its bytes: the same rows, all unrecorded, in one
@@ -124,8 +124,8 @@ class PlanAppender : public Appender {
   // Queues the plan once there is room. If `may_wait` is false and it would have to wait: returns nothing and leaves
   // the plan unchanged. Errors as for Append.
   virtual absl::StatusOr<std::optional<Queued>> Enqueue(AppendPlan& plan, bool may_wait) = 0;
-  // Waits until the append with this sequence number and all earlier ones of its sample have an outcome. Fails with
-  // DEADLINE_EXCEEDED, or with CANCELLED if the appender was closed before.
+  // Waits until the append with this sequence number, and all that were queued before it for the same server, have an
+  // outcome. DEADLINE_EXCEEDED after `timeout`; CANCELLED if the appender was closed or this thread's call cancelled.
   virtual absl::Status SettleUpTo(uint64_t sequence, std::chrono::milliseconds timeout) = 0;
   // Time within which every append gets its outcome.
   std::chrono::milliseconds settle_time() const { return settle_time_; }

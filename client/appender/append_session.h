@@ -43,7 +43,7 @@ class AppendQueue {
   };
   struct Finished {
     AppendOutcome outcome;
-    std::function<void(const AppendOutcome&)> note;  // From its plan.
+    std::function<void(const AppendOutcome&)> note;  // AppendPlan::note of this append.
   };
 
   // `backoff` says how long to wait after a rejection, unless the server demands a longer wait.
@@ -55,14 +55,14 @@ class AppendQueue {
   // sequence number.
   uint64_t Add(AppendPlan plan, Clock::Time deadline);
 
-  // A new stream begins. It has no credit yet: the server must first grant the payload bytes that may be sent.
+  // A new stream begins. It has no credit yet: the server must first grant payloads above kFreePayloadBytes.
   void OnStreamStart();
   // Returns the message to send now on the current stream. If it returns nothing, call it again when an answer arrives,
   // at the time of NextEvent, and after Add.
   std::optional<Message> NextMessage(Clock::Time now);
   void OnResponse(const AppendResponse& response, Clock::Time now);
   // The stream ended, with any status. Appends without an ack will be sent again. If `why` is a permanent error, the
-  // server must have ended the stream because of the oldest unacknowledged append, and that append fails with it.
+  // append in flight that was sent first fails with it; if none is in flight, the next one to send does.
   void OnStreamEnd(const absl::Status& why);
 
   // Fails the appends that were not acknowledged in time. Returns true if a piece of them was sent on this stream and
@@ -175,7 +175,7 @@ class OpenAppends {
   std::optional<AppendTrouble> TellTrouble(const SampleAttempt& key);
 
   size_t size() const { return keys_.size(); }
-  // 0 if none is open.
+  // The highest open sequence number; 0 if none is open.
   uint64_t newest() const { return keys_.empty() ? 0 : keys_.rbegin()->first; }
   bool HasUpTo(uint64_t sequence) const { return !keys_.empty() && keys_.begin()->first <= sequence; }
 
@@ -240,7 +240,7 @@ class AppendSession {
   explicit AppendSession(const Options& options, Backoff rejection_backoff = Backoff(kRejectionBackoff),
                          Backoff reconnect_backoff = Backoff(kReconnectBackoff));
 
-  // True if an append of this many bytes may be added. A single one always may, however big.
+  // True if an append of this many bytes may be added. An empty queue takes any append, however big.
   bool HasRoom(int64_t bytes) const;
   // Returns the error for an append that found no room: RESOURCE_EXHAUSTED (kOverBudget).
   absl::Status NoRoom(absl::string_view sample) const;
@@ -273,8 +273,8 @@ class AppendSession {
   std::optional<AppendTrouble> TellTrouble(const SampleAttempt& key) { return open_.TellTrouble(key); }
   // Returns the error for a wait for outcomes that took too long: DEADLINE_EXCEEDED.
   absl::Status NotFlushed() const;
-  // The result of Appender::Flush for what was delivered since the last call. Appends of attempts that a later one has
-  // replaced are only counted.
+  // The result of Appender::Flush for what was delivered since the last call. An append whose attempt a later one has
+  // replaced is no failure; only the counter stale_appends shows it.
   absl::Status TakeError(AppendFailures* failures = nullptr);
 
   AppenderMetrics metrics() const;

@@ -27,7 +27,8 @@ constexpr char kMethod[] = "/routing_replay.v1.RoutingReplay/Append";
 
 // Callers put appends into the queue; one thread owns the connection, sends, receives and reports. Over the direct path
 // (without gRPC) a caller sends a small append itself if nothing waits before it: that costs less than to wake the
-// thread. Before a fork the thread ends. The parent then starts it again for its queue, the child at its first append.
+// thread. Before a fork the thread ends. The parent starts it again at once if appends are open. Otherwise, and in the
+// child, the next append starts it.
 class AppenderImpl final : public PlanAppender, private ForkPart {
  public:
   AppenderImpl(AppenderRun run, AppenderOptions options)
@@ -182,7 +183,7 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
   }
 
   // Sends the append that was added last from the calling thread, if that is possible at once. Returns false if the
-  // appender's thread must be woken to send it, or the rest of it.
+  // appender's thread must be woken, to send it or its rest, or to receive.
   // Called with mutex_ held, but the lock order is sending_ before mutex_. To wait for sending_ here could deadlock
   // with Step, so SendHere only tries to lock it.
   bool SendHere(Clock::Time now) ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -203,7 +204,7 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
       return;
     }
     events_->wake.Set(&events_->queue, gpr_time_0(GPR_CLOCK_MONOTONIC),
-                      QueueTag(kWake));  // 0 is due at once; gRPC rounds the current time up to 1 ms.
+                      QueueTag(kWake));  // Time 0 is due at once; the current time would be due up to 1 ms later.
   }
 
   // Ends the thread; open appends get no outcome.

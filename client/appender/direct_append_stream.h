@@ -12,8 +12,8 @@
 
 namespace routing_replay::client {
 
-// Callers hold `mutex` in every call except Cancel and Wait. Wait locks `mutex` itself and unlocks it while it polls,
-// so that other threads can write while one thread waits.
+// Callers hold `mutex` in CanWrite, Write and MustWake. Wait locks `mutex` itself and unlocks it while it polls, so
+// that other threads can write while one thread waits.
 class DirectAppendStream {
  public:
   struct Event {

@@ -24,7 +24,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Payloads of at least this size are encoded on a thread of the library.
+// TryDo leaves appends with this many payload bytes to Do, which a call with a queue runs on a thread of the library.
 constexpr size_t kLargeBytes = size_t{1} << 18;
 // Timeout of a flush, a close or a commit if the call states none.
 constexpr std::chrono::seconds kSettleTimeout(120);
@@ -51,7 +51,7 @@ class Appending {
     }
   }
 
-  // Makes the appends now. Returns nothing if that would block or take long.
+  // Makes the appends that need no wait; none if they have kLargeBytes together. Returns nothing if some are left.
   std::optional<CallEnd> TryDo() {
     if (bytes_ >= kLargeBytes) return std::nullopt;
     const absl::Status status = Queue(/*may_wait=*/false);

@@ -48,7 +48,7 @@ class Gate {
     client::Cancellation& call_;
   };
 
-  // The number of forks since the process that made the library's first call.
+  // 0 in the process that made the library's first call, and one more in each child of a fork.
   uint64_t generation() const { return generation_; }
   bool usable() const { return usable_; }
 

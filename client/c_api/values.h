@@ -22,17 +22,17 @@ inline std::string String(rr_text text) { return std::string(View(text)); }
 
 // Functions that return a StatusOr fail with INVALID_ARGUMENT, naming the field and what is wrong with it.
 
-// 0: rollout.
+// 0 means the rollout.
 absl::StatusOr<Producer> ProducerFrom(int32_t producer);
-// 0: none, which means both.
+// 0 gives no value, which means both producers.
 absl::StatusOr<std::optional<Producer>> ProducerOrBoth(int32_t producer);
-// "": none.
+// An empty name gives no codec.
 absl::StatusOr<std::optional<Codec>> CodecFrom(absl::string_view name);
 absl::StatusOr<Geometry> GeometryFrom(const rr_geometry& geometry);
 absl::StatusOr<RunSettings> SettingsFrom(const rr_run_settings& settings);
 std::vector<RowRange> RangesFrom(rr_ranges ranges);
 std::vector<WeightSpan> WeightsFrom(const rr_weight_span* weights, size_t count);
-// NULL: none.
+// NULL gives no value.
 std::optional<std::pair<int64_t, int64_t>> GroupsFrom(const rr_range* groups);
 std::vector<std::string> StringsFrom(const rr_text* texts, size_t count);
 

@@ -17,7 +17,7 @@ namespace routing_replay::client {
 // State of one call. Thread-safe.
 class Cancellation {
  public:
-  // `deadline`: for the whole call, in place of the client's timeout; absent: the client's timeout.
+  // `deadline` applies to the whole call. Without one, the client's timeout applies.
   explicit Cancellation(std::optional<Clock::Time> deadline = std::nullopt) : deadline_(deadline) {}
 
   // Cancels the call: its waits end soon, and the call ends with CANCELLED.
@@ -63,7 +63,7 @@ class CallScope {
 // Returns the call of this thread; null if it works on no call.
 Cancellation* CallOfThread();
 
-// Returns CANCELLED if the call was cancelled, DEADLINE_EXCEEDED if its deadline has passed.
+// Returns CANCELLED if the call was cancelled or interrupted, DEADLINE_EXCEEDED if its deadline has passed.
 absl::Status CheckCall();
 // Call this before an action that must not happen twice: from then on BreakOff has no effect on the call. Returns
 // CANCELLED if the call was interrupted already.
@@ -75,12 +75,12 @@ Clock::Time DeadlineOfCall(std::chrono::milliseconds otherwise);
 Clock::Time NoLaterThanCall(Clock::Time deadline);
 // Converts a deadline to gRPC's clock.
 std::chrono::system_clock::time_point GrpcDeadline(Clock::Time deadline);
-// Sleeps for `duration`, or until the call is cancelled or its deadline passes.
+// Sleeps for `duration`, or until the call is cancelled or interrupted, or its deadline passes.
 void SleepInCall(Clock::Duration duration);
 
-// Calls `callback` when this thread's call is cancelled: from the cancelling thread, or at once if it was cancelled
-// already. The destructor waits for a running callback; the callback never runs after it. So hold no lock that the
-// callback takes while this object is made or destroyed.
+// Calls `callback` when this thread's call is cancelled or interrupted: from the thread that does this, or at once if
+// it has happened already. The destructor waits for a running callback; the callback never runs after it. So hold no
+// lock that the callback takes while this object is made or destroyed.
 class OnCancel {
  public:
   explicit OnCancel(std::function<void()> callback);

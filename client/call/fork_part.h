@@ -7,7 +7,7 @@
 namespace routing_replay::client {
 
 // A ForkPart is notified of forks as long as it lives. Notifications come only while no call of the library is in
-// progress. At that time only the threads of ForkParts run, and no ForkPart is made or destroyed.
+// progress. At that time only ForkParts still have threads in the library, and none of them is made or destroyed.
 class ForkPart {
  public:
   ForkPart(const ForkPart&) = delete;

@@ -57,8 +57,8 @@ absl::StatusOr<std::string> ReadAuthorities(const std::string& path) {
   return Invalid("cacert", absl::StrCat(path, " must hold complete PEM certificates"));
 }
 
-// A certificate and its key are two files, and replacing both takes a moment. Files that changed less than this time
-// ago are not read yet.
+// A certificate and its key are two files, and replacing both takes a moment. If one changed less than this time ago,
+// both are read again.
 constexpr std::chrono::milliseconds kSettled(100);
 constexpr std::chrono::milliseconds kSettlePoll(20);
 constexpr int kSettlePolls = 25;

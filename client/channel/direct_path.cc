@@ -163,7 +163,7 @@ bool DirectPath::IsAvoided(const ServerConnection& server) {
   return avoided_ == server.target && Clock::Real().Now() < avoid_until_;
 }
 
-// Stops using the direct path to this server for kAvoid. Logs `why`, unless it is OK.
+// Stops using the direct path to this server for kAvoid. Logs `why`, unless it is OK or a line was logged already.
 void DirectPath::Avoid(const ServerConnection& server, const absl::Status& why) {
   MutexLock lock(mutex_);
   avoided_ = server.target;

@@ -45,9 +45,9 @@ class DirectPath {
   DirectPath();
 
   // Begins a call of `method` with this deadline over the direct path, and returns its connection, on which the next
-  // TrySend or Send sends the frame that begins the call. Null: make the call over gRPC. If the direct path did not
-  // answer, later calls also get null for a minute. Takes at most kPatience, and at most half of the time that is left
-  // for the call.
+  // TrySend or Send sends the frame that begins the call. Null: make the call over gRPC. If the server has no direct
+  // path, or it did not answer, later calls also get null for a minute. Takes at most kPatience, and at most half of
+  // the time that is left for the call.
   std::unique_ptr<DirectConnection> Begin(const ServerConnection& server, const std::string& method,
                                           Clock::Time deadline);
   // Keeps a connection that Begin returned for this server, and whose call ended with OK, for a later call.

@@ -48,8 +48,8 @@ struct ServerTarget {
 // INVALID_ARGUMENT (kField) naming the member that is wrong.
 absl::StatusOr<std::vector<ServerTarget>> ServerTargets(absl::string_view endpoint);
 
-// The targets of `endpoint`. An endpoint "file:PATH" stands for the first line of that file,
-// as routing-replay-server --endpoint-file writes it: waits at most `timeout` for the file, then DEADLINE_EXCEEDED.
+// The targets of `endpoint`. An endpoint "file:PATH" stands for the first line of that file, which
+// routing-replay-server --endpoint-file writes. DEADLINE_EXCEEDED if there is no such line within `timeout`.
 absl::StatusOr<std::vector<ServerTarget>> ResolveEndpoint(absl::string_view endpoint,
                                                           std::chrono::milliseconds timeout);
 

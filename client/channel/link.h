@@ -39,8 +39,8 @@ class Link final : private ForkPart {
   static absl::StatusOr<std::shared_ptr<Link>> Open(absl::string_view endpoint, const SecuritySettings& security,
                                                     std::chrono::milliseconds timeout);
 
-  // Returns the connection to the current server for one call, which stays on this server. Waits for the file of a
-  // "file:PATH" that is still empty, at most until DEADLINE_EXCEEDED. Can also fail with the errors of ClientSecurity.
+  // Returns the connection to the current server for one call, which stays on this server. DEADLINE_EXCEEDED if the
+  // file of a "file:PATH" stays empty for the `timeout` of Open. Can also fail with the errors of ClientSecurity.
   absl::StatusOr<ServerConnection> Connect();
   // Begins a call of `method` over the direct path to the server of `connection`; null: make the call over gRPC. See
   // DirectPath::Begin.

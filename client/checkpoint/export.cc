@@ -106,7 +106,7 @@ class Exporter {
     return absl::OkStatus();
   }
 
-  // `state`: the state of the sample in the list.
+  // Writes a sample that was read, unless it was lost or has changed. `state`: its state when the run was listed.
   absl::Status OnSample(const SampleState& state, const SamplePlanes& read) {
     const SampleRecord& record = read.record;
     if (record.status == SampleStatus::kLost) {
@@ -119,8 +119,8 @@ class Exporter {
     const bool same = record.content_id == state.content_id && record.revision == state.revision;
     if (there && same) return Write(state, read);
     outcome_.unsealed +=
-        // kNotFound: the sample was released meanwhile. Any other status: it was truncated and appended to again, and
-        // counts as left out.
+        // A sample with the status kNotFound was released meanwhile. Every other one was begun again, or its server
+        // did not answer; it counts as unsealed.
         record.status != SampleStatus::kNotFound;
     return absl::OkStatus();
   }
@@ -163,7 +163,7 @@ class Exporter {
   const ExportedRun previous_;
   std::unordered_map<std::string, const ExportedSample*> by_name_;  // Points into previous_.
   std::vector<SampleState> to_read_;
-  absl::Status left_out_;  // The first sample that was lost; all other samples are exported.
+  absl::Status left_out_;  // The error of the first sample that was lost; all other samples are exported.
   ExportOutcome outcome_;
 };
 

@@ -178,7 +178,7 @@ absl::Status ReadInto(Link& link, const Geometry& geometry, const ReadRequest& r
     const Answer answer = AskOnce(link, *read, deadline);
     if (answer.status.ok()) continue;
     if (!answer.broke) return answer.status;
-    // The caller cancelled the call, so the server is not at fault.
+    // If the caller cancelled the call, the server is not at fault.
     RR_RETURN_IF_ERROR(CheckCall());
     if (answer.brought) schedule = from_now();
     const auto wait = schedule.WaitAfter(answer.status, Clock::Real().Now());

@@ -11,7 +11,7 @@
 
 namespace routing_replay::client {
 
-// Run::Read of client.h, with request.run filled in. `patience`: how long to wait for a server that failed.
+// Run::Read of client.h, with request.run filled in. Retries a failed server until nothing has arrived for `patience`.
 absl::Status ReadInto(Link& link, const Geometry& geometry, const ReadRequest& request, ReadSink& sink,
                       Clock::Time deadline, std::chrono::milliseconds patience = std::chrono::milliseconds::max());
 }  // namespace routing_replay::client

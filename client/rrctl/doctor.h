@@ -1,6 +1,4 @@
 // `rrctl doctor`: checks whether the server can be used from this machine; if not, says why and how to fix it.
-//
-// Each check gives a finding.
 #ifndef CLIENT_RRCTL_DOCTOR_H_
 #define CLIENT_RRCTL_DOCTOR_H_
 
@@ -96,9 +94,8 @@ Finding CheckConnect(const std::vector<SocketAddress>& addresses, std::chrono::m
 Finding CheckTls(const ServerAddress& server, const SocketAddress& address, std::chrono::milliseconds timeout,
                  const ChannelKeys& keys);
 
-// Checks that need an answer from the server.
+// Checks of an answer from the server. They are pure functions of their arguments.
 
-// The checks of one server, in order. They are pure functions of the observations in their arguments.
 Finding CheckService(const absl::StatusOr<v1::ServerInfo>& info);
 Finding CheckVersion(const v1::ServerInfo& info);
 

@@ -28,7 +28,8 @@ enum class Layout {
   kRecords,  // An object or an array of objects, one line per key.
 };
 
-// Replaces every control character, newlines too, by "\xNN", because text from a server must not control the terminal.
+// Replaces control characters, newlines too, and bytes that are not UTF-8 by "\xNN": text from a server must not
+// control the terminal.
 std::string Printable(absl::string_view text);
 
 // The value, or null.

@@ -17,7 +17,7 @@
 namespace routing_replay::client {
 namespace {
 
-// The number of ids that one read fetches. These take some MB when decoded, and some tens of MB as JSON.
+// The number of ids that one read fetches. These take about 1 MB when decoded, and some tens of MB as JSON.
 constexpr int64_t kPortionIds = int64_t{1} << 18;
 
 absl::Status CheckRecord(const SampleRecord& record, const std::string& sample, int64_t revision) {

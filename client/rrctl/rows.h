@@ -16,7 +16,7 @@
 
 namespace routing_replay::client {
 
-// Number of rows in a portion, which has some MB when it is decoded.
+// Number of rows in a portion, which takes about 1 MB when it is decoded.
 int64_t PortionRows(const Geometry& geometry);
 
 // Reads the committed rows of one portion of a sample, of which some may be unrecorded. `layers`: ascending; empty: all
@@ -44,8 +44,8 @@ struct GetOptions {
   std::optional<RowRange> rows;  // Absent: all.
 };
 
-// Reads in portions of some MB, so that a sample of any size needs the memory of one, and passes each to `show` as an
-// array of {"row", "layer", "experts"}, rows ascending and layers ascending in a row; "experts" is null for an
+// Reads in portions, so that a sample of any size needs the memory of only one, and passes each to `show` as an array
+// of {"row", "layer", "experts"}, rows ascending and layers ascending in a row; "experts" is null for an
 // unrecorded row. ABORTED if the sample starts a new revision meanwhile; FAILED_PRECONDITION with the sample's status
 // if it cannot be read; OUT_OF_RANGE for rows after the committed ones.
 absl::Status Get(Client& client, const GetOptions& options, const std::function<absl::Status(const Document&)>& show);

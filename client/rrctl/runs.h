@@ -1,5 +1,5 @@
-// The commands about whole runs and samples: status, ls, stat and rm; export to a directory, import from one, and
-// verify, which checks their checksums.
+// The commands about whole runs and samples: status, ls, stat and rm; export to a directory and import from one;
+// verify, which checks the checksums of a run or of a directory.
 #ifndef CLIENT_RRCTL_RUNS_H_
 #define CLIENT_RRCTL_RUNS_H_
 

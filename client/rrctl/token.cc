@@ -44,7 +44,7 @@ std::string HashOf(const std::string& token) {
   return absl::BytesToHexString({reinterpret_cast<const char*>(hash), sizeof(hash)});
 }
 
-// JSON is also YAML, so the line is valid in a token file of either kind.
+// The result is one line of a token file that is a YAML list; its value is JSON, which is also YAML.
 std::string EntryFor(const TokenOptions& options, const std::string& token) {
   Document entry = {
       {"name", options.name}, {"sha256", HashOf(token)}, {"runs", options.run_prefixes}, {"scopes", options.scopes}};

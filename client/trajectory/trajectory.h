@@ -47,7 +47,7 @@ struct Turn {
   // The new history is the first `tokens_start` tokens of the old history, then `tokens`. Absent: no change.
   std::optional<absl::Span<const uint32_t>> tokens;
   int64_t tokens_start = 0;
-  // Absolute rows that the engine delivered, including rows of −1. Absent: none.
+  // Absolute rows that the engine delivered, including rows whose ids are all −1 (unrecorded). Absent: none.
   std::optional<RowRange> rows;
   TurnOutcome outcome = TurnOutcome::kFinished;
   // `weights` has the versions of some of the rows: spans of absolute rows among `rows`, ascending and disjoint. The
@@ -83,7 +83,7 @@ struct TurnDecision {
   std::optional<int64_t> seal_num_tokens;
 
   int64_t num_tokens = 0;  // Length of the history after this turn.
-  // First position at which the new history differs from the old one, or its length if it is only shorter.
+  // First position at which the new history differs from the old one; the new length if it is only shorter.
   std::optional<int64_t> retokenised_at;
   int64_t surplus_rows = 0;      // Rows of the last token, which are left out.
   int64_t conflicting_rows = 0;  // Rows that already have another route, which stays.

@@ -48,11 +48,11 @@ class TrajectoryWriter {
                                                                std::shared_ptr<Appender> appender, Options options);
 
   // Queues the new rows of a turn, as PlanTurn decides.
-  // - `rows`: null if the turn has no rows. `engine`: its name. `place`: the turn's place in order(); if it is null,
-  //   turns are not ordered.
+  // - `rows`: null if the turn has no rows. `engine`: its name. `place`: the turn's place in order(); null: the next
+  //   place.
   // - Waits for room in the queue, as the appender does. Also waits for the server if rows must be removed, or if an
   //   append failed and the sample's state must be asked for.
-  // - After an error nothing has changed, except that rows may have been removed.
+  // - After an error rows may have been removed, and some of the new rows queued. The next turn finds out which.
   absl::StatusOr<TurnResult> Add(const Turn& turn, const TurnRows* rows, absl::string_view engine = "",
                                  Place place = nullptr);
   // Makes a new sample that begins like this one. Only acknowledged rows can be shared; waits for acknowledgements for

@@ -59,8 +59,8 @@ namespace routing_replay::capi {
 using c_api::Result;
 using c_api::View;
 
-// Runs the body of every function that can fail. Unlike Guard of client/c_api, does not make a fork of the process in
-// another thread wait.
+// Runs the body of every function that can fail. Unlike Guard of client/c_api, it does not pass the gate, so a fork in
+// another thread does not wait for the body.
 template <typename Body>
 rr_error* Guard(Body&& body) noexcept {
   return c_api::NewError(c_api::WithoutExceptions(std::forward<Body>(body)));
@@ -82,7 +82,7 @@ std::vector<trainer::FetchSequence> SequencesFrom(const rrt_fetch_options& optio
 // Like SequencesFrom, but returns the sequences of the plan if `options` names none.
 std::vector<trainer::FetchSequence> SequencesOf(const rrt_plan& plan, const rrt_fetch_options& options);
 absl::StatusOr<std::unique_ptr<rrt_fetch>> NewFetch(const rrt_plan& plan, const rrt_fetch_options& options);
-// Converts the records of an inspection, one per sequence, or of the slices of `plan`.
+// Converts the records of an inspection, one per sequence; with `plan`, those of a fetch, one per slice.
 rrt_records* NewRecords(absl::Span<const SampleRecord> records, absl::Span<const trainer::FetchSequence> sequences,
                         const trainer::ReplayPlan* plan = nullptr);
 rrt_records* NewRecords(const rrt_plan& plan, absl::Span<const trainer::FetchSequence> sequences,

@@ -24,7 +24,7 @@ namespace {
 struct KnownSample {
   int64_t num_tokens = 0;
   std::vector<RowRange> unrecorded;      // Normal list.
-  std::vector<uint32_t> token_ids;       // One per row, or empty.
+  std::vector<uint32_t> token_ids;       // From position 0 on, at least one per row; or empty.
   std::vector<TokenCheck> token_checks;  // Used if there are no token ids.
   int64_t revision = 0;
   uint64_t content_id = 0;

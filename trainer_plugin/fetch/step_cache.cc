@@ -10,7 +10,7 @@
 namespace routing_replay::trainer {
 namespace {
 
-// Estimated memory of what BytesOf does not count: the Entry, its nodes in entries_ and kept_, and its SampleRecord.
+// Estimated memory of a slice besides its rows and key: the Entry, its nodes in entries_ and kept_, its SampleRecord.
 constexpr int64_t kEntryBytes = 1024;
 
 int64_t BytesOf(const StagedRows& rows, const std::string& key) {

@@ -22,13 +22,13 @@
 
 namespace routing_replay::trainer {
 
-// When the rows of a fetch are needed. A prefetch (kAhead) has no waiting caller: it does not evict slices that are
-// still needed, and leaves slices that cannot be read at once to the fetch that needs them.
+// When the rows of a fetch are needed. A prefetch (kAhead) only fills the cache: it waits for room there, and leaves
+// slices that cannot be read at once to the fetch that needs them.
 enum class FetchTime : uint8_t { kNow, kAhead };
 
 struct StepCacheCounters {
   int64_t hits = 0;        // Slices found in the cache, or already being read by another fetch.
-  int64_t misses = 0;      // Slices that were not in the cache and had to be read.
+  int64_t misses = 0;      // Slices that had to be read. Prefetches count neither hits nor misses.
   int64_t bytes = 0;       // Bytes that the cache holds now.
   int64_t bytes_read = 0;  // Bytes of all slices read.
 };

@@ -267,7 +267,7 @@ constexpr const char* kPattern = "split.hybrid_pattern";
 
 absl::Status InvalidPattern(absl::string_view what) { return Invalid(kPattern, what); }
 
-// Returns the layers of the decoder, or of one MTP depth, that carry routes: those with the symbol E.
+// Returns for each layer of the decoder, or of one MTP depth, whether it carries routes (symbol E).
 absl::StatusOr<std::vector<bool>> CheckSymbols(absl::string_view symbols) {
   const bool latent = absl::StrContains(symbols, 'D') || absl::StrContains(symbols, '+');
   if (absl::StrContains(symbols, '*') && latent) {
@@ -349,7 +349,7 @@ absl::Status CheckSizes(const LayerSplit& split) {
   return status;
 }
 
-// A layout or a hybrid pattern lists all stages; then the split must not give sizes of stages as well.
+// A layout, or a hybrid pattern with "|", lists all stages; then the split must not give sizes of stages as well.
 absl::Status CheckBranches(const LayerSplit& split) {
   if (split.layout && split.hybrid) {
     return Invalid("split.layout", "a layout and a hybrid pattern both define the stages: give only one of them");

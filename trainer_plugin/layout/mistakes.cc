@@ -195,7 +195,7 @@ void AddPaddings(const MicroBatchLayout& layout, RowCatalogue& catalogue) {
       [](MicroBatchLayout& l, RowRank&) { SetDocuments(l, &SequenceShape::recorded_rows); });
 }
 
-// Adds the rows of the other ranks of a parallel group. `place`: the field that says which rank of the group a rank is.
+// Adds the rows of the other ranks of a parallel group. `place`: the field with the rank's number in this group.
 void AddOtherRanks(const RowRank& rank, int32_t RowRank::*place, int32_t size, absl::string_view name,
                    absl::string_view group, RowCatalogue& catalogue) {
   const int32_t own = rank.*place;

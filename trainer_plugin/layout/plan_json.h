@@ -65,9 +65,9 @@ nlohmann::ordered_json LayoutToJson(const MicroBatchLayout& layout);
 // Reads "micro_batch.padding".
 absl::StatusOr<PaddingPolicy> PaddingPolicyFromJson(const nlohmann::json& json);
 
-// Judges whether the record fits the ids of the rank's routers, which are their live choice or what they replayed
-// (JudgeAlignment); rrt_judge_alignment shows the JSON, in which matched and compared count experts. `recorded`: one
-// entry per sequence of the description.
+// Judges by JudgeAlignment whether the record fits the ids `live` of the rank's routers: their own choice or, if
+// `replayed`, what they replayed. `recorded`: one entry per sequence of the description. rrt_judge_alignment shows the
+// JSON, in which matched and compared count experts.
 absl::StatusOr<nlohmann::ordered_json> JudgeIds(const DescribedPlan& described, const std::vector<RouteIds>& recorded,
                                                 const RouteIds& live, bool replayed);
 

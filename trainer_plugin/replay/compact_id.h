@@ -107,9 +107,8 @@ struct FillerShape {
   int32_t ep_size = 1;      // G
 };
 
-// Returns the id in slot `slot` of filler row `ordinal` in the MoE layer with this ordinal (a global one, so that the
-// ids do not depend on the pipeline split). Only a mod E matters, so terms are first reduced mod E and fit into 32
-// bits.
+// Returns the id in slot `slot` of filler row `ordinal`. `layer`: index among all MoE layers of the model, so that the
+// ids do not depend on the pipeline split. Only a mod E matters, so terms are first reduced mod E and fit into 32 bits.
 RR_HOST_DEVICE inline uint16_t FillerId(const FillerShape& shape, uint32_t ordinal, uint32_t slot, uint32_t layer) {
   const uint32_t experts = static_cast<uint32_t>(shape.num_experts), top_k = static_cast<uint32_t>(shape.top_k);
   const uint32_t group = static_cast<uint32_t>(shape.ep_size), per_rank = experts / group;

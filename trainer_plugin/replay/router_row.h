@@ -49,7 +49,7 @@ RR_HOST_DEVICE inline int64_t& RowsOfState(RouterCounters& counters, RowState st
   return state == RowState::kPad ? counters.pad_rows : counters.replayed_rows;
 }
 
-// Reads the K ids of row `row`, clamps ids >= E to E - 1, and returns the number of clamped ids.
+// Reads the lane's slots of the ids of row `row`, clamps ids >= E to E - 1, and returns how many it clamped.
 template <typename Lanes>
 RR_HOST_DEVICE inline int32_t LoadRowIds(const Lanes& lanes, const RouterConfig& config, const uint8_t* ids,
                                          int32_t id_bytes, int64_t row, uint16_t* out) {
@@ -89,7 +89,7 @@ RR_HOST_DEVICE inline void RowProbabilities(const Lanes& lanes, const RouterConf
   }
 }
 
-// Finds the ids of a row by its state: the given ids, or the live choice. Returns the number of clamped ids.
+// Finds the ids of a row by its state: the given ids, or the live choice. Returns how many ids the lane clamped.
 template <typename Math, typename Lanes, typename T>
 RR_HOST_DEVICE inline int32_t FindRowIds(const Lanes& lanes, const RouterConfig& config,
                                          const RouterForwardTensors<T>& tensors, int64_t row, uint16_t* ids) {

@@ -13,8 +13,8 @@
 
 namespace routing_replay::trainer {
 
-// Rounding::kEachStep: scores and softmax are in fp32. Each later step is rounded to D, as torch's operators on D do,
-// which compute in fp32 (in fp64 if D is fp64).
+// Rounding::kEachStep: scores and softmax are computed in fp32 and then rounded to D. So is each later step, as by
+// torch's operators on D, which compute in fp32 (in fp64 if D is fp64).
 template <typename D>
 struct SteppedArithmetic {
   using Real = std::conditional_t<std::is_same_v<D, double>, double, float>;

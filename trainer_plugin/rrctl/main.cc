@@ -61,7 +61,7 @@ absl::StatusOr<RouteIds> IdsOfFile(const std::string& path) {
   return ids;
 }
 
-// Reads the recorded rows of a sample, for all MoE layers. Rows without a route, and slots beyond a layer's K, are -1.
+// Converts the rows of a sample, for all MoE layers. Rows without a route, and slots beyond a layer's K, become -1.
 RouteIds ToRouteIds(const Geometry& geometry, const SampleRows& sample) {
   const int32_t top_k = geometry.max_top_k();
   RouteIds ids{sample.rows.empty() ? 0 : sample.rows.back().end, geometry.num_moe_layers(), top_k, {}};

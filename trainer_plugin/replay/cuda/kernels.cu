@@ -99,7 +99,7 @@ struct BlockCounts {
 constexpr int64_t kMaxWarps = 1 << 16;
 static_assert(kUnitLanes == kWarpSize, "a unit is the work of one warp");
 
-// The grid has about as many warps as the plan is expected to have units; if there are more, a warp runs several.
+// The grid has about as many warps as the plan is expected to have units; if it has more units, a warp runs several.
 __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
     RealignKernel(const uint8_t* packed, const uint8_t* staging, uint8_t* indices, RowState* states) {
   const int64_t units = NumUnits(*reinterpret_cast<const PackedHeader*>(packed));

@@ -3,8 +3,8 @@
 // contents of one sample, two rollouts would be mixed.
 //
 // An agreement does no I/O. In each of at most two rounds it produces a vector of int64 words, and the caller passes
-// back their maxima over all ranks. The first vector has the same size in every version. It detects ranks that have
-// different numbers of samples, because the size of the second vector depends on this number.
+// back their maxima over all ranks. The first vector has the same size in every version. It shows whether all ranks
+// have the same number of samples, on which the size of the second vector depends.
 //
 //   while (!agreement.words().empty()) { reduced = words, maxima over all ranks; status = agreement.Push(reduced); }
 //

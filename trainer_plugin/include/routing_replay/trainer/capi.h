@@ -194,7 +194,7 @@ RRT_API rr_error* rrt_inspect(rr_run* run, const rrt_fetch_options* options, con
  * After this loop the fetch has ended. The cache may be freed before its fetches. */
 typedef struct rrt_step_cache_counts {
   int64_t hits;   /* Slices found in the cache, or already being read by another fetch. */
-  int64_t misses; /* Slices that were not in the cache and had to be read. */
+  int64_t misses; /* Slices that had to be read. Prefetches count neither hits nor misses. */
   int64_t bytes;  /* Bytes held now. */
   int64_t bytes_read;
 } rrt_step_cache_counts;

@@ -24,7 +24,7 @@ namespace routing_replay::trainer {
 // geometry (kGeometryMismatch); the errors of Run::Read; under kStrict, FAILED_PRECONDITION that names the first sample
 // that cannot be replayed. Under kLive and kDrop, DEADLINE_EXCEEDED and UNAVAILABLE are not errors: samples that were
 // not read completely get the status kNotReady and fall back. Exception: a sample with a content_id must not fall back,
-// because the ranks have agreed on it: then the fetch fails.
+// because the ranks have agreed on it, so the fetch fails instead.
 absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                        const FetchOptions& options);
 

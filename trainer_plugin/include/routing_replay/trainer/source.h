@@ -111,7 +111,7 @@ struct LocalSample {
   std::string sample;
   std::optional<int64_t> num_tokens;     // T; not set: one more than the rows.
   std::vector<RowRange> unrecorded;      // Rows that the tensor does not contain; a normal list.
-  absl::Span<const uint32_t> token_ids;  // One token id per row, or empty. Copied.
+  absl::Span<const uint32_t> token_ids;  // From position 0 on, at least one per row; or empty. Copied.
 };
 
 // Not thread-safe while samples are added or removed. The content id of a sample is a hash of its rows as they are
