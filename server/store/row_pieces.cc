@@ -199,7 +199,7 @@ void PieceChange::Finish(Group& group, RowRange committed, bool sealed) {
   group.merge = complete && (group.parts.size() > 1 || !IsFinal(group.parts.front()));
 }
 
-// Chooses the pieces to merge, from the end, as long as the piece before them is not longer than all of them together.
+// Merges the last pieces. Going backwards, it adds a piece as long as that is not longer than all those after it.
 // The merged piece is at least twice as long as each of its parts but the last, so a row is merged about
 // log2(block_rows) times at most.
 void PieceChange::MergeOpenTail() {

@@ -15,10 +15,10 @@
 //   write change.tail(), in a durable store
 //   change.Commit(pieces, pool);
 //
-// Consecutive recorded rows inside one window become one block, in the codec of the run, as soon as their number is
-// final: when the window ends, an unrecorded range follows, or the sample is sealed. So after a seal the blocks are the
-// same however the rows arrived. Until then their pieces are merged in growing groups, so that n appends of one row
-// cost n log n and not n squared.
+// Consecutive recorded rows inside one window become one block as soon as their number is final: when the window ends,
+// an unrecorded range follows, or the sample is sealed. The block is in the run's codec, or RAW where packing saves
+// nothing. So after a seal the blocks are the same however the rows arrived. Until then their pieces are merged in
+// growing groups, so that n appends of one row cost n log n and not n squared.
 #ifndef SERVER_STORE_ROW_PIECES_H_
 #define SERVER_STORE_ROW_PIECES_H_
 
@@ -63,7 +63,7 @@ class StoredBlock : public KeptBlock {
 
   // The bytes of the memory budget that this block takes. Only Spill changes the number.
   virtual int64_t cost() const { return cost_; }
-  // Call once pieces refer to the block: charges it, with cost() bytes out of `pool`, a part of the home's budget.
+  // Charges the block, with cost() bytes of `pool`, a reservation of the home's budget. Call it when pieces hold it.
   void Charge(ByteReservation& pool);
   bool charged() const { return charged_; }
   // Ends the charge of a block that is about to be replaced, and returns its bytes. The caller must be the only holder.
@@ -133,7 +133,7 @@ LoadedBlock BlockOfValue(const Geometry& geometry, RowRange rows, Codec codec, s
 struct RowPiece {
   std::shared_ptr<StoredBlock> stored;
   RowRange rows;        // Inside stored->rows().
-  bool shared = false;  // Came with a prefix: the block is charged to the parent.
+  bool shared = false;  // Came with a prefix: the block counts as the parent's.
 
   // True if only this piece refers to the block, so that nobody else can get to it.
   bool exclusive() const { return stored.use_count() == 1; }
@@ -175,8 +175,8 @@ class RowPieces {
   std::vector<RowPiece> pieces_;
 };
 
-// The rows of `range` that are recorded on both sides and differ. DATA_LOSS (kChecksum) if they differ because a stored
-// block is damaged. Thread-safe.
+// The rows of `range` that are recorded on both sides and differ. DATA_LOSS (kChecksum) if they differ and the stored
+// block is damaged; errors of Load. Thread-safe.
 absl::StatusOr<RowDifferences> CompareRows(const Geometry& geometry, const RowPieces& stored,
                                            absl::Span<const Block> blocks, RowRange range);
 
@@ -184,7 +184,7 @@ absl::StatusOr<RowDifferences> CompareRows(const Geometry& geometry, const RowPi
 class PieceChange {
  public:
   // The sample has rows [0, committed.begin) in `pieces`, and will end at committed.end. Only rows inside `committed`
-  // are taken from `blocks`.
+  // are taken from `blocks`. `sealed`: the change also seals the sample.
   PieceChange(const RunInfo& run, BlockHome& home, const RowPieces& pieces, std::vector<Block> blocks,
               RowRange committed, bool sealed);
 
@@ -196,7 +196,7 @@ class PieceChange {
   // Pieces before this index stay as they are.
   size_t first_piece() const { return first_piece_; }
 
-  // DATA_LOSS naming row and layer if a part's bytes do not match their CRC.
+  // Makes the new blocks. DATA_LOSS naming row and layer if a part does not match its CRC; errors of Load.
   absl::Status Merge();
   // After a successful Merge: the pieces that the sample will have from the window of committed.begin on.
   absl::Span<const RowPiece> tail() const { return tail_; }

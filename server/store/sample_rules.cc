@@ -27,7 +27,7 @@ absl::Status OtherTokens(int64_t window, int64_t row, absl::string_view what) {
                    detail);
 }
 
-// Called before routes are compared: other tokens mean another trajectory, so differing routes would be no conflict.
+// Called before routes are compared: other tokens mean another trajectory, in which other routes are to be expected.
 absl::StatusOr<TokenComparison> CompareTokens(const RunInfo& run, const SampleContent& content,
                                               const AppendHeader& header, absl::Span<const Block> blocks) {
   TokenComparison tokens = content.tokens.Compare(TokensOf(header));
@@ -39,7 +39,7 @@ absl::StatusOr<TokenComparison> CompareTokens(const RunInfo& run, const SampleCo
     RR_ASSIGN_OR_RETURN(RowDifferences routes, CompareRows(*run.geometry, content.pieces, blocks, suspect));
     if (routes.rows == 0) continue;
     return OtherTokens(routes.first_row / run.options.block_rows, routes.first_row,
-                       absl::StrCat("tokens cannot be verified and routes differ from row ", routes.first_row));
+                       absl::StrCat("tokens cannot be verified and routes differ, first in row ", routes.first_row));
   }
   return tokens;
 }

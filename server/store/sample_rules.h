@@ -35,7 +35,7 @@ namespace routing_replay::server {
 // A weight span is a range of rows with the same weight version and label. The spans of a sample cover all its rows.
 
 // Adds `next`, which starts where the list ends. If the last span differs from it only in rows, that span grows
-// instead. No effect if empty.
+// instead. No effect if `next` has no rows.
 void AppendWeights(std::vector<WeightSpan>& list, WeightSpan next);
 
 // Keeps the spans of rows [0, rows).
@@ -43,12 +43,13 @@ void TruncateWeights(std::vector<WeightSpan>& list, int64_t rows);
 
 // The content of a sample without its pieces (the blocks that hold its rows).
 struct SampleFacts {
-  // `checks`: those of a new sample, which has no rows, or those of the sample that this content continues.
+  // `checks`: empty for a new sample; otherwise the checks of the rows that the content begins with.
   explicit SampleFacts(TokenChecks checks) : tokens(std::move(checks)) {}
 
   int64_t revision = 0;
   uint64_t content_id = 0;
-  uint64_t restart_nonce = 0;  // Nonce of the append that began this incarnation; after a truncation, EndedNonce of it.
+  // The nonce of the append that began this incarnation. A truncation and MarkDoubtful replace it by its EndedNonce.
+  uint64_t restart_nonce = 0;
   std::optional<PrefixReference> prefix;  // The prefix that this incarnation was opened with.
   int64_t group = 0;
   std::string engine;
@@ -67,7 +68,7 @@ struct SampleFacts {
   int64_t growth_bytes(int64_t end, size_t ranges) const;
 };
 
-// Move-only. Not thread-safe.
+// All that is stored about a sample. Move-only. Not thread-safe.
 struct SampleContent : SampleFacts {
   explicit SampleContent(TokenChecks checks) : SampleFacts(std::move(checks)) {}
   explicit SampleContent(SampleFacts facts) : SampleFacts(std::move(facts)) {}
@@ -77,16 +78,16 @@ struct SampleContent : SampleFacts {
   SampleContent WithoutPieces() const { return SampleContent(SampleFacts(*this)); }
   // Keeps rows [0, rows) and removes the seal. Returns the removed pieces.
   std::vector<RowPiece> Truncate(int64_t rows);
-  // The content of a new sample that begins with rows [0, rows) of this one: their blocks, token checks,
-  // weights and unrecorded ranges, and nothing else of this sample, such as its seal, revision or group.
+  // The content of a new sample that begins with rows [0, rows) of this one. It has the blocks, token checks, weights
+  // and unrecorded ranges of these rows, but not the seal, revision or group of this sample.
   SampleContent Prefix(int64_t rows) const;
 };
 
 // A client may number its attempts to generate a sample. The restart nonce then has this mark in its upper half and the
 // number in its lower half. A later attempt replaces the rows of an earlier one.
 inline constexpr uint64_t kAttempt = uint64_t{0x41545054} << 32;
-// The store replaces kAttempt by this mark when it truncates the sample; clients never send it. So an append of the
-// same attempt has another nonce than the sample and must name the new revision.
+// The store replaces kAttempt by this mark when it truncates the sample or calls MarkDoubtful; clients never send it.
+// So an append of the same attempt has another nonce than the sample and must name the new revision.
 inline constexpr uint64_t kEndedAttempt = uint64_t{0x41545045} << 32;
 
 // The number of the attempt that a nonce names; nothing if the nonce names no attempt.
@@ -96,14 +97,14 @@ constexpr std::optional<uint32_t> AttemptOf(uint64_t nonce) {
   return static_cast<uint32_t>(nonce);
 }
 
-// The nonce that is stored after a truncation.
+// The nonce that replaces a sample's `nonce` after a truncation; 0 if `nonce` names no attempt.
 constexpr uint64_t EndedNonce(uint64_t nonce) {
   const std::optional<uint32_t> attempt = AttemptOf(nonce);
   return attempt ? kEndedAttempt | *attempt : 0;
 }
 
-// Opaque numbers that identify one content of one sample. Never returns the same number twice; a random start keeps the
-// numbers of two processes apart. Thread-safe.
+// Opaque numbers, each of which identifies one content of one sample. Next never returns the same number twice; a
+// random start keeps the numbers of two processes apart. Thread-safe.
 class ContentIds {
  public:
   ContentIds() {
@@ -129,7 +130,7 @@ inline constexpr size_t kMaxWeightSpans = size_t{1} << 12;  // Per sample.
 struct AppendPlan {
   RowRange added;                       // From the committed count on; may be empty.
   std::vector<RowRange> unrecorded;     // Among the added rows; normal list.
-  std::optional<uint32_t> token_check;  // The append's own check at added.begin.
+  std::optional<uint32_t> token_check;  // At added.begin, if append or sample tell it.
   bool seals = false;                   // The content is not sealed yet and the append seals it.
   int64_t trimmed_rows = 0;
   int64_t conflicting_rows = 0;
@@ -149,9 +150,9 @@ absl::StatusOr<AppendPlan> PlanAppend(const RunInfo& run, const SampleContent& c
 // The effect of an append on the incarnation of its sample.
 enum class IncarnationStep { kContinue, kOpen, kRestart };
 
-// `content`: null if the sample does not exist. If the header's nonce names another attempt than the sample's, the
-// revision is ignored: a later attempt restarts the sample, an earlier one is rejected. FAILED_PRECONDITION
-// (kOldRevision; kField: the sample was not opened with this prefix).
+// `content`: null if the sample does not exist. A later attempt than the sample's restarts it, an earlier one is
+// rejected. The header's revision is ignored for both, and if the header has the sample's nonce (not 0).
+// FAILED_PRECONDITION (kOldRevision; kField: the sample was not opened with this prefix).
 absl::StatusOr<IncarnationStep> CheckIncarnation(const SampleContent* content, const AppendHeader& header);
 
 // The content that a child takes from `parent`, whose id is prefix.sample. FAILED_PRECONDITION (kOldRevision,
@@ -172,7 +173,7 @@ SampleContent NextContent(const SampleContent& content, bool new_incarnation, co
 // `content` is the content after the append.
 AppendAck AckOf(absl::string_view sample, const SampleContent& content, const AppendPlan& plan);
 
-// FAILED_PRECONDITION (kOldRevision).
+// FAILED_PRECONDITION (kOldRevision) unless `revision` is the content's.
 absl::Status CheckRevision(const SampleContent& content, int64_t revision);
 
 // Checks that the sample may be sealed. Sealing it again with the same number is allowed. FAILED_PRECONDITION
@@ -184,8 +185,8 @@ SampleContent SealedContent(const SampleContent& content, int64_t num_tokens);
 absl::Status CheckTruncate(const SampleContent& content, int64_t rows, std::optional<int64_t> expected_revision);
 SampleContent TruncatedContent(const SampleContent& content, int64_t rows, ContentIds& ids);
 
-// For a content that may have lost acknowledged changes: gives it a new content id, and as its revision `now_ms`, which
-// is far above any that was reached by counting. A seal stays, because a sealed sample's rows are complete.
+// For a content that may have lost acknowledged changes. Gives it a new content id, the EndedNonce, and a higher
+// revision: `now_ms`, far above all that were reached by counting. A sealed sample is complete and stays sealed.
 void MarkDoubtful(SampleContent& content, int64_t now_ms, ContentIds& ids);
 
 // `status` with the sample, its committed rows and its revision in the detail. `content`: null if there is none.

@@ -3,10 +3,10 @@
 //
 // Steps of an append, the same in every store (conformance/ tests each one):
 //   1. the append must name the present revision or restart nonce of the sample, or it opens or restarts the sample
-//   2. the overlap with committed rows: tokens are compared (other tokens: ALREADY_EXISTS), then routes (differences
-//      are counted; in a strict run they are an error), then the overlap is trimmed: first write wins
-//   3. the remaining rows must start at the committed count, or the append is rejected (GAP)
-//   4. blocks are charged to the budget and stored; the pieces of a completed window are merged into one block
+//   2. in the overlap with committed rows, tokens are compared (other tokens: ALREADY_EXISTS), then routes (differences
+//      are counted; in a strict run they are an error); then the overlap is trimmed, because the first write wins
+//   3. the remaining rows must start at the committed count (otherwise GAP), and the sample must not be sealed
+//   4. the pieces of a completed window are merged; memory is charged to the budget, and the blocks are stored
 //   5. the sample is sealed, if the append says so
 // An append that is rejected at any step changes nothing at all.
 #ifndef SERVER_STORE_STORE_H_
@@ -40,8 +40,8 @@ struct LoadedBlock {
   BlockView view;
 };
 
-// A block in the store; its bytes are in memory, on a disk or in Redis. Readable as long as somebody holds it, even if
-// its sample is released. Thread-safe. Members are as small as possible: a run may have millions of blocks.
+// A block in the store; its bytes are in memory, on a disk or in Redis. Except in Redis, it stays readable while
+// somebody holds it, even if its sample is released. Thread-safe. Members are small: a run may have millions of blocks.
 class KeptBlock {
  public:
   // `rows` lie in one window.
@@ -64,7 +64,7 @@ class KeptBlock {
 };
 
 // Reads the bytes of a block, from a disk or a network if necessary. DATA_LOSS if they are missing or found to be
-// damaged; UNAVAILABLE if they cannot be read now. Does not check the CRCs of the planes: the caller must.
+// damaged; UNAVAILABLE if they cannot be read now or Redis has deleted them. The caller must check the planes' CRCs.
 inline absl::StatusOr<LoadedBlock> Load(std::shared_ptr<const KeptBlock> block) {
   absl::StatusOr<LoadedBlock> loaded = block->LoadBytes();
   if (loaded.ok() && loaded->owner == nullptr) loaded->owner = std::move(block);
@@ -77,7 +77,7 @@ struct RunOptions {
   bool strict = false;
   int32_t block_rows = kDefaultBlockRows;
   Codec codec = Codec::kRaw;
-  std::optional<Durability> durability;  // Always set for an existing run. Missing in a request: the store's default.
+  std::optional<Durability> durability;  // Always set for an existing run. Empty in a request: see OpenRun.
   // Fingerprint of the list of servers that the run is spread over; 0: the run is on one server.
   uint64_t shard_fingerprint = 0;
   friend bool operator==(const RunOptions&, const RunOptions&) = default;
@@ -133,8 +133,8 @@ struct SampleSnapshot {
   TokenChecks tokens{kDefaultBlockRows};
 };
 
-// Called before a sample's state is copied into a snapshot; `bytes` is about the memory that the snapshot takes. If it
-// returns an error, Snapshot returns that error.
+// Called before a sample's state is copied into a snapshot. `bytes` is about the memory of the snapshot and of the
+// answer to a reader that is made of it. If AdmitSnapshot returns an error, Snapshot returns that error.
 using AdmitSnapshot = std::function<absl::Status(int64_t bytes)>;
 
 // Half-open range of groups.
@@ -147,7 +147,7 @@ struct GroupRange {
 
 struct ReleaseResult {
   int64_t samples = 0;
-  int64_t bytes = 0;  // Given back to the budget by this call.
+  int64_t bytes = 0;  // Freed by this call, in the budget or in Redis.
 };
 
 struct ListPage {
@@ -155,7 +155,7 @@ struct ListPage {
   std::string next_token;            // Empty: the end.
 };
 
-// Thread-safe. Calls of one sample are applied in the order they return; calls of different samples run in parallel.
+// Thread-safe. Calls of one sample are applied one after the other; calls of different samples run in parallel.
 // Errors carry an ErrorDetail. NOT_FOUND: kNoRun or kNoSample.
 class Store {
  public:
@@ -167,38 +167,39 @@ class Store {
 
   // Creates the run, or joins it if it exists. RESOURCE_EXHAUSTED (kOverBudget) if there is no room for the run's own
   // record. Joining with another geometry (or other options, where given): FAILED_PRECONDITION (kGeometryMismatch). If
-  // `geometry` is null and there is no such run: NOT_FOUND. A run that is created without options has the defaults.
+  // `geometry` is null and there is no such run: NOT_FOUND. Without options, a new run has the store's defaults.
+  // Options without a durability mean the store's default for a new run, and any durability for an existing one.
   virtual absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
                                           const std::optional<RunOptions>& options) = 0;
   virtual absl::StatusOr<RunInfo> GetRun(absl::string_view run) = 0;
-  // The run as this process knows it, without access to disk or network, for callers that append next. It may be out of
-  // date if another process has dropped the run. The append then goes to the new run of that name if its blocks fit
-  // there, and is rejected otherwise.
+  // GetRun for callers that append next: a run that this process knows is returned without access to disk or network.
+  // It may be out of date if another process has dropped the run. The append then goes to the new run of that name if
+  // its blocks fit there, and is rejected otherwise.
   virtual absl::StatusOr<RunInfo> KnownRun(absl::string_view run) { return GetRun(run); }
-  // NOT_FOUND: kNoRun.
+  // The run and the totals of its samples.
   virtual absl::StatusOr<RunState> StatRun(absl::string_view run) = 0;
   // At most `limit` (above 0) runs, by name. A run whose record cannot be read is left out; others are listed.
   virtual absl::StatusOr<RunPage> ListRuns(absl::string_view page_token, size_t limit) = 0;
-  // All pages at once.
+  // All runs.
   absl::StatusOr<std::vector<RunState>> ListRuns() {
     absl::StatusOr<RunPage> all = ListRuns("", SIZE_MAX);
     if (!all.ok()) return all.status();
     return std::move(all->runs);
   }
-  // About as many runs as ListRuns returns, without reading their records.
+  // About the number of runs that ListRuns() returns, without reading their records.
   virtual absl::StatusOr<int64_t> CountRuns() = 0;
   virtual absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) = 0;
 
-  // The ack has no append_id. Errors: FAILED_PRECONDITION (kGap, kOldRevision, kSealed, kNotCommitted, kField: another
-  // prefix, kGeometryMismatch), ALREADY_EXISTS (kOtherTokens, kConflictingRows, kHandleCollision), RESOURCE_EXHAUSTED
-  // (kOverBudget), INVALID_ARGUMENT (kRowCount, kField), DATA_LOSS (stored rows must be compared or merged, but are
-  // damaged). If the sample exists, the ErrorDetail has its committed_rows and revision.
+  // The ack has no append_id. Errors: FAILED_PRECONDITION (kGap, kOldRevision, kSealed, kNotCommitted, kLength, kField:
+  // another prefix, kGeometryMismatch), ALREADY_EXISTS (kOtherTokens, kConflictingRows, kHandleCollision),
+  // RESOURCE_EXHAUSTED (kOverBudget), INVALID_ARGUMENT (kRowCount, kField, kLength), DATA_LOSS (stored rows are
+  // needed, but damaged). An error that depends on the sample's content has its committed_rows and revision.
   virtual absl::StatusOr<AppendAck> Append(AppendCommand command) = 0;
   // Errors: FAILED_PRECONDITION (kOldRevision, kSealed if it was sealed with another num_tokens, kNotCommitted),
-  // INVALID_ARGUMENT (kRowCount: more rows are committed), RESOURCE_EXHAUSTED, DATA_LOSS as in Append.
+  // INVALID_ARGUMENT (kRowCount: more rows are committed, or no tokens), RESOURCE_EXHAUSTED, DATA_LOSS as in Append.
   virtual absl::StatusOr<SampleState> Seal(absl::string_view run, Producer producer, absl::string_view sample,
                                            int64_t num_tokens, int64_t revision) = 0;
-  // Errors: OUT_OF_RANGE (kNotCommitted), FAILED_PRECONDITION (kOldRevision).
+  // Errors: OUT_OF_RANGE (kNotCommitted), FAILED_PRECONDITION (kOldRevision), INVALID_ARGUMENT (kField: below 0).
   virtual absl::StatusOr<SampleState> Truncate(absl::string_view run, Producer producer, absl::string_view sample,
                                                int64_t rows, std::optional<int64_t> expected_revision) = 0;
 
@@ -212,8 +213,8 @@ class Store {
   }
   // The state alone. Does not count as a use of the sample.
   virtual absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) = 0;
-  // Stat of each sample, in this order, with fewer round trips where a round trip takes time. If `take` returns an
-  // error, the loop ends with that error.
+  // Calls `take` with the Stat of each sample, in the order of `samples`. Redis needs fewer round trips than for single
+  // Stats. If `take` returns an error, StatEach ends with that error.
   using TakeState = std::function<absl::Status(const SampleRef& sample, absl::StatusOr<SampleState> state)>;
   virtual absl::Status StatEach(absl::string_view run, Producer producer, absl::Span<const SampleRef> samples,
                                 const TakeState& take) {
@@ -226,7 +227,7 @@ class Store {
   virtual absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                         size_t limit, absl::string_view page_token) = 0;
 
-  // Unknown samples are skipped.
+  // Unknown samples are skipped. Without a producer, the samples of both are released.
   virtual absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
                                                 absl::Span<const SampleRef> samples) = 0;
   virtual absl::StatusOr<ReleaseResult> ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
@@ -234,10 +235,10 @@ class Store {
 
   // Calls `changed` once, from any thread and without a lock held, after the next change of the sample (append, seal,
   // truncate, release, drop; also its creation). Register first and then call Snapshot, so that no change is missed. In
-  // a store that several servers share, a new watch needs a moment before it notices changes by other servers. In case
-  // it has missed one by then, it may call `changed` without a change. The watch ends with the returned object: once
-  // that is destroyed, `changed` is not running and will not run. `changed` may call the store, but must not destroy
-  // its own watch.
+  // a store that several servers share, a new watch needs a moment before it notices changes by other servers. After
+  // that moment it may call `changed` without a change, in case it missed one. The watch ends with the returned object:
+  // once that is destroyed, `changed` is not running and will not run. `changed` may call the store, but must not
+  // destroy its own watch.
   class Watch {
    public:
     virtual ~Watch() = default;
@@ -254,11 +255,11 @@ class Store {
   // to everybody.
   virtual absl::Status Health() { return absl::OkStatus(); }
 
-  // Totals of the store. While Redis does not answer, GetTotals returns the last ones that it knows.
+  // Totals of the store. While Redis does not answer, GetTotals returns those of its last call that succeeded.
   struct Totals {
     int64_t runs = 0;
     int64_t samples = 0;
-    int64_t stored_bytes = 0;  // Charged to the budget for committed data.
+    int64_t stored_bytes = 0;  // Size of committed data: charged to the budget, or in Redis.
     int64_t run_bytes = 0;     // Charged to the budget for the records of runs.
     // For a store that moves cold samples to a disk.
     struct Spill {
@@ -269,14 +270,14 @@ class Store {
       int64_t bytes = 0;           // Memory that these moves freed.
       int64_t loads = 0;           // Blocks read back.
       int64_t lost_blocks = 0;     // Loads that found damaged or missing bytes.
-      int64_t write_failures = 0;  // Blocks that stayed in memory because the disk is full or broken.
+      int64_t write_failures = 0;  // Failed moves of a block: the disk is full or broken, or the limit is reached.
     };
     std::optional<Spill> spill;
   };
   virtual Totals GetTotals() = 0;
 
-  // Moves cold data out of the budget until `bytes` are free. False if there is not enough cold data. May wait for a
-  // disk.
+  // Moves cold data to a disk until `bytes` of the budget are free; waits for the disk. False if too little could be
+  // moved, or if the store has no such disk.
   virtual bool MakeRoom(int64_t /*bytes*/) { return false; }
 };
 

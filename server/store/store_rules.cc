@@ -31,7 +31,7 @@ std::string Describe(const RunOptions& options) {
 }
 
 // `stated`: the client's fingerprint; 0 if it named one server. `makes`: the client gave a geometry, so it may create
-// runs. Without one it may look at a single server's part.
+// runs. With neither a geometry nor a fingerprint it may look at this server's part.
 absl::Status CheckServers(const RunInfo& run, uint64_t stated, bool makes) {
   const uint64_t known = run.options.shard_fingerprint;
   if (stated == known || (stated == 0 && !makes)) return absl::OkStatus();

@@ -42,14 +42,14 @@ absl::Status CheckJoin(const RunInfo& run, const Geometry* geometry, const std::
 absl::Status CheckBlocks(const RunInfo& run, const AppendCommand& command);
 
 // Checks that ids, ranges, and the lengths of texts and tokens are within their limits, and that `blocks` hold exactly
-// the recorded rows of the header, in ascending order. INVALID_ARGUMENT (kField, kRowCount) naming the field. Reads no
-// payload byte. Thread-safe.
+// the recorded rows of the header, in ascending order. INVALID_ARGUMENT (kField, kLength, kRowCount) naming the field.
+// Reads no payload byte. Thread-safe.
 absl::Status CheckAppend(const AppendHeader& header, absl::Span<const Block> blocks);
 
 // Approximate memory of `state`.
 int64_t StateBytes(const SampleState& state);
 
-// Builds one page of at most `limit` states. A page has at least one state.
+// Builds one page of at most `limit` states and about a megabyte. The first state fits in any case.
 class PageBuilder {
  public:
   explicit PageBuilder(size_t limit) : limit_(limit) {}
@@ -68,7 +68,7 @@ class PageBuilder {
 absl::Status NoRunError(absl::string_view run);
 // NOT_FOUND (kNoSample). `sample`: its id, or for example "handle 42".
 absl::Status NoSampleError(absl::string_view sample);
-// ALREADY_EXISTS (kHandleCollision): sample `other` of the run has the handle.
+// ALREADY_EXISTS (kHandleCollision): sample `other` of the run has the handle of `sample`.
 absl::Status HandleCollisionError(absl::string_view sample, absl::string_view other);
 
 }  // namespace routing_replay::server

@@ -11,8 +11,8 @@
 namespace routing_replay::server {
 
 // The deadline of the call that this thread serves. While the object lives, stores that wait on this thread for
-// something outside of the process stop waiting at the deadline. It is not a parameter of the store's calls because
-// most stores never wait. If several exist, the earliest deadline counts.
+// something outside of the process stop waiting at the deadline. The deadline is not a parameter of the store's calls
+// because only Redis heeds it. If several exist, the earliest counts.
 class CallDeadline {
  public:
   // A time of Clock::Real().

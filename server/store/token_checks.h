@@ -32,9 +32,9 @@ struct AppendTokens {
 // How an append's tokens compare with the stored ones over the rows that both have.
 struct TokenComparison {
   std::optional<int64_t> differs_at;     // The row of the first check that differs.
-  std::vector<RowRange> unverified;      // Overlapping rows that no check covers; normal list.
+  std::vector<RowRange> unverified;      // Overlapping rows whose tokens could not be compared; normal list.
   std::vector<RowRange> suspect;         // Those of `unverified` whose tokens were given on both sides.
-  std::optional<uint32_t> check_at_end;  // The append's own check where its new rows start.
+  std::optional<uint32_t> check_at_end;  // The check where the append's new rows start, if known.
 };
 
 // A value type. Not thread-safe.
@@ -59,7 +59,7 @@ class TokenChecks {
   int64_t memory_bytes() const {
     return static_cast<int64_t>(boundaries_.size() * sizeof(boundaries_[0]) + known_.size() * sizeof(RowRange));
   }
-  // Rows whose token ids were given, so that a check covers them; normal list (row_range.h).
+  // Rows that came with token ids after a known check, so that checks cover them; normal list (row_range.h).
   const std::vector<RowRange>& known() const { return known_; }
   // The check at `rows`, if known. At row 0 it is always known: 0.
   std::optional<uint32_t> At(int64_t rows) const;
@@ -76,8 +76,8 @@ class TokenChecks {
   // The window of row `rows` − 1, the last row that a check at `rows` covers; 0 if `rows` is 0.
   int64_t WindowOf(int64_t rows) const { return rows == 0 ? 0 : (rows - 1) / block_rows_; }
 
-  // Rows are unverified before the first stored check if the append has no start check, and after the last stored
-  // check. Without token ids all are.
+  // Overlapping rows after the last stored check are unverified. So are those before the first one if neither the
+  // append nor the sample knows the check at tokens.rows.begin. Without token ids all are.
   TokenComparison Compare(const AppendTokens& tokens) const;
 
   // Adds the rows [rows(), tokens.rows.end), if there are any. `check` is TokenComparison::check_at_end. Without token
@@ -88,8 +88,8 @@ class TokenChecks {
   void TellEnd(const AppendTokens& tokens) {
     if (!end_ && tokens.rows.begin == rows_) end_ = tokens.start;
   }
-  // Keeps the checks of the first `rows` rows (at most rows()). The check at `rows` stays known only at a block
-  // boundary.
+  // Keeps the checks of the first `rows` rows (at most rows()). The check at `rows` stays known if it is stored: at
+  // the end of a window as AtWindowEnd, elsewhere at rows() or at the end of known().
   void Truncate(int64_t rows);
 
  private:

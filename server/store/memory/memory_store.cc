@@ -444,7 +444,7 @@ absl::StatusOr<ReleaseResult> MemoryStore::DropRun(absl::string_view run) {
 absl::StatusOr<AppendAck> MemoryStore::Append(AppendCommand command) {
   RR_ASSIGN_OR_RETURN(const std::shared_ptr<MemoryRun> run, FindRun(command.run));
   if (spiller_ == nullptr) return run->Append(std::move(command));
-  spiller_->MakeRoom(run->RoomFor(command));  // If there is still no room, Append says so.
+  spiller_->MakeRoom(run->RoomFor(command));  // If there is still no room, Append returns that error.
   absl::StatusOr<AppendAck> ack = run->Append(std::move(command));
   spiller_->Look();
   return ack;

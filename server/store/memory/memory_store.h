@@ -76,9 +76,9 @@ class SampleJournal {
  public:
   virtual ~SampleJournal() = default;
 
-  // All or nothing. When it returns, the change is as durable as the run's durability says. RESOURCE_EXHAUSTED if there
-  // is no room for it, UNAVAILABLE for other failures of the storage, NOT_FOUND (kNoRun) once the run is dropped;
-  // nothing is changed then.
+  // When it returns OK, the change is as durable as the run's durability says. After an error nothing is changed:
+  // RESOURCE_EXHAUSTED if there is no room for it, UNAVAILABLE for other failures of the storage, NOT_FOUND (kNoRun)
+  // once the run is dropped.
   virtual absl::Status Write(const SampleChange& change) = 0;
   // Like Write, for a sample that is removed.
   virtual absl::Status Remove(Producer producer, absl::string_view sample) = 0;
@@ -113,7 +113,7 @@ class RunKeeper {
   // kept, because the process also releases blocks when it starts and stops.
   virtual void Begin() = 0;
   virtual void End() = 0;
-  // The home for a new run.
+  // Stores a new run and returns its home. DATA_LOSS if Damaged.
   virtual absl::StatusOr<std::shared_ptr<BlockHome>> Create(const RunInfo& run) = 0;
   // True if the storage has a damaged run of that name, which cannot be served. It must be dropped before it can be
   // created again.

@@ -3,9 +3,9 @@
 //   (made by the index)  unborn ──first append──▶ alive ──release, expiry, drop──▶ removed
 //                           └──────first append rejected──────────────────────────▶
 //
-// An unborn sample is in the index only so that two appends that open it wait for each other; nobody else sees it.
-// Heavy work (comparing, merging) runs under the sample's lock; memory that a change frees is destroyed after the lock
-// is released.
+// An unborn sample is in the index only so that two appends that open it wait for each other. For all other calls it
+// does not exist. Heavy work (comparing, merging) runs under the sample's lock; memory that a change frees is destroyed
+// after the lock is released.
 #ifndef SERVER_STORE_MEMORY_SAMPLE_H_
 #define SERVER_STORE_MEMORY_SAMPLE_H_
 
@@ -33,7 +33,7 @@
 
 namespace routing_replay::server {
 
-// State that the samples of a run share. Budget, clock and content ids belong to the store and outlive it.
+// State that the samples of a run share. The budget, the clock and the store's content ids must outlive it.
 struct RunContext {
   // Samples share a limited number of locks, because one lock per sample would be a large part of a small sample's
   // memory. No thread ever locks two samples.
@@ -52,8 +52,8 @@ struct RunContext {
   std::shared_ptr<WatchList> watches = std::make_shared<WatchList>();
 };
 
-// The parent's rows for an append that opens its sample with a prefix. They are looked up before the sample is locked,
-// so that no thread ever locks two samples. Used only if the append opens the sample.
+// The parent's rows for an append that names a prefix. They are looked up before the sample is locked, so that no
+// thread ever locks two samples. Used only if the append opens or restarts the sample.
 using ParentRows = std::optional<absl::StatusOr<SampleContent>>;
 
 // Thread-safe. Errors as in store.h; NOT_FOUND (kNoSample) unless alive.
@@ -138,7 +138,7 @@ class MemorySample final {
 
   bool spillable() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   Remains EndLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
-  // Calls SealLocked or TruncateLocked under the lock, and the watchers after it if that has changed the sample.
+  // Calls `change` (SealLocked or TruncateLocked) under the lock. If it changed the sample, then calls the watchers.
   template <typename... Arguments>
   absl::StatusOr<SampleState> Change(absl::StatusOr<SampleState> (MemorySample::*change)(Work&, Arguments...),
                                      Arguments... arguments);
@@ -155,7 +155,6 @@ class MemorySample final {
   // Pays for the metadata at its present size, from its earlier reservation and `pool`, and counts it as stored.
   void ChargeMetadata(ByteReservation& pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   absl::Status CheckAlive() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
-  // `status` with the sample, its committed rows and its revision in the detail.
   absl::Status Describe(const absl::Status& status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   SampleState State() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   // Null unless alive.
@@ -180,8 +179,8 @@ class MemorySample final {
   int64_t metadata_bytes_ ABSL_GUARDED_BY(mutex()) = 0;  // Charged to the budget, counted in the run's usage.
 };
 
-// Samples by handle, spread over shards with one lock each, held for look-ups only. One handle belongs to one id in the
-// whole run, whatever the producer. Thread-safe.
+// Samples by handle, spread over shards. A shard's lock is held only while the index is searched or changed. One handle
+// belongs to one id in the whole run, whatever the producer. Thread-safe.
 class SampleIndex {
  public:
   static constexpr size_t kShards = 16;
@@ -199,7 +198,6 @@ class SampleIndex {
 
   // At most `limit` of a producer's samples with ids after `id`, by id.
   std::vector<std::shared_ptr<MemorySample>> After(Producer producer, absl::string_view id, size_t limit) const;
-  // All samples of a shard.
   std::vector<std::shared_ptr<MemorySample>> OfShard(size_t shard) const;
   // At most `limit` samples of a shard that were not used for the run's TTL. They stay in the index.
   std::vector<std::shared_ptr<MemorySample>> FindIdle(size_t shard, Clock::Time now, int64_t limit);

@@ -34,10 +34,11 @@ class Spiller {
   // The spill directory's space. The store passes it to the block homes whose blocks can be spilled.
   const std::shared_ptr<SpillArea>& area() const { return area_; }
 
-  // Spills if too much of the budget is in use. Call after storing anything. Cheap if there is nothing to do.
+  // Makes the background thread (or, without one, this thread) spill if more than `begin` of the budget is in use. Call
+  // after storing anything. Cheap if there is nothing to do.
   void Look();
-  // Spills until `bytes` of the memory budget are free: false if too little can be spilled, or the disk failed a short
-  // time ago. Waits for the disk: the caller must not hold the lock of a sample.
+  // Spills until `bytes` of the memory budget are free. False if too little can be spilled, or if the disk fails or has
+  // failed a short time ago. May wait for the disk, so the caller must not hold the lock of a sample.
   bool MakeRoom(int64_t bytes);
 
   Store::Totals::Spill GetTotals() const;

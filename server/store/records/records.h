@@ -24,7 +24,7 @@ namespace routing_replay::server {
 // Returns a DATA_LOSS error (kChecksum): "a stored record is damaged: WHAT".
 absl::Status DamagedRecord(absl::string_view what);
 
-// Encodes the settings of a run.
+// Encodes the name, geometry and options of a run.
 std::string EncodeRun(const RunInfo& run);
 // DATA_LOSS if the record is damaged.
 absl::StatusOr<RunInfo> DecodeRun(absl::string_view record);

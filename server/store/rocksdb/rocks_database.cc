@@ -200,7 +200,7 @@ absl::StatusOr<ByteReservation> RocksSpace::Promise(int64_t bytes) {
   return MakeError(absl::StatusCode::kResourceExhausted,
                    absl::StrCat("the disk of ", path_, " is full: ", HumanBytes(static_cast<int64_t>(space.available)),
                                 " are free, but ", HumanBytes(kept_ + unwritten),
-                                " are reserved for data still to be written; release samples, drop runs or free space"),
+                                " are kept for removals and data in memory; release samples, drop runs or free space"),
                    {.reason = Reason::kOverBudget});
 }
 

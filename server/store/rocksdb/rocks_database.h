@@ -42,9 +42,9 @@
 
 namespace routing_replay::server {
 
-// Values of 4 KiB and more are stored as blobs, which compaction does not rewrite. `cache` holds, for all runs
-// together, data that was read and, in up to half of it, data that is not yet in a table file. `env` is null for the
-// real file system.
+// Values of 4 KiB and more are stored as blobs, of which compactions rewrite only the oldest. `cache` holds, for all
+// runs together, data that was read and, in up to half of it, data that is not yet in a table file. `env` is null for
+// the real file system.
 rocksdb::DBOptions RocksDatabaseOptions(const std::shared_ptr<rocksdb::Cache>& cache, rocksdb::Env* env);
 rocksdb::ColumnFamilyOptions RocksRunOptions(std::shared_ptr<rocksdb::Cache> cache);
 rocksdb::WriteOptions RocksWriteOptions(Durability durability);
@@ -52,7 +52,7 @@ rocksdb::WriteOptions RocksWriteOptions(Durability durability);
 rocksdb::FlushOptions RocksFlushAtOnce();
 
 // Converts a RocksDB status. DATA_LOSS (kChecksum) if something is damaged or missing, RESOURCE_EXHAUSTED (kOverBudget)
-// for a full disk, UNAVAILABLE for any other failure, each as "WHAT: …".
+// for a full disk, UNAVAILABLE for any other failure. The message contains "WHAT: …".
 absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what);
 
 }  // namespace routing_replay::server
@@ -95,8 +95,8 @@ class RocksSpace {
   // Keeps an eighth of the disk of `path` free, 64 MiB at most, in addition to the data in `buffers`.
   RocksSpace(std::string path, std::shared_ptr<const rocksdb::WriteBufferManager> buffers);
 
-  // Reserves room for a write of `bytes` until the write has ended; this object must outlive the reservation.
-  // RESOURCE_EXHAUSTED (kOverBudget) if the remaining space is reserved by others.
+  // Reserves room for a write of `bytes`. Hold the reservation until the write has ended; this object must outlive it.
+  // RESOURCE_EXHAUSTED (kOverBudget) if too little of the disk is free.
   absl::StatusOr<ByteReservation> Promise(int64_t bytes);
   // How many writes Promise has rejected.
   int64_t rejections() const { return rejections_; }
@@ -145,8 +145,8 @@ class RocksRun final : public BlockHome, public SampleJournal {
   absl::Status Write(const SampleChange& change) override;
   absl::Status Remove(Producer producer, absl::string_view sample) override;
 
-  // Does nothing unless a write was rejected and blocks were deleted since the last call. Removes files whose blocks
-  // are all deleted. A file with only some deleted blocks stays until RocksDB decides to rewrite it.
+  // Does nothing unless a write was rejected since the last call and the space of removed blocks is not free yet.
+  // Removes files whose blocks are all deleted. A file with some needed blocks stays until RocksDB rewrites it.
   void FreeSpace() override;
 
   // A block that is already in the database. Call before anything is written: new blocks get higher numbers than this

@@ -67,8 +67,8 @@ absl::Status Missing(const std::string& path, absl::string_view file) {
                    {.reason = Reason::kChecksum});
 }
 
-// DATA_LOSS if the file that lists the database's files is missing, but the files exist: RocksDB would make a new
-// database and delete them. (A process that was killed while it made a new database left no such files.)
+// DATA_LOSS if CURRENT names a missing file, or if it is missing although files with data exist. In the second case
+// RocksDB would make a new database and delete these files. (A process that was killed while it made one left none.)
 absl::Status CheckIsWhole(rocksdb::Env& env, const std::string& path) {
   std::string manifest;
   if (rocksdb::ReadFileToString(&env, path + "/CURRENT", &manifest).ok()) {
@@ -100,8 +100,8 @@ constexpr absl::string_view kClosed = "closed", kDamaged = "damaged";
 
 std::string OpenBy(const std::string& boot_id) { return absl::StrCat("open ", boot_id); }
 
-// Stores the mark, which tells the next start how this process ended. It is then in a file other than the log, so that
-// damage to the log cannot bring back the previous mark. Before kClosed, all else must be in such files, too.
+// Stores the mark, which tells the next start how this process ended. Flushes it from the log to another file, so that
+// damage to the log cannot bring back the previous mark. Before kClosed is stored, all other data must be flushed, too.
 absl::Status Mark(const RocksFamily& family, absl::string_view value) {
   rocksdb::Status status = family.db->Put(RocksWriteOptions(Durability::kSynced), family.handle, rocks::kEndKey,
                                           {value.data(), value.size()});
@@ -335,8 +335,8 @@ absl::StatusOr<KeptRun> RocksKeeper::RecoverRun(absl::string_view name, absl::st
   return KeptRun{std::move(info), run, std::move(samples)};
 }
 
-// Tries an empty write: while the database rejects writes, it rejects that, too. If it only would have to wait, all is
-// well.
+// Tries an empty write: while the database rejects writes, it rejects that, too. A write that would only have to wait
+// (IsIncomplete) is no failure.
 absl::Status RocksKeeper::Health() const {
   rocksdb::WriteOptions options;
   options.no_slowdown = true;
@@ -381,7 +381,7 @@ absl::StatusOr<std::shared_ptr<BlockHome>> RocksKeeper::Create(const RunInfo& in
     DropFamily(name).IgnoreError();
     return status;
   }
-  FlushSoon(*database_.by_default);  // Otherwise its record would keep the log and the rows in it.
+  FlushSoon(*database_.by_default);  // Otherwise this record alone would keep the log, with all runs' rows.
   return MakeRun(std::move(family), info);
 }
 

@@ -45,10 +45,9 @@ struct RocksStoreOptions {
 struct RecoveryReport {
   int64_t runs = 0;
   int64_t samples = 0;
-  // Runs that may have lost their last acknowledged changes, because the last stop was not clean or the log is damaged,
-  // and their samples, which got new revisions. Samples that are gone entirely are not counted.
+  // Runs that may have lost their last acknowledged changes: the last stop was not clean, or the log is damaged.
   int64_t doubtful_runs = 0;
-  int64_t doubtful_samples = 0;
+  int64_t doubtful_samples = 0;           // Samples found in these runs; all have new revisions.
   bool log_damaged = false;               // The log is damaged or missing. Whole runs may be missing as well.
   std::vector<std::string> damaged_runs;  // These runs are not served; their data in the database is kept.
 };
@@ -56,8 +55,8 @@ struct RecoveryReport {
 std::string Describe(const RecoveryReport& report);
 
 // Opens the database and fills `report` with what it found. A damaged run is not served, and must be dropped before it
-// can be made again: OpenRun returns DATA_LOSS. UNAVAILABLE if the database cannot be opened, DATA_LOSS if it is
-// damaged as a whole, otherwise as NewKeptStore.
+// can be made again; until then, OpenRun returns DATA_LOSS. UNAVAILABLE if the database cannot be opened, DATA_LOSS if
+// it is damaged as a whole, otherwise as NewKeptStore.
 absl::StatusOr<std::unique_ptr<Store>> OpenRocksStore(RocksStoreOptions options, RecoveryReport& report);
 
 // How the last process that had the database open ended.
@@ -76,10 +75,10 @@ struct OpenedDatabase {
 };
 
 // Makes the database if it does not exist. A log that ends early because a process was killed is not damage. After
-// other damage to the log, the data before the damage is kept and the log is removed. A mark on the disk records this
-// until the store has started, so that the next start knows of the damage even if this one is killed. UNAVAILABLE if
-// the database cannot be opened; DATA_LOSS if more than the log is damaged or missing, or the remaining data is
-// inconsistent: nothing is changed then.
+// other damage to the log, the data before the damage is kept and the log is removed. A mark on the disk records the
+// damage until the store has started, so that the next start knows of it even if this one is killed. UNAVAILABLE if the
+// database cannot be opened. DATA_LOSS, with nothing changed, if more than the log is damaged or missing, or if the
+// remaining data is inconsistent.
 absl::StatusOr<OpenedDatabase> OpenDatabase(const std::string& path, const rocksdb::Options& options,
                                             const std::string& boot_id);
 

@@ -30,26 +30,26 @@ class SpillDisk {
   virtual ~SpillDisk() = default;
 
   // Writes `parts`, one behind the other, from `offset` on; makes the file if it does not exist. RESOURCE_EXHAUSTED if
-  // there is no room, UNAVAILABLE for any other failure: then the bytes of the file from `offset` on are undefined.
+  // there is no room, UNAVAILABLE for any other failure. After either the bytes from `offset` on are undefined.
   virtual absl::Status Write(const std::string& name, int64_t offset,
                              absl::Span<const absl::Span<const uint8_t>> parts) = 0;
   // Fills `bytes` from `offset` on. DATA_LOSS if they do not exist or the disk cannot read them, UNAVAILABLE if they
   // cannot be read now.
   virtual absl::Status Read(const std::string& name, int64_t offset, absl::Span<uint8_t> bytes) const = 0;
-  // No effect if it does not exist.
+  // No effect if the file does not exist.
   virtual void Remove(const std::string& name) = 0;
 };
 
 // The files of a directory, which is created if it does not exist. Removes the spill files that an earlier process
-// left, because no other process can use them; does not touch files with other names. FAILED_PRECONDITION while another
-// process has the directory open, UNAVAILABLE if it cannot be used.
+// left, which only that process could use; does not touch files with other names. FAILED_PRECONDITION while another
+// process has the directory open, UNAVAILABLE or RESOURCE_EXHAUSTED if it cannot be used.
 absl::StatusOr<std::shared_ptr<SpillDisk>> OpenSpillDirectory(const std::string& path);
 
 // Counts since the start. Each count is consistent by itself only.
 struct SpillCounts {
   std::atomic<int64_t> samples{0};  // Number of samples moved to the disk.
   std::atomic<int64_t> bytes{0};    // Memory that these moves freed.
-  // Failures because of a full or broken disk, or a used-up budget: the block stayed in memory.
+  // Failed writes, because of a full or broken disk or a used-up budget: the block stayed in memory.
   std::atomic<int64_t> write_failures{0};
   std::atomic<int64_t> loads{0};        // Blocks read back; every read from the disk counts.
   std::atomic<int64_t> lost_blocks{0};  // Loads that found damaged or missing bytes.
@@ -79,9 +79,8 @@ class SpillSegment {
   // Appends the next frame and returns its offset. The frame counts against the area's budget as long as the file
   // exists. Fails with the errors of SpillDisk::Write, and with RESOURCE_EXHAUSTED if the budget is used up.
   absl::StatusOr<int64_t> Append(absl::Span<const absl::Span<const uint8_t>> parts);
-  // `bytes`: total of all parts. DATA_LOSS if they do not have this CRC32C; otherwise the errors of SpillDisk::Read.
+  // Returns a frame, of `bytes` bytes. DATA_LOSS if it does not have this CRC32C; otherwise errors of SpillDisk::Read.
   absl::StatusOr<Buffer> Read(int64_t offset, int64_t bytes, uint32_t crc32c) const;
-  // Size of all frames.
   int64_t size() const { return size_; }
 
  private:
@@ -103,7 +102,7 @@ class SegmentWriter {
  public:
   explicit SegmentWriter(std::shared_ptr<SpillArea> area) : area_(std::move(area)) {}
 
-  // Errors of SpillSegment::Append.
+  // Writes a frame. Errors of SpillSegment::Append.
   absl::StatusOr<SpillFrame> Put(absl::Span<const absl::Span<const uint8_t>> parts);
 
  private:
