@@ -1,4 +1,4 @@
-// Limits memory, and counts each byte exactly once. Append reserves bytes before they arrive (credit), Put afterwards:
+// Limits memory; counts each byte exactly once. Append reserves bytes before they arrive, Put afterwards. For Append:
 //
 //   credit granted ──Reserve──▶ ByteReservation ──(append arrives)──▶ split for the stored blocks ──▶ freed with them
 #ifndef SERVER_ADMISSION_BYTE_BUDGET_H_

@@ -65,8 +65,8 @@ class WaitingRoom {
   // first; among calls of equal size, the one that has waited longest. But if that run, minus the missing bytes, would
   // hold fewer bytes than `run` with the new call, nothing is evicted, and the result is RESOURCE_EXHAUSTED
   // (kOverBudget, field waiting-reads, retry_after_ms). `leave` is called if the new call itself is evicted later: at
-  // most once, from any thread, before the Place is destroyed. It must not block; the call's bytes count as free from
-  // then on.
+  // most once, from any thread, before the Place is destroyed. It must neither block nor use this object. The call's
+  // bytes are then free already.
   absl::StatusOr<std::unique_ptr<Place>> Enter(const std::string& run, int64_t bytes, std::function<void()> leave);
 
  private:

@@ -93,7 +93,7 @@ class Parser {
         "address that the server reports to clients; or shard:host:port,host:port,…: the list of servers over which "
         "clients spread each run, so that a client that knows one of them uses all");
     Key("endpoint-file", config_.endpoint_file,
-        "file to which the server writes the advertised address; removed at SIGTERM");
+        "file with the server's address: --advertise if it is one, otherwise the first listener; removed at SIGTERM");
     Key("exit-with-pid", config_.exit_with_pid, "exit, as on SIGTERM, when process PID exits (0: off)")
         ->check(CLI::NonNegativeNumber);
     Key("store", config_.store,
@@ -107,7 +107,7 @@ class Parser {
                 "RocksDB's cache");
     Key("spill-directory", config_.spill_directory,
         "with --store memory: directory to which the least recently used sealed samples move once three quarters of "
-        "the memory budget are in use; its files are removed at every start");
+        "the memory budget are in use; older spill files in it are removed at every start");
     QuantityKey("spill-budget", config_.spill_budget, kMemoryBytes,
                 "limit of the size of all files in the spill directory");
     QuantityKey("drain-delay", config_.drain_delay, kTimeOrNone,

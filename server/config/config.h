@@ -30,7 +30,7 @@ struct ServerConfig {
   std::chrono::milliseconds drain_timeout = std::chrono::seconds(15);
   // Time from SIGTERM, when the server reports "not ready", until it rejects new calls.
   std::chrono::milliseconds drain_delay{0};
-  int threads = 2;  // Event-loop threads that serve Append, Put and Read.
+  int threads = 2;  // Event-loop threads for Append, Put and Read; the direct path has as many of its own.
   std::string log_level = "info";
   TlsFiles tls;                                     // For all listeners except unix: ones and health_listen.
   bool insecure = false;                            // Allows plaintext on addresses that are not loopback.

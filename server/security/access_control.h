@@ -20,7 +20,7 @@
 
 namespace routing_replay::server {
 
-// The kinds of calls. Their scopes are in one table, from which the table in SECURITY.md is generated.
+// The kinds of calls. Their scopes are in one table (CallRules); a test checks that SECURITY.md shows the same.
 enum class Rpc {
   kMakeRun,
   kJoinRun,

@@ -38,8 +38,8 @@ namespace routing_replay::server {
 class Call;
 class CallLoop;
 
-// The completion of an asynchronous operation. When the operation ends, the loop calls `on_event`, usually a member
-// function of the call that started it.
+// The completion of an asynchronous operation. When the operation ends, the loop calls `on_event`, with true if it
+// succeeded: usually a member function of the call that started it.
 class CallEvent {
  public:
   CallEvent(Call* call, std::function<void(bool)> on_event) : call_(call), on_event_(std::move(on_event)) {}
