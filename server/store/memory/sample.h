@@ -87,7 +87,7 @@ class MemorySample final {
   // StoredBlock::Spill: some blocks may have moved nevertheless.
   absl::StatusOr<int64_t> Spill() const;
 
-  // Its group, if alive.
+  // The sample's group; nothing unless the sample is alive.
   std::optional<int64_t> group() const;
 
   // When the index must examine this sample next. Used by the index only, under its lock.
@@ -105,7 +105,7 @@ class MemorySample final {
   // Removes an alive sample that was last used at or before `unused_since`. Returns nothing if it was used later or is
   // not alive. Does not call watchers: see Notify. After an error of SampleJournal::Remove the sample stays alive.
   absl::StatusOr<std::optional<Remains>> Remove(Clock::Time unused_since);
-  // Removes an alive sample because its run is dropped.
+  // Like Remove, for a sample whose run is dropped: writes nothing to the journal.
   std::optional<Remains> End();
   // Removes the sample if it is unborn, and returns whether it was.
   bool RemoveUnborn();

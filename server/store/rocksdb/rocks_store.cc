@@ -282,7 +282,7 @@ class RocksKeeper final : public RunKeeper {
   ByteBudget& budget_;
   const std::shared_ptr<std::atomic<bool>> forgets_ = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<RocksSpace> space_;  // Set from Open on.
-  OpenedDatabase database_;            // Also set from Open on. Has families of dropped runs as long as they exist.
+  OpenedDatabase database_;            // Also set from Open on. Has families of dropped runs if DropFamily failed.
   std::set<std::string, std::less<>> damaged_;  // Runs that are kept but not served.
   bool started_ = false;
 };
