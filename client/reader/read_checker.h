@@ -21,10 +21,10 @@
 
 namespace routing_replay::client {
 
-// Passes records and pieces to a sink after checking that they match the request: samples in order, the pieces of a
-// sample by rows and then by layers, every length as the geometry says, every cut (the bytes of one layer in a piece)
-// with a matching CRC, and no row missing at the end of an OK sample. After a break, a sample that was partly read
-// starts again, with a second record that replaces its earlier part. Not thread-safe.
+// Passes records and pieces to a sink after these checks. Samples come in the order of the request, and the pieces of a
+// sample by rows and then by layers. Every piece has the length that follows from the geometry. Every cut (the bytes of
+// one layer in a piece) matches its CRC. At the end of an OK sample no row is missing. After a break, a sample that was
+// partly read starts again, with a second record that replaces its earlier part. Not thread-safe.
 class ReadChecker {
  public:
   // INVALID_ARGUMENT naming a layer without routes. `geometry`, `request` and `sink` must outlive the checker.

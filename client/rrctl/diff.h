@@ -16,7 +16,6 @@
 
 namespace routing_replay::client {
 
-// Adds the command `diff`.
 void AddDiff(Application& application);
 
 struct LayerDifferences {

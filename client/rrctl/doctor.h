@@ -62,7 +62,6 @@ struct SocketAddress {
   std::string text;  // "127.0.0.1:7400", "[::1]:7400", "unix:PATH"
 };
 
-// Owns a descriptor.
 class Socket {
  public:
   explicit Socket(int descriptor) : descriptor_(descriptor) {}

@@ -71,7 +71,6 @@ class Output {
   void PrintWithTable(const Document& document, const std::string& key);
   // Prints an array that arrives in portions, one line per element, and keeps only one portion in memory.
   class Stream;
-  // Prints text unchanged.
   void Write(absl::string_view text) { out_ << text; }
   // Writes out what is buffered. DATA_LOSS if any output so far was lost (disk full, or the reader closed the pipe).
   absl::Status Flush();

@@ -45,9 +45,9 @@ struct GetOptions {
 };
 
 // Reads in portions, so that a sample of any size needs the memory of only one, and passes each to `show` as an array
-// of {"row", "layer", "experts"}, rows ascending and layers ascending in a row; "experts" is null for an
-// unrecorded row. ABORTED if the sample starts a new revision meanwhile; FAILED_PRECONDITION with the sample's status
-// if it cannot be read; OUT_OF_RANGE for rows after the committed ones.
+// of {"row", "layer", "experts"}, sorted by row and then by layer. "experts" is null for an unrecorded row. ABORTED if
+// the sample starts a new revision meanwhile; FAILED_PRECONDITION with the sample's status if it cannot be read;
+// OUT_OF_RANGE for rows after the committed ones.
 absl::Status Get(Client& client, const GetOptions& options, const std::function<absl::Status(const Document&)>& show);
 
 // All bytes of the file, or of `input` if the path is "-". NOT_FOUND; DATA_LOSS.

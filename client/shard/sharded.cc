@@ -193,8 +193,8 @@ class PartSink final : public ReadSink {
     whole.index = part_.indices[at_];
     absl::Status status = turns_.Note(turns_.sink().OnRecord(whole));
     // Pass on the turn if no rows follow this record. But keep it after a second record of the sample: the message may
-    // still have pieces of the replaced sample, whose bytes the checker puts into the sink's staging buffer, and the
-    // sink may be used by only one member at a time.
+    // still have pieces that the record replaced. The checker puts their bytes into the sink's staging buffer, which
+    // only one member at a time may use.
     if (is_new && left_ == 0) Pass();
     return status;
   }

@@ -19,7 +19,8 @@ std::unique_ptr<Appender> MakeShardedAppender(std::shared_ptr<const Servers> ser
                                               AppenderOptions options);
 
 // Run::Read of client.h, with request.run filled in. All servers send at the same time, each to its own thread, which
-// passes samples to the sink in the order of the request. Samples of an unreachable server get the status UNAVAILABLE.
+// passes samples to the sink in the order of the request. Samples of an unreachable server get the status UNAVAILABLE,
+// those of a server that has lost the run NOT_FOUND.
 absl::Status ReadSharded(const Servers& servers, const Geometry& geometry, const ReadRequest& request, ReadSink& sink,
                          Clock::Time deadline);
 

@@ -30,7 +30,7 @@ inline constexpr Bounds kRowBounds{1, kMaxStreamRows};
 template <typename Value>
 using Choices = std::vector<std::pair<const char*, Value>>;
 
-// A flag for which frameworks also accept a text: the name of a format ("e4m3": true) or a word for off ("none").
+// A flag that frameworks also accept as a text: the name of a format ("e4m3") means true, "none" and the like false.
 struct FlagOrFormat {};
 
 inline const Choices<TokenFormat>& ChoicesOf(TokenFormat) {

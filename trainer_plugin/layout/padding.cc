@@ -134,8 +134,8 @@ MicroBatchLayout LayoutOf(const UnpaddedBatch& batch, Partition partition) {
           .sequence_parallel = batch.sequence_parallel};
 }
 
-// padded: the padded length of each sample; tail: lengths of the padding documents after the samples, where 0 means
-// that there is no document.
+// `padded`: the padded length of each sample. `tail`: lengths of the padding documents after the samples; a length of 0
+// gives no document.
 MicroBatchLayout PackedLayout(const UnpaddedBatch& batch, Partition partition, const std::vector<int64_t>& padded,
                               const std::vector<int64_t>& tail) {
   MicroBatchLayout layout = LayoutOf(batch, partition);

@@ -97,7 +97,7 @@ RR_HOST_DEVICE inline void CopyBytes(int32_t lane, int32_t lanes, uint8_t* to, c
 //
 //   a = o·K + j + l·G·K      rank = a mod G      local = ⌊a / G⌋ mod (E / G)      id = rank·(E / G) + local
 //
-// a mod E ↔ id is one to one if G divides E, so K <= E consecutive values of a give distinct ids, and any run of rows
+// a mod E ↔ id is one to one if G divides E. So K <= E consecutive values of a give distinct ids, and any run of rows
 // loads the ranks equally, up to one id. The term in l makes layers differ. Nothing is random: a recompute gives the
 // same filler.
 

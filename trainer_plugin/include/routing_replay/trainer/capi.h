@@ -180,9 +180,9 @@ RRT_API rr_error* rrt_fetch_give_up(rrt_fetch* fetch, rr_text why);
 RRT_API rr_error* rrt_fetch_result(const rrt_fetch* fetch, const rrt_target* target, const rrt_records** records);
 
 /* Finds the status of samples before their rows are fetched, at the cost of reading one row of one layer per sample.
- * Returns one record per sequence of `options`, whose `missing` and `live` are ignored. A sample that is not sealed is
- * NOT_READY: call again to wait for the seal. The call works like rrt_fetch_read, except that a timeout is not an
- * error: samples without an answer are then NOT_READY. */
+ * Returns one record per sequence of `options`; `missing`, and `live` of the sequences, are ignored. A sample that is
+ * not sealed is NOT_READY: call again to wait for the seal. The call works like rrt_fetch_read, except that a timeout
+ * is not an error: samples without an answer are then NOT_READY. */
 RRT_API rr_error* rrt_inspect(rr_run* run, const rrt_fetch_options* options, const rr_call* call,
                               const rrt_records** records);
 

@@ -116,11 +116,12 @@ struct MtpPlacement {
 class LayerTable {
  public:
   // INVALID_ARGUMENT (kField, field "split.…") for every split that Megatron rejects, with a message that states the
-  // broken rule. Also for splits that Megatron accepts although its chunks then do not hold each layer exactly once: P
-  // = 1 with several stages (except a hybrid pattern with V given), P = 1 with both a first and a last stage given, and
-  // a hybrid pattern with P = 2 whose given first and last stage leave layers out. Sources: get_num_layers_to_build and
-  // get_transformer_layer_offset; TransformerConfig.__post_init__; PipelineParallelLayerLayout.validate_layer_layout;
-  // select_pipeline_segment.
+  // broken rule. Also for these, which Megatron accepts although its chunks then do not hold each layer exactly once:
+  //   P = 1 with several stages, unless they are those of a hybrid pattern and V is given
+  //   P = 1 with both a first and a last stage given
+  //   a hybrid pattern with P = 2 whose given first and last stage leave layers out
+  // Sources: get_num_layers_to_build and get_transformer_layer_offset; TransformerConfig.__post_init__;
+  // PipelineParallelLayerLayout.validate_layer_layout; select_pipeline_segment.
   static absl::StatusOr<LayerTable> Create(const LayerSplit& split);
 
   int32_t num_layers() const { return num_layers_; }

@@ -2,9 +2,9 @@
 //
 // Each call checks its arguments and puts one kernel on the stream. It does not wait, allocate or make streams, so
 // every call may be captured in a CUDA graph; a graph keeps the addresses and everything that is passed by value.
-// Kernels compute the same as the functions of the same name on the CPU (realign.h, router.h), from the same source:
-// sums have the same order, and only expf, log1pf and the like differ in their last bits. The same call on the same GPU
-// always gives the same bits.
+// Kernels compute the same as Realign (realign.h), RouterReplayForward and RouterReplayBackward (router.h), from the
+// same source. Sums have the same order as on the CPU; only expf, log1pf and the like differ in their last bits. The
+// same call on the same GPU always gives the same bits.
 //
 // Ids out of range do not stop a kernel: they are clamped and counted. Counters are in device memory, aligned to 8
 // bytes; with null, nothing is counted. The caller sets them to zero once, kernels only add to them, and they can be

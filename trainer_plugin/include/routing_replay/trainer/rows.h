@@ -29,10 +29,10 @@ enum class TokenFormat : uint8_t {
 
 // Which rows CP rank r of C keeps. Zigzag over a span of S rows (S a multiple of 2C): with h = S / 2C, first rows [r·h,
 // (r+1)·h), then rows [S - (r+1)·h, S - r·h). Contiguous over S rows (S a multiple of C): rows [r·S/C, (r+1)·S/C).
-// Sources: Megatron-Core get_batch_on_this_cp_rank (zigzag per sequence) and Transformer Engine
-// thd_get_partitioned_indices (per document); contiguous: verl's cp_layout, slime's and miles's allgather CP, prime-rl.
-// The communication method of attention (p2p, all_gather, a2a, hierarchical groups) does not change which rows a rank
-// keeps; dynamic and hybrid CP only choose C and r per micro-batch.
+// Sources of zigzag: Megatron-Core get_batch_on_this_cp_rank (per sequence), Transformer Engine
+// thd_get_partitioned_indices (per document). Of contiguous: verl's cp_layout, slime's and miles's allgather CP,
+// prime-rl. The communication method of attention (p2p, all_gather, a2a, hierarchical groups) does not change which
+// rows a rank keeps; dynamic and hybrid CP only choose C and r per micro-batch.
 enum class Partition : uint8_t {
   kZigzagPerDocument = 0,      // THD: zigzag over each document.
   kZigzagPerSequence = 1,      // Zigzag. BSHD: over each sequence of the batch. THD: over the whole stream.
