@@ -64,7 +64,7 @@ std::optional<int64_t> SealNumTokens(const AppendOptions& options, RowRange rows
   return std::max(rows.end, std::min(options.prefix_sample.empty() ? 0 : options.prefix_rows, kMaxRows)) + 1;
 }
 
-// Checks the version and the label of each range by the same rules as those of the header.
+// Checks that the ranges are rows of the append, and their versions and labels by the rules of CheckAppendHeader.
 absl::Status CheckWeights(absl::Span<const WeightSpan> weights, AppendHeader header) {
   RR_RETURN_IF_ERROR(CheckWeightRows(weights, header.rows));
   for (const WeightSpan& span : weights) {

@@ -56,7 +56,7 @@ class DirectPath {
   // broke off, or the process is about to fork.
   void OnBroken();
   // Connects, regardless of earlier failures, and describes the transport in words. NOT_FOUND with the reason if there
-  // is no direct path; UNAVAILABLE if there is one but it cannot be reached.
+  // is no direct path; UNAVAILABLE if there is one but it cannot be reached; or the error of asking for it over gRPC.
   absl::StatusOr<std::string> Look(const ServerConnection& server);
 
   static constexpr std::chrono::seconds kPatience{1};

@@ -20,8 +20,8 @@ struct ImportAppend {
   absl::Span<const uint8_t> ids;
 };
 
-// Makes the appends for these rows of the sample, in order, each of some MB at most. If there are no rows, makes one
-// append without rows. `ids`: the ids in the sample's file (ReadExportedIds).
+// Makes the appends for these rows of the sample, in order, each of at most 16 MiB or one row. If there are no rows,
+// makes one append without rows. `ids`: the ids in the sample's file (ReadExportedIds).
 std::vector<ImportAppend> ImportAppends(const Geometry& geometry, Producer producer, const ExportedSample& sample,
                                         absl::Span<const uint8_t> ids, RowRange rows, int64_t revision);
 

@@ -55,7 +55,7 @@ std::vector<size_t> ChooseSamples(size_t all, size_t count);
 
 // How evenly the choices of one layer are spread over its experts.
 struct LoadBalance {
-  int64_t choices = 0;  // Number of ids: K per row. (A choice of diff.h is all K of them.)
+  int64_t choices = 0;  // Number of ids: K per row. (A "choice" of diff.h is all K of them.)
   int64_t unused = 0;   // Experts that no row chose.
   int64_t busiest = 0;
   int64_t busiest_count = 0;

@@ -86,7 +86,7 @@ class ShardedAppender final : public PlanAppender {
  private:
   using Ending = absl::Status (Appender::*)(std::chrono::milliseconds, AppendFailures*);
 
-  // Runs `call` on all parts, one after the other; the first error names its server.
+  // Runs `call` on all parts, one after the other. Returns the first error, with the name of its server.
   absl::Status OfAll(Ending call, std::chrono::milliseconds timeout, AppendFailures* failures) {
     const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
     if (failures != nullptr) *failures = {};

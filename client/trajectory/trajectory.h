@@ -134,7 +134,8 @@ class Trajectory {
   // sample must have the whole history.
   Trajectory Fork(std::string sample) const;
 
-  // Decides what to do for the turn. Errors, with committed_rows = rows() and, for missing rows, the first of them:
+  // Decides what to do for the turn. Its errors have rows() as committed_rows, and kGap and kNotCommitted the first
+  // missing row:
   //   INVALID_ARGUMENT kField: tokens_start beyond the history; kRowCount (field "turn.rows"): rows beyond the tokens,
   //   or a finished turn whose rows end before them
   //   FAILED_PRECONDITION kGap: rows start above rows(); kNotCommitted: a seal before all rows; kSealed

@@ -294,7 +294,7 @@ absl::Status ReadMtp(const std::vector<std::string>& depths, HybridPattern& patt
     if (depth == pattern.mtp) continue;
     return InvalidPattern(absl::StrCat("MTP depths differ: \"", pattern.mtp, "\" and \"", depth, "\""));
   }
-  if (absl::StrContains(pattern.mtp, '|')) return InvalidPattern("\"|\" in a MTP depth: all of MTP is in one stage");
+  if (absl::StrContains(pattern.mtp, '|')) return InvalidPattern("\"|\" in an MTP depth: all of MTP is in one stage");
   return CheckSymbols(pattern.mtp).status();
 }
 
