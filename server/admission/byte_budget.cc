@@ -10,7 +10,7 @@ namespace {
 
 // How long a rejected caller should wait. Memory becomes free when a training step ends or a trainer releases samples,
 // usually after seconds, so ten attempts a second are enough.
-constexpr int32_t kRetryAfterMs = 100;
+constexpr int32_t kRetryFullBudgetMs = 100;
 
 }  // namespace
 
@@ -43,7 +43,7 @@ absl::StatusOr<ByteReservation> ByteBudget::Reserve(int64_t bytes) {
   do {
     if (bytes > limit_ - used) {
       ErrorDetail detail{.reason = Reason::kOverBudget};
-      detail.retry_after_ms = kRetryAfterMs;
+      detail.retry_after_ms = kRetryFullBudgetMs;
       return MakeError(absl::StatusCode::kResourceExhausted,
                        absl::StrCat("memory budget: ", bytes, " bytes requested, ", limit_ - used, " of ", limit_,
                                     " free; release samples or try again later"),

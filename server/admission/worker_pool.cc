@@ -12,11 +12,11 @@
 namespace routing_replay::server {
 namespace {
 
-constexpr int32_t kRetryAfterMs = 500;
+constexpr int32_t kRetryFullPoolMs = 500;
 
 absl::Status Rejected(const std::string& field, absl::string_view why) {
   ErrorDetail detail{.reason = Reason::kOverBudget, .field = field};
-  detail.retry_after_ms = kRetryAfterMs;
+  detail.retry_after_ms = kRetryFullPoolMs;
   return MakeError(absl::StatusCode::kResourceExhausted, absl::StrCat(field, ": ", why), detail);
 }
 

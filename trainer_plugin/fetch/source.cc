@@ -18,7 +18,6 @@
 #include "trainer_plugin/fetch/staging_sink.h"
 
 namespace routing_replay::trainer {
-namespace {
 
 // A sealed sample of a source without a server. It has rows 0 … num_tokens − 2.
 struct KnownSample {
@@ -79,6 +78,8 @@ struct KnownSample {
     if (rows > 0 && TotalRows(unrecorded) == rows) return reject(SampleStatus::kNotRecorded, "without a recorded row");
   }
 };
+
+namespace {
 
 SampleRecord NoSuchSample(const SampleRead& asked) {
   return {.status = SampleStatus::kNotFound,

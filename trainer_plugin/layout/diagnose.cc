@@ -116,14 +116,14 @@ class Comparison {
   const AlignmentInput& input_;
 };
 
-double Kept(double share, double chance) { return chance >= 1 ? 1 : (share - chance) / (1 - chance); }
+double KeptShare(double share, double chance) { return chance >= 1 ? 1 : (share - chance) / (1 - chance); }
 
 // Returns true if these pairs have too few experts in common to be explained by a drift of the weights.
 bool IsLost(const Fit& fit, double chance) {
   if (fit.pairs < kLeastPairs || chance >= 1) return false;
   const double pairs = static_cast<double>(fit.pairs), share = std::max(fit.share(), 1 / pairs);
   const double deviation = std::sqrt(share * std::max(0.0, 1 - share) / pairs) / (1 - chance);
-  return Kept(fit.share(), chance) + kDeviations * deviation < kLeastKept;
+  return KeptShare(fit.share(), chance) + kDeviations * deviation < kLeastKept;
 }
 
 // Finds the part (a sequence or a layer) that fits worst, among those with kLeastPairs pairs if there are any.
@@ -206,7 +206,7 @@ absl::StatusOr<Alignment> JudgeAlignment(const AlignmentInput& input) {
                               static_cast<int64_t>(layer_ways.front().seen.size())));
   const Comparison comparison(input);
   const Planned planned = CountPlanned(comparison, row_ways.front(), layer_ways.front(), input.layout.sequences.size());
-  Alignment alignment{.kept = Kept(planned.total.share(), planned.chance), .chance = planned.chance};
+  Alignment alignment{.kept = KeptShare(planned.total.share(), planned.chance), .chance = planned.chance};
   alignment.explained_kept = alignment.kept;
   alignment.rows = Explain(input, row_ways.front(), planned.total);
   alignment.layers = Explain(input, layer_ways.front(), planned.total);
@@ -219,7 +219,7 @@ absl::StatusOr<Alignment> JudgeAlignment(const AlignmentInput& input) {
       const Fit fit = comparison.Total(rows, layers);
       // (Row, layer) pairs that this combination of rows and layers does not cover count as not explained.
       const double slots = static_cast<double>(std::max(fit.slots, planned.total.slots));
-      const double kept = slots == 0 ? 0 : Kept(static_cast<double>(fit.common) / slots, planned.chance);
+      const double kept = slots == 0 ? 0 : KeptShare(static_cast<double>(fit.common) / slots, planned.chance);
       if (kept <= best) continue;
       alignment.explained_kept = best = kept;
       alignment.rows = Explain(input, rows, fit);

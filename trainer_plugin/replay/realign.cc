@@ -69,18 +69,19 @@ int64_t CutBytes(const BufferLayout& layout, const StagedPiece& piece, int32_t s
   return layout.geometry().cut_bytes_at(layout.ordinal(slot), piece.bit_offset, piece.rows.size(), piece.codec);
 }
 
-absl::Status Reject(Reason reason, absl::string_view field, absl::string_view what) {
+absl::Status InvalidRealign(Reason reason, absl::string_view field, absl::string_view what) {
   return Invalid(reason, absl::StrCat("realign.", field), what);
 }
 
 absl::Status CheckInput(const BufferLayout& layout, const RealignInput& input) {
   if (input.rows.size() != layout.rows()) {
-    return Reject(Reason::kLength, "rows", absl::StrCat("must be ", layout.rows(), ", got ", input.rows.size()));
+    return InvalidRealign(Reason::kLength, "rows",
+                          absl::StrCat("must be ", layout.rows(), ", got ", input.rows.size()));
   }
   if (input.rows.sequences().size() > input.unrecorded.size()) {
-    return Reject(Reason::kField, "rows",
-                  absl::StrCat("of sequence ", input.rows.sequences().size() - 1, " are shown, but there are only ",
-                               input.unrecorded.size(), " sequences"));
+    return InvalidRealign(Reason::kField, "rows",
+                          absl::StrCat("of sequence ", input.rows.sequences().size() - 1,
+                                       " are shown, but there are only ", input.unrecorded.size(), " sequences"));
   }
   return absl::OkStatus();
 }
@@ -248,7 +249,7 @@ namespace {
 
 absl::Status CheckSize(absl::string_view field, int64_t size, int64_t wanted) {
   if (size == wanted) return absl::OkStatus();
-  return Reject(Reason::kLength, field, absl::StrCat(size, " elements, not ", wanted));
+  return InvalidRealign(Reason::kLength, field, absl::StrCat(size, " elements, not ", wanted));
 }
 
 // Decodes the rows of `copy` from one cut of its piece.
@@ -397,9 +398,9 @@ absl::Status PackPlan(const BufferLayout& layout, const RealignPlan& plan, absl:
   const PackedHeader header = MakeHeader(layout, plan);
   const bool aligned = reinterpret_cast<uintptr_t>(out.data()) % kPackedPlanAlignment == 0;
   if (!aligned || static_cast<int64_t>(out.size()) < BytesOf(header)) {
-    return Reject(Reason::kLength, "packed_plan",
-                  absl::StrCat("needs ", BytesOf(header), " bytes on a multiple of ", kPackedPlanAlignment, ", has ",
-                               out.size()));
+    return InvalidRealign(Reason::kLength, "packed_plan",
+                          absl::StrCat("needs ", BytesOf(header), " bytes on a multiple of ", kPackedPlanAlignment,
+                                       ", has ", out.size()));
   }
   std::memcpy(out.data(), &header, sizeof(header));
   auto* layers = reinterpret_cast<PackedLayer*>(out.data() + sizeof(header));

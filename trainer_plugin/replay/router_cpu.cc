@@ -17,19 +17,19 @@ namespace {
 
 static_assert(kMaxSlots == kMaxTopK, "per-row scratch must hold every row that the wire carries");
 
-absl::Status Reject(Reason reason, absl::string_view field, absl::string_view what) {
+absl::Status InvalidRouter(Reason reason, absl::string_view field, absl::string_view what) {
   return Invalid(reason, absl::StrCat("router.", field), what);
 }
 
 absl::Status CheckInRange(absl::string_view field, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
-  return Reject(Reason::kField, field, absl::StrCat(value, " is not in ", low, " … ", high));
+  return InvalidRouter(Reason::kField, field, absl::StrCat(value, " is not in ", low, " … ", high));
 }
 
 // Checks that a tensor of `size` elements is [rows][width].
 absl::Status CheckSize(absl::string_view field, uint64_t size, uint64_t rows, uint64_t width) {
   if (size % width == 0 && size / width == rows) return absl::OkStatus();
-  return Reject(Reason::kShape, field, absl::StrCat(size, " elements are not ", rows, " rows of ", width));
+  return InvalidRouter(Reason::kShape, field, absl::StrCat(size, " elements are not ", rows, " rows of ", width));
 }
 
 absl::Status CheckOptionalSize(absl::string_view field, uint64_t size, uint64_t rows, uint64_t width) {
@@ -44,12 +44,14 @@ absl::Status CheckGroups(const RouterConfig& config) {
   const int32_t max_chosen = std::min(config.num_groups, config.top_k);
   RR_RETURN_IF_ERROR(CheckInRange("group_topk", config.group_topk, 1, max_chosen));
   if (config.num_experts % config.num_groups != 0) {
-    return Reject(Reason::kField, "num_groups", absl::StrCat("does not divide ", config.num_experts, " experts"));
+    return InvalidRouter(Reason::kField, "num_groups",
+                         absl::StrCat("does not divide ", config.num_experts, " experts"));
   }
   const int32_t group_size = config.num_experts / config.num_groups;
   if (config.top_k > config.group_topk * group_size) {
-    return Reject(Reason::kField, "group_topk",
-                  absl::StrCat(config.group_topk, " groups of ", group_size, " hold fewer than K = ", config.top_k));
+    return InvalidRouter(
+        Reason::kField, "group_topk",
+        absl::StrCat(config.group_topk, " groups of ", group_size, " hold fewer than K = ", config.top_k));
   }
   return absl::OkStatus();
 }
@@ -62,9 +64,9 @@ absl::Status CheckRouterConfig(const RouterConfig& config) {
   RR_RETURN_IF_ERROR(CheckInRange("num_experts", config.num_experts, 1, kMaxExperts));
   RR_RETURN_IF_ERROR(CheckInRange("top_k", config.top_k, 1, std::min(kMaxTopK, config.num_experts)));
   if (config.pre_softmax && config.score_function != ScoreFunction::kSoftmax) {
-    return Reject(Reason::kField, "pre_softmax", "needs the softmax score function");
+    return InvalidRouter(Reason::kField, "pre_softmax", "needs the softmax score function");
   }
-  if (!std::isfinite(config.scaling_factor)) return Reject(Reason::kField, "scaling_factor", "must be finite");
+  if (!std::isfinite(config.scaling_factor)) return InvalidRouter(Reason::kField, "scaling_factor", "must be finite");
   return CheckGroups(config);
 }
 

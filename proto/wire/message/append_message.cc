@@ -11,7 +11,7 @@ namespace routing_replay {
 inline namespace wire {
 namespace {
 
-constexpr int kPayloadField = 15;
+constexpr int kAppendPayloadField = 15;
 constexpr int kMaxTensorRank = 8;  // Only bounds memory: the decoder then requires three axes.
 
 void SetTensor(const TensorDescription& tensor, v1::TensorPayload& out) {
@@ -245,12 +245,12 @@ std::string EncodeAppendRequest(const AppendRequest& request, size_t payload_siz
   message.set_want_bytes(request.want_bytes);
   if (request.append) SetHeader(*request.append, *message.mutable_append());
   std::string bytes = message.SerializeAsString();
-  AppendPayloadPrefix(kPayloadField, payload_size, bytes);
+  AppendPayloadPrefix(kAppendPayloadField, payload_size, bytes);
   return bytes;
 }
 
 absl::StatusOr<AppendRequest> ParseAppendRequest(const ByteChain& bytes) {
-  RR_ASSIGN_OR_RETURN(SplitMessage split, SplitPayload(bytes, kPayloadField));
+  RR_ASSIGN_OR_RETURN(SplitMessage split, SplitPayload(bytes, kAppendPayloadField));
   RR_RETURN_IF_ERROR(CheckCounts(split.header));
   StackArena arena;
   auto& message = *google::protobuf::Arena::CreateMessage<v1::AppendRequest>(arena.get());
@@ -272,7 +272,7 @@ absl::Status CheckAppendHeader(const AppendHeader& header) {
 }
 
 std::optional<RejectedAppend> ParseRejectedAppend(const ByteChain& bytes) {
-  const absl::StatusOr<SplitMessage> split = SplitPayload(bytes, kPayloadField);
+  const absl::StatusOr<SplitMessage> split = SplitPayload(bytes, kAppendPayloadField);
   if (!split.ok()) return std::nullopt;
   StackArena arena;
   auto& message = *google::protobuf::Arena::CreateMessage<v1::AppendRequest>(arena.get());

@@ -15,7 +15,7 @@ namespace {
 
 using google::protobuf::Arena;
 
-constexpr int kPayloadField = 15;
+constexpr int kReadPayloadField = 15;
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 // Limit for the message of a record, which is text for people. No server writes a longer one.
 constexpr size_t kMaxMessageBytes = 1 << 16;
@@ -213,12 +213,12 @@ std::string EncodeReadResponse(absl::Span<const SampleRecord> records, absl::Spa
   for (const SampleRecord& record : records) SetRecord(record, *message.add_records());
   for (const Piece& piece : pieces) SetPiece(piece, *message.add_pieces());
   std::string bytes = message.SerializeAsString();
-  AppendPayloadPrefix(kPayloadField, payload_size, bytes);
+  AppendPayloadPrefix(kReadPayloadField, payload_size, bytes);
   return bytes;
 }
 
 absl::StatusOr<ReadResponse> ParseReadResponse(const ByteChain& bytes) {
-  RR_ASSIGN_OR_RETURN(SplitMessage split, SplitPayload(bytes, kPayloadField));
+  RR_ASSIGN_OR_RETURN(SplitMessage split, SplitPayload(bytes, kReadPayloadField));
   StackArena arena;
   auto& message = *Arena::CreateMessage<v1::ReadResponse>(arena.get());
   if (!message.ParseFromString(split.header)) return MalformedMessage();
