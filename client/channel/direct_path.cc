@@ -51,8 +51,8 @@ absl::StatusOr<v1::OpenDirectResponse> CallOpenDirect(const ServerConnection& se
   return response;
 }
 
-// Makes the first message of a call; if `method` is empty, of a greeting. Only the server that issued the ticket
-// answers a greeting with OK.
+// Makes the first message of a call. Without a `method` it is a greeting, which asks whether the right server listens:
+// only the one that issued the ticket answers it with OK.
 v1::DirectCall CallOf(const std::string& ticket, const std::string& method, Clock::Time deadline) {
   v1::DirectCall call;
   call.set_method(method);

@@ -80,7 +80,8 @@ class ReadChecker {
   Buffer scratch_;                 // Joins a piece that lies in several spans.
 };
 
-// Returns the rows that the server must send after an OK record: the requested rows that are recorded. A normal list.
+// Returns the rows that the server must send after an OK record, as a normal list (row_range.h): the requested rows, or
+// all if none are named, without the unrecorded ones.
 std::vector<RowRange> PromisedRows(const SampleRead& asked, const SampleRecord& record);
 
 // Returns the ordinals of `layers`, or of all MoE layers if `layers` is empty. INVALID_ARGUMENT naming a layer without

@@ -80,7 +80,7 @@ absl::StatusOr<std::string> ReadEntries(const std::string& path) {
   if (!file) return errno == ENOENT ? absl::StatusOr<std::string>("") : absl::ErrnoToStatus(errno, path);
   std::string text(std::istreambuf_iterator<char>(file), {});
   if (absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "[")) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": a JSON list; add the entry to it without --append"));
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is a JSON list; add the entry by hand, without --append"));
   }
   if (!text.empty() && text.back() != '\n') text += '\n';
   return text;

@@ -171,7 +171,7 @@ class Turns {
 
 // The request to one member.
 struct Part {
-  ReadRequest request;           // Asks for the samples of this member, by id or by the handle without the place.
+  ReadRequest request;           // Asks for this member's samples, by id or by the handle that the member gave.
   std::vector<int32_t> indices;  // The index of each of these samples in the whole read, ascending.
 };
 

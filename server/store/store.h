@@ -63,8 +63,8 @@ class KeptBlock {
   const Codec codec_;
 };
 
-// Reads the bytes of a block, from a disk or a network if necessary. DATA_LOSS if they are missing or found to be
-// damaged; UNAVAILABLE if they cannot be read now or Redis has deleted them. The caller must check the planes' CRCs.
+// Reads the bytes of a block, from a disk or a network if necessary; the caller must check the planes' CRCs. DATA_LOSS
+// if the store has lost or damaged them; UNAVAILABLE if they cannot be read now, or if their sample has changed since.
 inline absl::StatusOr<LoadedBlock> Load(std::shared_ptr<const KeptBlock> block) {
   absl::StatusOr<LoadedBlock> loaded = block->LoadBytes();
   if (loaded.ok() && loaded->owner == nullptr) loaded->owner = std::move(block);

@@ -76,8 +76,8 @@ class TokenChecks {
   // The window of row `rows` − 1, the last row that a check at `rows` covers; 0 if `rows` is 0.
   int64_t WindowOf(int64_t rows) const { return rows == 0 ? 0 : (rows - 1) / block_rows_; }
 
-  // Overlapping rows after the last stored check are unverified. So are those before the first one if neither the
-  // append nor the sample knows the check at tokens.rows.begin. Without token ids all are.
+  // Compares the tokens of the overlap at each row that has a check. The rows after the last check are unverified, and
+  // those before the first one if nobody knows the check at tokens.rows.begin. Without token ids, all are unverified.
   TokenComparison Compare(const AppendTokens& tokens) const;
 
   // Adds the rows [rows(), tokens.rows.end), if there are any. `check` is TokenComparison::check_at_end. Without token

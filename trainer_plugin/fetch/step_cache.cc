@@ -70,7 +70,7 @@ struct StepCache::Entry {
   std::string key;
   State state = State::kReading;
   std::shared_ptr<const StagedRows> rows;  // Set in the state kReady.
-  int64_t bytes = 0;                       // Memory of the entry; set if it is kept.
+  int64_t bytes = 0;                       // Memory of the entry. Set in the state kReady.
   bool awaited = false;                    // Prefetched, and not used yet.
   std::list<EntryPtr>::iterator place;     // Position in the list of kept entries.
   bool kept = false;

@@ -25,7 +25,7 @@ absl::Status Malformed(size_t position) {
                    {.reason = Reason::kEncoding});
 }
 
-// Size of the value of a field of `wire_type` at the cursor; nothing if it is malformed.
+// Returns the number of bytes left to skip of a field's value; reads varints, also the one that states a length.
 std::optional<uint64_t> ValueSize(ChainCursor& cursor, uint64_t wire_type) {
   switch (wire_type) {
     case 0:

@@ -94,7 +94,7 @@ class Assembly {
   absl::Status Add(const WindowRecord& record,
                    const std::function<std::shared_ptr<StoredBlock>(const BlockRef&)>& block_at) {
     if (record.window() < next_window_ || record.window() >= WindowCount(head_.rows(), block_rows_)) {
-      return DamagedRecord("windows are not in order");
+      return DamagedRecord("windows are not in order, or are outside of the sample");
     }
     next_window_ = record.window() + 1;
     const RowRange window = Intersect(RowRange::OfSize(record.window() * block_rows_, block_rows_), {0, head_.rows()});

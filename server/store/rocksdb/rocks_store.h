@@ -41,7 +41,7 @@ struct RocksStoreOptions {
   MemoryStoreOptions memory;  // The budget bounds the index.
 };
 
-// Counts of what the recovery found.
+// What the recovery found.
 struct RecoveryReport {
   int64_t runs = 0;
   int64_t samples = 0;

@@ -43,8 +43,8 @@ def _ask_router_replay() -> None:
 
 
 async def generate(args: Namespace, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
-    """The function for miles' option `--custom-generate-function-path`. If you name a function of yours there, it must
-    call `publish` for each sample at its end."""
+    """The function for miles' option `--custom-generate-function-path`. If you name a function of your own there, it
+    must await `publish(args, sample, evaluation)` for each sample before it returns."""
     from miles.rollout import sglang_rollout
 
     sample = await sglang_rollout.generate(args, sample, sampling_params)

@@ -96,7 +96,7 @@ class Replay(Attached):
         self._geometry = self._layers.geometry
         self._run_geometry: Any = None
         if self._steps is not None and (native or getattr(config, "moe_n_hash_layers", None)):
-            self._run_geometry = self._steps.source.geometry  # The geometry of the run may lack hash layers.
+            self._run_geometry = self._steps.source.geometry  # The run may lack native and hash layers.
         self._layer_modules: list[list[Any]] = []
         for number, (model, routers) in enumerate(zip(models, found, strict=True)):
             chunk = Chunk(number, ChunkPasses(number, self._buffers, self._lock))
