@@ -4,10 +4,10 @@
     deploy/notices.py write --name NAME --version V --build DIR [--contains DIR] --out DIR FILE…
     deploy/notices.py libraries FILE…    prints the shared libraries, including the loader, one path per line
 
-FILE are the programs and libraries of the package, in the build tree DIR. Code that was compiled in is part of the
-package. Shared libraries are only dependencies, unless the folder of --contains has a copy of them: auditwheel puts
-such copies into a wheel. The licence texts are those of /usr/share/doc/*/copyright. The paths that `libraries` prints
-may be symbolic links: copy them with `cp -L`.
+For `write`, FILE are the programs and libraries of the package, in the build tree of --build. The package contains the
+code that was compiled into them, so its licences are included. Shared libraries are only named as dependencies, unless
+the folder of --contains has copies of them: auditwheel puts such copies into a wheel. Licence texts are those of
+/usr/share/doc/*/copyright. The paths that `libraries` prints may be symbolic links: copy them with `cp -L`.
 
 `write` makes THIRD_PARTY_NOTICES and sbom.spdx.json in the folder of --out.
 """

@@ -168,7 +168,8 @@ void Application::AddSecurityFlags() {
   SecuritySettings& security = options_.security;
   const auto add = [this](const char* name, std::string& value, const char* variable, const char* type,
                           const char* help) { app_.add_option(name, value, help)->envname(variable)->type_name(type); };
-  app_.add_flag("--tls", security.tls, "use TLS and trust the system's authorities; implied by --cacert and --cert")
+  app_.add_flag("--tls", security.tls,
+                "use TLS, as with --cacert or --cert; without --cacert, trust the system's authorities")
       ->envname("ROUTING_REPLAY_TLS");
   add("--cacert", security.cacert, "ROUTING_REPLAY_CACERT", "FILE",
       "PEM file with the authorities that signed the server's certificate");

@@ -135,7 +135,7 @@ absl::StatusOr<Document> ListSamples(Client& client, const std::string& run, Pro
 
 struct RemoveOptions {
   std::string run;
-  std::vector<std::string> samples;  // Empty: the whole run.
+  std::vector<std::string> samples;  // Empty only if `all` is true.
   bool all = false;
 };
 

@@ -130,9 +130,9 @@ absl::Status Trajectory::DecideRows(const Turn& turn, int64_t held, TurnDecision
   decision.gap = decision.fresh = {held, held};
   if (!turn.rows) return absl::OkStatus();
   RowRange given = *turn.rows;
-  // Some engines return a row for the last token, which was never fed to the model, when they meet a stop token. But
-  // the same number of rows may also be rows 0 … T − 2 of an engine that ignored the requested start. Accepting these
-  // as rows 1 … T − 1 would silently shift all rows.
+  // At a stop token some engines also return a row for the last token, which was never fed to the model. It is left
+  // out, unless rows start at 1: these may also be rows 0 … T − 2 of an engine that ignored the requested start, and a
+  // wrong guess would silently shift all rows.
   decision.surplus_rows = !given.empty() && given.end == decision.num_tokens && given.begin != 1 ? 1 : 0;
   given.end -= decision.surplus_rows;
   const bool complete = given.end == last_row;

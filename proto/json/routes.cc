@@ -163,7 +163,7 @@ absl::StatusOr<std::vector<RouteText>> FindRoutes(absl::Span<const uint8_t> body
   if (!error) error = indexer->stage1(body.data(), body.size(), simdjson::stage1_mode::regular);
   if (error) return Malformed(simdjson::error_message(error));
   Walker walker(body, {indexer->structural_indexes.get(), indexer->n_structural_indexes});
-  if (!walker.Root()) return Malformed("must be a JSON object or list");
+  if (!walker.Root()) return Malformed("must be a complete JSON object or list");
   return walker.take();
 }
 

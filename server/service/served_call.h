@@ -159,7 +159,7 @@ class CallStream {
   // Returns the received message, or why there is none: INTERNAL if it cannot be read, otherwise the error of Receive.
   virtual absl::StatusOr<ReceivedMessage> Take() = 0;
   virtual void Send(SentMessage message, CallEvent& sent) = 0;
-  // Ends the call. Open operations end first.
+  // Ends the call, and the operations that are still open.
   virtual void Finish(const absl::Status& status, CallEvent& ended) = 0;
   // Disconnects the client. Open operations end with false.
   virtual void Cancel() = 0;

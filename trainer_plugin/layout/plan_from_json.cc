@@ -231,8 +231,8 @@ class MicroBatchReader {
     return absl::OkStatus();
   }
 
-  // Takes what the trainer did not pass from the policy's prediction. If the padding differs, or the policy fails
-  // although it is not needed, adds a warning.
+  // Fills in, from the policy's prediction, what the trainer did not pass. Adds a warning if the trainer passed another
+  // padding, or if the policy fails but nothing was to be filled in.
   absl::Status ApplyPolicy() {
     if (!policy_) return object_.status();
     const bool partition_passed = object_.Find("partition") != nullptr;

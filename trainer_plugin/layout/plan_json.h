@@ -36,7 +36,7 @@ struct DescribedPlan : DescribedMicroBatch {
   PlanRank rank;
   ReplayPlan plan;
 
-  // Number of sequences of the plan: of the layout's sequences, or of the pieces.
+  // Number of sequences of the plan. If any sequence consists of pieces, each piece counts as one.
   size_t sequences() const { return pieces.empty() ? samples.size() : pieces.size(); }
   const std::string& sample(size_t sequence) const {
     return pieces.empty() ? samples[sequence] : pieces[sequence].sample;

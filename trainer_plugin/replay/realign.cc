@@ -269,7 +269,7 @@ void CopyRows(const BufferLayout& layout, const StagedPiece& piece, const Realig
 void CopyLayers(const BufferLayout& layout, const StagedPiece& piece, const RealignCopy& copy,
                 absl::Span<const uint8_t> cuts, absl::Span<uint8_t> indices) {
   for (int32_t slot = piece.layer_begin; slot < piece.layer_begin + piece.layer_count; ++slot) {
-    if (piece.codec == Codec::kRaw) {  // The usual case, without DecodeCut's overhead: a cut has about 2 KB.
+    if (piece.codec == Codec::kRaw) {  // The usual case: a cut has about 2 KB, for which DecodeCut is slow.
       const int64_t row = layout.row_bytes(slot);
       std::memcpy(indices.data() + layout.slab_offset(slot) + copy.local_row * row, cuts.data() + copy.first_row * row,
                   copy.rows * row);

@@ -41,10 +41,10 @@ struct MegatronPadding {};
 //
 // Let a = tp · cp · (2 if zigzag and cp > 1).
 //   Packed (preprocess_thd_engine, preprocess_packed_seqs): each sample is padded to a multiple of a (with FP8: of
-//     lcm(16, a)). Then the last sample is padded until the length of the stream is a multiple of a (with FP8: of
-//     a · 128) and of the bucket, and at least cp · min_local_rows.
-//   Rectangle (preprocess_bshd_engine): the longest sample is padded to a multiple of a; with FP8 to a multiple of
-//     lcm(16, a) such that B · length is a multiple of tp · cp · 128.
+//     lcm(16, a)). Then padding is added to the last sample: the length of the stream is rounded up to a multiple of a
+//     (with FP8: of a · 128) and of the bucket, and then raised to cp · min_local_rows if it is less.
+//   Rectangle (preprocess_bshd_engine): the length of the longest sample (or forced_max_length) is rounded up to a
+//     multiple of a; with FP8 to a multiple of lcm(16, a) such that B · length is a multiple of tp · cp · 128.
 // Recorded rows must be T or T - 1.
 struct VerlPadding {
   bool packed = true;                     // (use_remove_padding) True: packed (THD). False: a rectangle.

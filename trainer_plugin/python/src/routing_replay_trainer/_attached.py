@@ -364,9 +364,9 @@ class Attached:
             raise unmet("targets", f"{what}. A pass without a backward part must be forward_only")
 
     def abandon_step(self) -> None:
-        """Call this instead of end_step if an exception has left a micro_batch or ended the passes of a step early. It
-        gives up the passes and raises nothing; the next step can begin as usual. In mode R2 it discards what the step's
-        passes have recorded (also in the writer). Exception: what they recorded before a pass that replays is kept."""
+        """Call this instead of end_step if an exception was raised in a micro_batch, or between the passes of the step.
+        It gives up the passes and raises nothing; the next step can begin as usual. In mode R2 it also discards what
+        the step has recorded, in the writer too, but keeps what was recorded before a replaying pass began."""
         for chunk in self._chunks:
             chunk.passes.drop_all()
         for records in self._records():

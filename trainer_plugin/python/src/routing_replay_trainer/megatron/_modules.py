@@ -123,7 +123,7 @@ def _check_native(router: LiveRouter) -> None:
 
 def config_json(config: Any, model: Any = None) -> dict[str, Any]:
     """Returns the fields of a TransformerConfig that JSON can express. The native library reads from them which layers
-    are MoE layers and how they are split. For a HybridModel this information comes from the model itself."""
+    are MoE layers and how they are split. A HybridModel's pattern of layers, which is in the model, is added."""
     pattern = getattr(model, "hybrid_layer_pattern", None)
     fields = {} if pattern is None else {"hybrid_layer_pattern": pattern}
     for key, value in vars(config).items():

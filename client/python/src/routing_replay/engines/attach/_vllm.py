@@ -215,7 +215,7 @@ def register() -> None:
     if hasattr(engine, _attachment.MARK):  # vLLM may load a plug-in twice.
         return
     joining = _attachment.Joining(name, "vllm", default_sample)
-    # Every HTTP endpoint of vLLM's servers calls AsyncLLM.generate.
+    # Every HTTP endpoint that generates text calls AsyncLLM.generate.
     engine.generate = _generating(engine.generate, joining.take, _refer_in_place, 1)
     setattr(engine, _attachment.MARK, joining)
 
