@@ -122,8 +122,6 @@ void Threads::BeginAnew() {
   never = std::exchange(waiting_, {});
 }
 
-namespace {
-
 // The calls in progress, and the completions of earlier calls. Thread-safe.
 class Queue final : private client::ForkPart {
  public:
@@ -236,6 +234,8 @@ class Queue final : private client::ForkPart {
   bool waiting_ ABSL_GUARDED_BY(mutex_) = false;
   bool signalled_ ABSL_GUARDED_BY(mutex_) = false;  // The descriptor is readable.
 };
+
+namespace {
 
 // Runs `work` once. Returns nothing if a fork has interrupted it: then it must run again.
 std::optional<CallEnd> TryDo(const std::function<CallEnd()>& work, Cancellation& cancellation) {
