@@ -42,7 +42,8 @@ bool ConnectBy(int fd, const sockaddr* address, socklen_t size, Clock::Time dead
     pollfd wait{.fd = fd, .events = POLLOUT, .revents = 0};
     int error = 0;
     socklen_t error_size = sizeof(error);
-    if (poll(&wait, 1, MsUntil(deadline)) != 1) errno = ETIMEDOUT;
+    while (poll(&wait, 1, MsUntil(deadline)) < 0 && errno == EINTR) continue;
+    if (wait.revents == 0) errno = ETIMEDOUT;
     if (wait.revents == 0 || getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_size) != 0) return false;
     errno = error;
     if (error != 0) return false;

@@ -109,6 +109,7 @@ class Exporter {
   // Writes a sample that was read, unless it was lost or has changed. `state`: its state when the run was listed.
   absl::Status OnSample(const SampleState& state, const SamplePlanes& read) {
     const SampleRecord& record = read.record;
+    RR_RETURN_IF_ERROR(CheckAnswered(record, state.sample));
     if (record.status == SampleStatus::kLost) {
       left_out_.Update(MakeError(absl::StatusCode::kDataLoss,
                                  absl::StrCat("sample ", state.sample, " was lost: ", record.message),
@@ -118,10 +119,8 @@ class Exporter {
     const bool there = record.status == SampleStatus::kOk || record.status == SampleStatus::kNotRecorded;
     const bool same = record.content_id == state.content_id && record.revision == state.revision;
     if (there && same) return Write(state, read);
-    outcome_.unsealed +=
-        // A sample with the status kNotFound was released meanwhile. Every other one was begun again, or its server
-        // did not answer; it counts as unsealed.
-        record.status != SampleStatus::kNotFound;
+    // A sample with the status kNotFound was released meanwhile. Every other one was begun again: it is unsealed.
+    outcome_.unsealed += record.status != SampleStatus::kNotFound;
     return absl::OkStatus();
   }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "client/caller.h"
 #include "proto/wire/status_macros.h"
@@ -36,6 +37,12 @@ absl::Status ForEachPortion(Run& run, Producer producer, absl::Span<const Sample
   }
   constexpr std::pair<int64_t, int64_t> kNone{0, 0};
   return run.List(kNone, producer).status();
+}
+
+// UNAVAILABLE if the server that has the sample did not answer, which a read of several servers reports as a record.
+inline absl::Status CheckAnswered(const SampleRecord& record, absl::string_view sample) {
+  if (record.status != SampleStatus::kUnavailable) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("sample ", sample, ": ", record.message));
 }
 
 inline bool InGroups(const std::optional<std::pair<int64_t, int64_t>>& groups, int64_t group) {

@@ -54,7 +54,7 @@ class Verifier {
       outcome_.bytes += sink.bytes;
       const size_t whole = status.ok() ? samples.size() : DamagedIndex(status, samples);
       if (whole > samples.size()) return status;
-      for (size_t i = 0; i < whole; ++i) Judge(samples[i], sink, i);
+      for (size_t i = 0; i < whole; ++i) RR_RETURN_IF_ERROR(Judge(samples[i], sink, i));
       if (status.ok()) return absl::OkStatus();
       // The read ended at this sample; later samples were not read.
       const ErrorDetail detail = *GetErrorDetail(status);
@@ -74,13 +74,15 @@ class Verifier {
     return found == samples.end() ? samples.size() + 1 : static_cast<size_t>(found - samples.begin());
   }
 
-  void Judge(const SampleState& state, const CountingSink& sink, size_t index) {
+  absl::Status Judge(const SampleState& state, const CountingSink& sink, size_t index) {
     const SampleRecord& record = sink.records[index];
-    if (record.status == SampleStatus::kNotFound) return;  // The sample was released meanwhile.
+    RR_RETURN_IF_ERROR(CheckAnswered(record, state.sample));
+    if (record.status == SampleStatus::kNotFound) return absl::OkStatus();  // The sample was released meanwhile.
     ++outcome_.samples;
     outcome_.rows += sink.rows[index];
     if (record.status == SampleStatus::kLost)
       outcome_.damaged.push_back({.sample = state.sample, .what = record.message});
+    return absl::OkStatus();
   }
 
   Run& run_;

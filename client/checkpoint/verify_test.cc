@@ -1,10 +1,12 @@
 // Tests what verify finds in a run that is damaged in every way that a reader can notice.
 #include <algorithm>
+#include <filesystem>
 #include <map>
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/checkpoint.h"
 #include "routing_replay/wire/error_detail.h"
+#include "tests/support/scratch_directory.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::client {
@@ -20,6 +22,7 @@ enum class Kind {
   kFoundByServer,  // The server withdraws the sample in the middle, and the read continues.
   kLostWhole,
   kReleased,
+  kAway,  // The server that has the sample does not answer.
 };
 
 struct Damage {
@@ -45,7 +48,9 @@ class FakeRun final : public Run {
 
   absl::StatusOr<std::vector<SampleState>> List(std::optional<std::pair<int64_t, int64_t>>, Producer) override {
     std::vector<SampleState> states;
-    for (const auto& [sample, rows] : samples) states.push_back({.sample = sample, .committed_rows = rows});
+    for (const auto& [sample, rows] : samples) {
+      states.push_back({.sample = sample, .committed_rows = rows, .num_tokens = rows + 1});
+    }
     return states;
   }
 
@@ -85,6 +90,7 @@ class FakeRun final : public Run {
     const auto found = damage.find(asked.sample);
     const Damage* here = found == damage.end() ? nullptr : &found->second;
     if (here != nullptr && here->kind == Kind::kReleased) return Tell(sink, index, SampleStatus::kNotFound);
+    if (here != nullptr && here->kind == Kind::kAway) return Tell(sink, index, SampleStatus::kUnavailable);
     if (here != nullptr && here->kind == Kind::kLostWhole) return Tell(sink, index, SampleStatus::kLost);
     if (absl::Status status = Tell(sink, index, SampleStatus::kOk); !status.ok()) return status;
     const RowRange rows = asked.rows.empty() ? RowRange{0, samples.at(asked.sample)} : asked.rows[0];
@@ -176,6 +182,16 @@ TEST_F(VerifyTest, ManyDamagedOnesAreAllFound) {
 TEST_F(VerifyTest, AServerThatIsGoneIsAnError) {
   run_.read_fails = absl::UnavailableError("gone");
   EXPECT_EQ(VerifyRun(run_).status().code(), absl::StatusCode::kUnavailable);
+}
+
+// One of several servers is away for a moment. An export without its samples would lose them if the run was dropped.
+TEST_F(VerifyTest, OneServerThatIsAwayIsAnErrorOfVerifyAndExport) {
+  run_.damage = {{"s4", {Kind::kAway}}};
+  EXPECT_EQ(VerifyRun(run_).status().code(), absl::StatusCode::kUnavailable);
+  const testing::ScratchDirectory directory;
+  const std::string exported = directory.path() + "/exported";
+  EXPECT_EQ(ExportRun(run_, exported).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(std::filesystem::exists(exported));
   run_.read_fails = absl::DataLossError("the read ended after 1 of 10 samples");
   EXPECT_EQ(VerifyRun(run_).status().code(), absl::StatusCode::kDataLoss);
 }

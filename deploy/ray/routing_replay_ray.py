@@ -76,6 +76,7 @@ class Supervisor:
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._starts += 1
+        self._file.unlink(missing_ok=True)  # A server that was killed leaves its endpoint file.
         # In its own session, so that signals to Ray's worker process do not reach the server. --exit-with-pid ends it.
         return subprocess.Popen(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
 

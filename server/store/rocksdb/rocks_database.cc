@@ -197,11 +197,12 @@ absl::StatusOr<ByteReservation> RocksSpace::Promise(int64_t bytes) {
   const int64_t unwritten = static_cast<int64_t>(buffers_->memory_usage());
   if (static_cast<int64_t>(space.available) >= kept_ + unwritten + promised_.used()) return promised;
   ++rejections_;
-  return MakeError(absl::StatusCode::kResourceExhausted,
-                   absl::StrCat("the disk of ", path_, " is full: ", HumanBytes(static_cast<int64_t>(space.available)),
-                                " are free, but ", HumanBytes(kept_ + unwritten),
-                                " are kept for removals and data in memory; release samples, drop runs or free space"),
-                   {.reason = Reason::kOverBudget});
+  return MakeError(
+      absl::StatusCode::kResourceExhausted,
+      absl::StrCat("the disk of ", path_, " is full: ", HumanBytes(static_cast<int64_t>(space.available)),
+                   " are free, but ", HumanBytes(kept_ + unwritten + promised_.used()),
+                   " are kept for removals and for data still to be written; release samples, drop runs or free space"),
+      {.reason = Reason::kOverBudget});
 }
 
 class RocksRun::DiskBlock final : public StoredBlock {
