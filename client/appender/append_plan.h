@@ -87,7 +87,7 @@ absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t 
 // not recorded.
 AppendPlan DropPayload(const AppendPlan& plan);
 
-// The counters of AppenderMetrics.
+// All fields of AppenderMetrics, with their names.
 inline constexpr std::pair<const char*, int64_t AppenderMetrics::*> kAppenderCounters[] = {
     {"appends", &AppenderMetrics::appends},
     {"acknowledged", &AppenderMetrics::acknowledged},

@@ -399,7 +399,7 @@ void AppendSession::OnMessage(const absl::StatusOr<ByteChain>& bytes, Clock::Tim
 void AppendSession::OnStreamEnd(absl::Status why, Clock::Time now) {
   state_ = State::kIdle;
   connect_after_ = now + reconnect_backoff_.Next();
-  if (stuck_) why = absl::DeadlineExceededError("the server did not answer");
+  if (stuck_) why = absl::DeadlineExceededError("the server did not acknowledge an append in time");
   queue_.OnStreamEnd(why);
 }
 

@@ -142,7 +142,8 @@ class AppendQueue {
   Clock::Time ask_after_;
   Clock::Time send_after_;
 
-  absl::Status trouble_;  // The last temporary failure; OK after a success. Becomes the error of expired appends.
+  absl::Status
+      trouble_;  // Why a stream, credit or append failed last; OK after a success. The error of expired appends.
   AppenderMetrics metrics_;
 };
 

@@ -75,8 +75,8 @@ struct SharedAppender {
   std::shared_ptr<Appender> appender;
   // The order of the asynchronous appends (rr_call::queue) that are not in the appender yet.
   client::CallOrder order;
-  // Held while a call first takes its place in the order and then a thread, so that the call that is first in the order
-  // always has a thread.
+  // Held by a call from taking its place in `order` until it has a thread, so that threads start in this order.
+  // Otherwise calls that wait for their turn could occupy all threads, and the call whose turn it is have none.
   Mutex calling;
 };
 

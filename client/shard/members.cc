@@ -20,8 +20,7 @@ namespace {
 constexpr char kScheme[] = "shard:";
 
 absl::Status Reject(absl::string_view endpoint, absl::string_view why) {
-  return Invalid("endpoint",
-                 absl::StrCat("\"", endpoint, "\" ", why, "; write shard: and the servers with commas between them"));
+  return Invalid("endpoint", absl::StrCat("\"", endpoint, "\" ", why, "; the form is \"shard:a:7400,b:7400\""));
 }
 
 absl::Status CheckMember(absl::string_view endpoint, absl::string_view member) {

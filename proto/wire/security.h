@@ -1,5 +1,5 @@
-// Security code of server and clients: which addresses belong to this machine, files of keys and tokens that are read
-// again when they change, and owners of OpenSSL's objects.
+// Security code of server and clients: which addresses only this machine can use, files of keys and tokens that are
+// read again when they change, and a deleter of OpenSSL's objects.
 #ifndef PROTO_WIRE_SECURITY_H_
 #define PROTO_WIRE_SECURITY_H_
 

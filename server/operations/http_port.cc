@@ -177,7 +177,7 @@ absl::StatusOr<std::shared_ptr<ssl::context>> MakeTlsContext(const TlsTexts& tex
   return context;
 }
 
-// Pause before the next attempt to accept a connection if no file descriptor is free.
+// Pause after an error of accept, such as no free file descriptor.
 constexpr std::chrono::milliseconds kAcceptPause(100);
 
 class AsioHttpPort final : public HttpPort {

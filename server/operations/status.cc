@@ -101,7 +101,8 @@ void AddStore(const ServerStatus& status, Families& out) {
   out.Gauge("routing_replay_store_healthy", "1 while the store accepts changes, 0 otherwise.",
             status.store_health.ok());
   out.Gauge("routing_replay_memory_budget_bytes",
-            "Limit of memory for routing data: --memory-budget without the store's cache.", status.memory_budget_bytes);
+            "Limit of memory for routing data: --memory-budget minus the cache of RocksDB.",
+            status.memory_budget_bytes);
   out.Gauge("routing_replay_memory_used_bytes",
             "Bytes of routing_replay_memory_budget_bytes in use, including bytes promised as credit.",
             status.memory_used_bytes);

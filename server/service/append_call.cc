@@ -130,7 +130,7 @@ class AppendCall final : public ServedCall {
   // If a payload of at most kFreePayloadBytes exceeds the credit, grants the missing bytes now. Errors of Promise.
   // RESOURCE_EXHAUSTED (kOverBudget) if a longer payload exceeds the credit.
   absl::Status GrantMissing(int64_t payload_bytes);
-  // Takes `bytes` of the credit, and moves as many bytes of the run's limit into `promised`.
+  // Splits `bytes` off credit_ and returns them; with a limit of the run, moves as many from promised_ to `promised`.
   ByteReservation UseCredit(int64_t bytes, RunQuota::Hold& promised);
   void ReleaseCredit();
   AppendAck Process(AppendRequest request);

@@ -20,7 +20,7 @@
 
 namespace routing_replay::server {
 
-// Converts a time of Clock::Real() to gRPC's monotonic clock, which is the same clock.
+// Returns a time of Clock::Real() in gRPC's type. Both count the machine's monotonic clock.
 gpr_timespec GrpcTime(Clock::Time time);
 
 class GrpcLoop final : public CallLoop {

@@ -156,7 +156,7 @@ struct LocalSource::Entry {
 
 namespace {
 
-// Replaces the decoder's field names (those of an append) by those of LocalSource::Add.
+// Replaces the decoder's field name in an error ("append.…") by that of LocalSource::Add, and names the sample.
 absl::Status InNamesOfAdd(const absl::Status& status, const std::string& sample) {
   auto detail = GetErrorDetail(status);
   if (!detail) return status;

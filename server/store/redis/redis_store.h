@@ -1,12 +1,12 @@
 // The store that any number of servers share. All data is in Redis or Valkey (one server or a cluster), and this
 // process keeps only caches of it. The table in ../README.md says what a failover of Redis may lose.
 //
-// A run is divided into 128 parts, each on one master (redis_context.h lists its keys). A sample is a manifest (a
-// hash), the chunks of its blocks and entries in the part's indexes, all in one part. So each change of a sample is ONE
-// script, which compares the manifest's version first:
+// A run is divided into 128 parts, each on one master (redis_context.h lists its keys). A sample consists of a
+// manifest (a hash), the chunks of its blocks, and entries in the part's indexes, all in one part. So ONE script makes
+// a change visible, which compares the manifest's version first:
 //
-//   append    the manifest: cached, or assumed missing (row 0), or read ─▶ rules ─▶ [SET chunks, commit script]
-//             ◀── read it, if the script finds another version ──┘
+//   append    take the manifest: cached, or assumed missing (row 0), or read ─▶ rules ─▶ SET chunks, commit script;
+//             if the script finds another version: read the manifest and repeat
 //   read      HGETALL manifest ─▶ GET chunks, about 4 MiB at a time
 //   release   read ─▶ remove script: the manifest goes at once, its chunks 60 s later, for readers with a snapshot
 //   watch     a thread reads versions of watched samples about every 20 ms; changes by this server are notified at once

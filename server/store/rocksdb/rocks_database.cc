@@ -347,7 +347,7 @@ void RocksRun::Forget(uint64_t block) {
 void RocksRun::FreeSpace() {
   const int64_t rejections = space_->rejections();
   if (seen_rejections_.exchange(rejections) == rejections || !ended_.exchange(false)) return;
-  if (!GiveBack().ok()) ended_ = true;  // What remains is freed after a later rejection.
+  if (!GiveBack().ok()) ended_ = true;  // Try again after the next write without room.
 }
 
 absl::Status RocksRun::GiveBack() {

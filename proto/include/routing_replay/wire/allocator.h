@@ -1,4 +1,4 @@
-// The C library's allocator, set for processes that send and receive messages of megabytes.
+// Settings of the C library's allocator for processes that send and receive messages of megabytes.
 #ifndef ROUTING_REPLAY_WIRE_ALLOCATOR_H_
 #define ROUTING_REPLAY_WIRE_ALLOCATOR_H_
 

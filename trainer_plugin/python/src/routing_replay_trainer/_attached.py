@@ -36,8 +36,8 @@ Mode = Literal["disabled", "shadow", "R2", "R3"]
 @dataclass(frozen=True)
 class Options:
     """The options of `attach` that Megatron and Hugging Face share; a table in the trainer plugin's README explains
-    them. Mode shadow only counts missing samples, whatever the other options say. Without `agree`, and in a replica of
-    one rank, each rank decides alone which samples replay.
+    them. In mode shadow a missing sample is counted and is never an error, whatever the other options say. Without
+    `agree`, or if a replica has only one rank, each rank decides alone which samples replay.
 
     Raises InvalidArgumentError naming an option that is wrong, or one of `source`, `agree`, `on_policy` and `writer`
     that the mode does not use. Mode disabled uses none, but accepts all.
@@ -63,7 +63,7 @@ class Options:
         if self.mode in ("R3", "shadow") and self.source is None:
             raise invalid("source", f"must be given in mode {self.mode}")
         if self.source is not None and not isinstance(self.source, Source):
-            raise invalid("source", f"must be a source of rows of this package, got {type(self.source).__name__}")
+            raise invalid("source", f"must be a ServiceSource or another Source, got {type(self.source).__name__}")
         if self.agree is not None and not hasattr(self.agree, "size"):
             raise invalid("agree", f"must be a Collective, got {self.agree!r}")
         for name in ("max_fallback_fraction", "alarm_no_overlap"):
