@@ -230,8 +230,7 @@ absl::Status StepAgreement::PushStep(absl::Span<const int64_t> reduced) {
   WordReader in(reduced);
   RR_RETURN_IF_ERROR(CheckSame(in.Both(), Reason::kVersionMismatch, "version"));
   if (const auto rejected = in.Least()) {
-    return Fail(Reason::kField, "ranks",
-                absl::StrCat("rank ", *rejected, " cannot take part: its arguments are invalid"));
+    return Fail(Reason::kField, "ranks", absl::StrCat("rank ", *rejected, " cannot take part: it has no valid report"));
   }
   absl::Status status = CheckSame(in.Both(), Reason::kField, "sample_count");
   status.Update(CheckSame(in.Both(), Reason::kField, "policy"));

@@ -26,7 +26,7 @@ struct rrt_staged final : c_api::Object {
   rrt_staged(const rrt_plan& of, const StagedRows& rows, RealignPlan realigned)
       : plan(of), staged(rows), realign(std::move(realigned)), size(SizeOfPackedPlan(of.layout, realign)) {}
 
-  // The staged rows begin at a multiple of kBufferAlignment, as in device memory of their own.
+  // The staged rows begin at a multiple of kBufferAlignment, as if they were the start of a device buffer.
   int64_t staging_offset() const { return RoundUp(size.bytes, kBufferAlignment); }
   int64_t bytes() const { return staging_offset() + static_cast<int64_t>(staged.staging.size()); }
 
@@ -159,7 +159,7 @@ rr_error* rrt_fetch_give_up(rrt_fetch* fetch, rr_text why) {
     if (!fetch->ended) {
       StagingSink& sink = fetch->sink == nullptr ? fetch->NewSink() : *fetch->sink;
       status = sink.GiveUp(View(why));
-      // Give the rows to the cache even if the policy rejects a sample, because other fetches wait for them.
+      // Give the rows to the cache even if the policy rejects a sample, because other fetches may wait for them.
       if (fetch->cached != nullptr) fetch->cached->Give(fetch->staged);
     }
     if (!status.ok()) return status;

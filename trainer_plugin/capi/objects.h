@@ -59,8 +59,8 @@ namespace routing_replay::capi {
 using c_api::Result;
 using c_api::View;
 
-// Runs the body of every function that can fail. Unlike Guard of client/c_api, it does not pass the gate, so a fork in
-// another thread does not wait for the body.
+// Runs the body of every function that can fail. A fork in another thread does not wait for the end of the body, as it
+// does with Guard of client/c_api.
 template <typename Body>
 rr_error* Guard(Body&& body) noexcept {
   return c_api::NewError(c_api::WithoutExceptions(std::forward<Body>(body)));

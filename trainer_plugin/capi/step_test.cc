@@ -1,4 +1,4 @@
-// Tests the C API of steps as a C program uses it: a cache before a source, samples' states, and an exported run.
+// Tests the C API of steps as a C program uses it: a cache in front of a source, inspections, and an exported run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -75,7 +75,7 @@ struct KnownSample {
       return reject(known ? SampleStatus::kTokensMismatch : SampleStatus::kTokensNotKnown,
                     absl::StrCat(known ? "other tokens" : "tokens not known", " before row ", check.rows));
     }
-    if (rows > 0 && TotalRows(unrecorded) == rows) return reject(SampleStatus::kNotRecorded, "without a recorded row");
+    if (rows > 0 && TotalRows(unrecorded) == rows) return reject(SampleStatus::kNotRecorded, "has no recorded row");
   }
 };
 

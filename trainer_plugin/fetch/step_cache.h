@@ -101,11 +101,12 @@ class CachedFetch {
   CachedFetch(const CachedFetch&) = delete;
   CachedFetch& operator=(const CachedFetch&) = delete;
 
-  // Returns the slices that this fetch must read next; empty: nothing is left to read. If there are none yet, a fetch
-  // for now waits for slices that others read, and a prefetch for room. CANCELLED after Stop. Requires !IsReading().
+  // Returns the slices that this fetch must read next; empty: nothing is left to read. If it can read none yet, a
+  // kNow fetch waits for slices that others read, a kAhead fetch for room. CANCELLED after Stop. Requires !IsReading().
   absl::StatusOr<std::vector<int32_t>> Next(Clock::Time deadline);
   // The options for reading the slices: those of the fetch. But a prefetch does not wait for rows that are not
-  // committed (they would delay rows that are), and never fails because of a sample, because nobody needs it yet.
+  // committed (other rows of the read would be delayed), and never fails because of a sample, because nobody needs it
+  // yet.
   FetchOptions read_options() const;
   // Takes the result of reading the slices of the last Next: their records and pieces.
   void Give(const StagedRows& read);

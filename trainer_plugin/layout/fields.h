@@ -1,5 +1,5 @@
 // The JSON names of the fields of the layout's structs, and their allowed values. All code that reads, checks or writes
-// these structs as JSON follows from them.
+// these structs as JSON uses this list.
 //
 // Each struct has a function Fields(field, of), which calls
 //   field("name", of.member)            for most fields; the values of an enum are those of its ChoicesOf

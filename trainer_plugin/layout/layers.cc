@@ -104,7 +104,7 @@ absl::StatusOr<StageCounts> CountsOfSizes(const LayerSplit& split) {
   const int32_t layers = split.num_layers + split.account_for_embedding + split.account_for_loss;
   RR_ASSIGN_OR_RETURN(const auto ranks, SpreadLayers(split, layers, "split.num_layers"));
   if (uneven && *std::min_element(ranks.begin(), ranks.end()) < 1) {
-    return Invalid("split.num_layers", "beside a given first or last stage, every stage must have at least one layer");
+    return Invalid("split.num_layers", "with a given first or last stage, every stage must have at least one layer");
   }
   StageCounts counts{.mtp = MtpBehindLastStage(split, chunks)};
   for (int32_t p = 0; p < split.pipeline_size; ++p) {

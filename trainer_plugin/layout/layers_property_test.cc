@@ -13,7 +13,7 @@
 namespace routing_replay::trainer {
 namespace {
 
-// 5,000, or RR_LAYOUT_TRIALS.
+// Number of trials: RR_LAYOUT_TRIALS, or 5,000 if it is not set.
 int Trials() {
   const char* const said = std::getenv("RR_LAYOUT_TRIALS");
   return said == nullptr ? 5000 : std::atoi(said);

@@ -24,7 +24,7 @@ struct Mistake {
 // layers. A mistake may lead to dense layers or to ids that do not exist.
 template <typename Part>
 struct Way {
-  std::vector<std::string> mistakes;  // All mistakes that lead to this in this layout.
+  std::vector<std::string> mistakes;  // All mistakes that lead to `seen` in this layout.
   std::string what;
   // The opposite mistake: the model really has the rows or layers `seen`, but the correct ones were replayed.
   Mistake reversed;

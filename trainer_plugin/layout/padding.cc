@@ -121,7 +121,7 @@ absl::StatusOr<std::vector<int64_t>> PadEach(const UnpaddedBatch& batch, int64_t
 
 int64_t Sum(const std::vector<int64_t>& lengths) { return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); }
 
-// Returns the number of which rows must be a multiple, so that first zigzag over CP and then SP can divide them evenly.
+// A number of rows must be a multiple of this, so that first zigzag over CP and then SP can divide the rows evenly.
 int64_t SliceUnit(const UnpaddedBatch& batch) {
   return Times(ZigzagUnit(batch.cp_size), batch.sequence_parallel ? batch.tp_size : 1);
 }
@@ -396,7 +396,7 @@ absl::StatusOr<NemoRlMultiples> GetNemoRlMultiples(const UnpaddedBatch& batch, c
   if (options.make_sequence_length_divisible_by % unit != 0) {
     return Invalid(Reason::kShape, "padding.make_sequence_length_divisible_by",
                    absl::StrCat(options.make_sequence_length_divisible_by, " is not a multiple of ", unit,
-                                ", as cp_size = ", batch.cp_size, " and tp_size = ", batch.tp_size, " need"));
+                                ", which cp_size = ", batch.cp_size, " and tp_size = ", batch.tp_size, " require"));
   }
   NemoRlMultiples multiples{.individual = options.make_sequence_length_divisible_by};
   const int64_t divisor = std::max(Fp8Rows(options.fp8_recipe), options.hybridep ? kHybridEpRows : 1);
@@ -426,7 +426,7 @@ bool IsZigzag(const MicroBatchLayout& layout) {
   return layout.partition == Partition::kZigzagPerDocument || layout.partition == Partition::kZigzagPerSequence;
 }
 
-// Behind the last document, every boundary is the end of the stream.
+// Returns boundary number i; if there are fewer boundaries, the end of the stream.
 int64_t BoundOf(const MicroBatchLayout& layout, size_t i) {
   return i < layout.cu_seqlens_padded.size() ? layout.cu_seqlens_padded[i] : layout.total_rows;
 }

@@ -20,7 +20,8 @@ absl::Status CheckPieces(const MicroBatchLayout& layout, absl::Span<const Sequen
     }
     if (piece.tokens < 1 || piece.tokens > kMaxRows || piece.start < 0 || piece.start > kMaxRows || piece.rows < 0 ||
         piece.rows > piece.tokens) {
-      return Invalid(field, absl::StrCat(piece.rows, " rows of ", piece.tokens, " tokens from token ", piece.start));
+      return Invalid(field, absl::StrCat(piece.rows, " rows of ", piece.tokens, " tokens from token ", piece.start,
+                                         " are out of range"));
     }
     if (piece.offset != covered[piece.sequence] || (i > 0 && piece.sequence < pieces[i - 1].sequence)) {
       return Invalid(field, absl::StrCat("at token ", piece.offset, " does not follow the piece before it"));
@@ -30,7 +31,7 @@ absl::Status CheckPieces(const MicroBatchLayout& layout, absl::Span<const Sequen
   for (size_t i = 0; i < covered.size(); ++i) {
     if (covered[i] == layout.sequences[i].tokens) continue;
     return Invalid(absl::StrCat("sequences[", i, "]"),
-                   absl::StrCat("its pieces have ", covered[i], " tokens, it has ", layout.sequences[i].tokens));
+                   absl::StrCat("has ", layout.sequences[i].tokens, " tokens, but its pieces have ", covered[i]));
   }
   return absl::OkStatus();
 }

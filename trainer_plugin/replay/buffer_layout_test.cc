@@ -18,7 +18,7 @@ TEST(BufferLayout, SlabsFollowEachOtherTwoByteIdsFirst) {
     ASSERT_OK_AND_ASSIGN(const BufferLayout layout,
                          BufferLayout::Create(geometry, {.ordinals = {0, 3, 2, 1}, .rows = rows, .ep_size = 8}));
     const int64_t row_bytes[] = {9, 44, 1, 12};
-    const int64_t offset[] = {56, 0, 65, 44};  // Of one row.
+    const int64_t offset[] = {56, 0, 65, 44};  // In a layout with one row.
     for (int32_t slot = 0; slot < layout.num_layers(); ++slot) {
       EXPECT_EQ(layout.row_bytes(slot), row_bytes[slot]);
       EXPECT_EQ(layout.slab_bytes(slot), rows * row_bytes[slot]);

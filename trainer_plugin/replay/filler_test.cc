@@ -43,7 +43,7 @@ TEST(Filler, LoadsRanksAlikeForAnyRowCount) {
   }
 }
 
-// The formula of the header, in 64 bits.
+// The formula that compact_id.h states for filler ids, in 64 bits.
 int64_t SlowFillerId(const FillerShape& shape, int64_t ordinal, int64_t slot, int64_t layer) {
   const int64_t per_rank = shape.num_experts / shape.ep_size;
   const int64_t a = ordinal * shape.top_k + slot + layer * shape.ep_size * shape.top_k;

@@ -38,7 +38,7 @@ void WithArithmetic(Rounding rounding, Body&& body) {
 // (warp_rows.h). The row's arithmetic is written once, for any such `Lanes`:
 //
 //   kSlotsPerLane          most slots that a lane holds: the size of its arrays of slots
-//   ForEachSlot(k, body)   body(i, slot) for each of the lane's slots below k; i is the place in the lane's arrays
+//   ForEachSlot(k, body)   body(i, slot) for each of the lane's slots below k; i is its index in the lane's arrays
 //   SumSlots(v, begin, end)  Σ v over slots [begin, end), one after the other in slot order
 //   MaxSlots(v, k)         the largest v of the slots below k, ignoring NaN
 //   MaxExperts(n, term), SumExperts(n, term)   the largest term(e), or Σ term(e), of all experts e < n

@@ -388,7 +388,7 @@ class ReplicaTest(unittest.TestCase):
         with ThreadPoolExecutor(16) as pool:
             said = list(pool.map(begin, LocalGroup(16)))
         self.assertEqual(said.pop(3), "lengths: 5 for 6 sequences")
-        self.assertRegex(said[0], "rank 3 cannot take part: its arguments are invalid")
+        self.assertRegex(said[0], "rank 3 cannot take part: it has no valid report")
         self.assertEqual(len(set(said)), 1)
 
     def test_labels_are_versions_on_all_ranks(self) -> None:

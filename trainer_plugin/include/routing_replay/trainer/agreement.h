@@ -81,14 +81,14 @@ class StepAgreement {
 
   // The words of the next round; empty after the decision or an error.
   absl::Span<const int64_t> words() const { return words_; }
-  // Takes the maxima of words() over all ranks. An error ends the agreement.
+  // Takes the maxima of words() over all ranks. An error, except kLength below, ends the agreement.
   //
   // These errors are the same on all ranks, and FAILED_PRECONDITION:
   //   kVersionMismatch if ranks run different versions of this protocol
   //   kGeometryMismatch if ranks have different geometries
   //   kField if ranks differ in policy, in the number of samples or in their order, or if a rank cannot take part
-  //   kRowCount or kConflictingRows if ranks differ in num_tokens or content_id; the message names the sample and both
-  //     values
+  //   kRowCount if ranks differ in a sample's num_tokens, kConflictingRows if in its content_id; the message names the
+  //     sample and both values
   //   under kStrict, the Reason for the status of the first missing sample; the message names sample, status and rank
   //
   // These errors concern this rank alone:

@@ -38,7 +38,7 @@ typedef struct rrt_agreement rrt_agreement;
  * The value after a field below is its default; to get the default null, leave the field out.
  * geometry: moe_layers, all layers if absent; num_experts and top_k, one number or one per MoE layer.
  * split: one stage if absent.
- *   pipeline_size 1, virtual_stages null (1, or the number that layout or hybrid_pattern has), first_stage_layers and
+ *   pipeline_size 1, virtual_stages null (1, or as many as layout or hybrid_pattern lists), first_stage_layers and
  *     last_stage_layers null, account_for_embedding and account_for_loss false, mtp_num_layers 0;
  *   or all stages written out: layout, "Et*3|(tt|)*29m|L" or a list of lists of embedding, decoder, mtp and loss;
  *   or hybrid_pattern, "M*ME|MEME", whose symbols E are the MoE layers of the geometry.
@@ -52,10 +52,10 @@ typedef struct rrt_agreement rrt_agreement;
  *     and recorded_rows, pieces that follow each other in the sequence, [{"sample", "tokens", "start": 0,
  *     "rows": tokens - 1}]: a piece has the sample's tokens from `start` on, of which the first `rows` have a route.
  *     If any sequence has pieces, then "sequence" below, in row maps, slices and fetches, means one piece; pieces of
- *     all sequences are numbered in order (a sequence without tokens has none). live false: true for a sequence or a
- *     piece that belongs to no sample and so has no recorded rows: it routes live, and its rows are in state 3;
- *   last_row_filler false: true gives filler ids, as for a pad, to the last token of a sequence, if only this token has
- *     no route and its sample does not fall back;
+ *     all sequences are numbered in order (a sequence without tokens has none). live false; true means that the
+ *     sequence or piece belongs to no sample and has no recorded rows: it routes live, and its rows are in state 3;
+ *   last_row_filler false; true gives the last token of a sequence filler ids, as for a pad. This needs recorded_rows
+ *     (in its last piece: rows) equal to tokens - 1, and a sample that does not fall back;
  *   partition "zigzag_per_document", "zigzag_per_sequence", "contiguous" or "contiguous_per_sequence";
  *   cp_size 1, tp_size 1, sequence_parallel false, tokens_per_sample null, target_rows null;
  *   row_order "sequence_major" or "batch_major", sp_slice "after_flatten" or "before_flatten";
@@ -199,9 +199,9 @@ typedef struct rrt_step_cache_counts {
   int64_t bytes_read;
 } rrt_step_cache_counts;
 RRT_API rr_error* rrt_step_cache_new(int64_t max_bytes, rrt_step_cache** cache);
-/* ahead: when the rows are needed: 0 now, 1 later in this step. A prefetch (1) fills the cache and has no rows of its
- * own. It never waits for rows that are not committed, whatever its options say, and never fails because of a sample:
- * slices that it cannot read at once are read when they are needed. */
+/* `ahead` is 0 if the rows are needed now, 1 (a prefetch) if later in this step. A prefetch only fills the cache: its
+ * own result has no rows. It never waits for rows that are not committed, whatever its options say, and never fails
+ * because of a sample: slices that it cannot read at once are read when they are needed. */
 RRT_API rr_error* rrt_step_cache_attach(const rrt_step_cache* cache, rrt_fetch* fetch, int32_t ahead);
 /* Detaches the fetch from the cache: slices that it was to read but has not read may now be read by other fetches. The
  * fetch keeps its result. Freeing a fetch also detaches it. */
@@ -218,7 +218,7 @@ RRT_API rr_error* rrt_step_cache_stop(rrt_step_cache* cache);
 RRT_API rr_error* rrt_step_cache_counters(const rrt_step_cache* cache, rrt_step_cache_counts* counts);
 
 /* Opens a source that needs no service: a directory that holds an exported run (proto/FORMAT.md, "Exported runs").
- * FAILED_PRECONDITION if the directory has no finished export, DATA_LOSS for files that are not as they were written,
+ * FAILED_PRECONDITION if the directory has no finished export, DATA_LOSS if the directory's index is damaged,
  * ALREADY_EXISTS for two samples with one handle. May be shared between threads. `described` is JSON: {"run",
  * "producer", "geometry": {…}, "samples": [id, …]}. */
 RRT_API rr_error* rrt_directory_source_open(rr_text path, rrt_source** source, const rr_bytes** described);
@@ -226,9 +226,9 @@ RRT_API rr_error* rrt_directory_source_open(rr_text path, rrt_source** source, c
  * plan. */
 RRT_API rr_error* rrt_local_source_new(rr_text geometry, rrt_source** source);
 /* Adds rows 0 … num_tokens - 2 of a sample; the tensor holds only the recorded ones. If num_tokens is absent, it is the
- * number of rows plus one. tokens: no tokens, or token ids from position 0 on, at least one per row. A sample that
- * already has this id is replaced. INVALID_ARGUMENT naming sample, field, row and layer; ALREADY_EXISTS if another
- * sample has the same handle. */
+ * number of rows plus one. tokens: token ids from position 0 on, at least one per row; or NULL with token_count 0. A
+ * sample that already has this id is replaced. INVALID_ARGUMENT naming sample, field, row and layer; ALREADY_EXISTS if
+ * another sample has the same handle. */
 RRT_API rr_error* rrt_local_source_add(rrt_source* source, rr_text sample, rr_integer num_tokens, rr_ranges unrecorded,
                                        const rr_tensor* tensor, const uint32_t* tokens, size_t token_count);
 /* For R2 (replay of the trainer's own choice) without the service: adds the rows that this rank itself recorded for one
@@ -294,16 +294,16 @@ RRT_API rr_error* rrt_router_backward(const rrt_router* router, int64_t rows, co
  *   {"policy": "strict" | "live" | "drop", "geometry_fingerprint": 0, "source_failed": false, "samples":
  *    [{"sample" (or "handle"), "status": "OK", "num_tokens", "content_id", "oldest_weight_version",
  *      "newest_weight_version"}, …]}
- * `status` is that of a fetch, except UNSPECIFIED. Invalid JSON is an error of the first push, not of this function,
- * because the other ranks must learn of it, too. Then, as long as there are words, reduce them to their maxima over all
- * ranks and push the result. A push after the last round is FAILED_PRECONDITION. */
+ * `status`: as in the records of a fetch; UNSPECIFIED is invalid. Invalid JSON is an error of the first push, not of
+ * this function, because the other ranks must learn of it, too. Then, as long as there are words, reduce them to their
+ * maxima over all ranks and push the result. A push after the last round is FAILED_PRECONDITION. */
 RRT_API rr_error* rrt_agreement_new(int32_t rank, rr_text json, rrt_agreement** agreement);
 /* Returns the number of words of this round. The words stay valid until the next push. */
 RRT_API size_t rrt_agreement_words(const rrt_agreement* agreement, const int64_t** words);
 RRT_API rr_error* rrt_agreement_push(rrt_agreement* agreement, const int64_t* reduced, size_t count);
 /* {"samples": [{"action": "replay" | "live" | "drop", "status", "missing_on", "num_tokens",
  *  "content_id", "oldest_weight_version", "newest_weight_version"}, …], "counts": {"OK": 2, …}, "replayed": 2,
- *  "fallen_back": 0}; unknown fields are absent. FAILED_PRECONDITION before the last round, and if a round failed. */
+ *  "fallen_back": 0}; unknown fields are absent. FAILED_PRECONDITION if rounds are left, or if one failed. */
 RRT_API rr_error* rrt_agreement_decision(const rrt_agreement* agreement, const rr_bytes** json);
 
 /* For R2: merges what the ranks recorded of one micro-batch into whole rows of its sequences. `plans` has one plan,

@@ -27,8 +27,8 @@ struct Explanation {
   // The mistakes that all lead to these rows or layers in this layout; "none" means the correct ones.
   std::vector<std::string> mistakes;
   std::string what;      // The first of these mistakes, described in a sentence.
-  int64_t matched = 0;   // Of the compared experts, those that both sides have.
-  int64_t compared = 0;  // Number of experts compared.
+  int64_t matched = 0;   // Of the compared experts, how many are the same in both.
+  int64_t compared = 0;  // Number of experts compared, the record's with the observed ones.
 
   bool exact() const { return matched == compared; }
 };

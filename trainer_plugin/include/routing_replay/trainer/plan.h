@@ -19,7 +19,7 @@
 
 namespace routing_replay::trainer {
 
-// Pieces are for sequences that consist of parts of samples: a truncated sample, a continued one, or several in a row.
+// Pieces are for sequences that are not one whole sample: for example only its first or last tokens, or two samples.
 
 // A piece says that tokens [offset, offset + tokens) of a sequence are tokens start, start + 1, … of a sample.
 struct SequencePiece {

@@ -35,8 +35,7 @@ struct Fp16 {
   explicit operator float() const {
     const uint32_t sign = (bits & 0x8000u) << 16, magnitude = bits & 0x7FFFu;
     if (magnitude >= 0x7C00u) return std::bit_cast<float>(sign | 0x7F800000u | magnitude << 13);
-    // The exponent biases of fp16 and fp32 differ by 112; multiplying by 2^112 corrects this, for subnormal numbers
-    // too.
+    // The exponent biases of fp16 and fp32 differ by 112; multiplying by 2^112 corrects this, also for subnormals.
     return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude << 13) * 0x1p112f));
   }
 

@@ -2,8 +2,7 @@
 //
 // Nothing is guessed: the caller states the format, padded boundaries, partition, sizes and flags that the trainer
 // really used. rows.cc follows the steps of a Megatron forward pass one by one: padded sequences → context-parallel
-// (CP) slice → router's row order → sequence-parallel (SP) slice → samples un-flattened → padding to a target row
-// count.
+// (CP) slice → router's row order → sequence-parallel (SP) slice → samples un-flattened → padding to target_rows.
 #ifndef ROUTING_REPLAY_TRAINER_ROWS_H_
 #define ROUTING_REPLAY_TRAINER_ROWS_H_
 
@@ -137,11 +136,12 @@ absl::Status CheckSize(absl::string_view field, int32_t size);
 // sizes, ranks and combinations (among them more than kMaxRows recorded rows), and kShape for lengths that are not
 // divisible or do not add up:
 //   more recorded rows than tokens, or more tokens than their document or padded_length;
-//   cu_seqlens_padded that does not start at 0, descends, or does not end at total_rows (the rows outside it would
-//     silently repeat others);
-//   a document with tokens, a sequence or a stream that its partition does not divide (for zigzag by 2C when C > 1); a
+//   cu_seqlens_padded that does not start at 0, descends, or does not end at total_rows (rows outside of all
+//     documents would silently repeat other rows);
+//   a length of a document with tokens, a sequence or a stream that is not a multiple of C (zigzag, C > 1: of 2C); a
 //     document of padding alone need only be a multiple of C;
-//   local rows that tp_size does not divide under SP, or that tokens_per_sample does not; target_rows below them.
+//   local rows that are not a multiple of tp_size under SP, or, from 2 · tokens_per_sample on, not of
+//   tokens_per_sample; target_rows below the number of local rows.
 absl::StatusOr<RowMap> BuildRowMap(const MicroBatchLayout& layout, const RowRank& rank);
 
 // Returns one entry per local row.

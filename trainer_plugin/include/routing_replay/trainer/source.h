@@ -130,7 +130,7 @@ class LocalSource final : public Source {
   absl::Status Add(const LocalSample& sample, const TensorDescription& tensor, absl::Span<const uint8_t> payload);
   // Adds the rows of a sample that this rank itself recorded, for R2 (replay of the trainer's own choice) without the
   // service. `indices`: the index buffer of the recording pass, which `layout` and `row_map` describe. `sequence`: the
-  // sample's place in the micro-batch. Row r of the sample is taken from a local row that shows row r of `sequence` and
+  // sample's index in the micro-batch. Row r of the sample is taken from a local row that shows row r of `sequence` and
   // has the state kReplayed. Rows that no local row shows become unrecorded: other ranks have them, and a plan with the
   // same partition does not ask this rank for them.
   //
