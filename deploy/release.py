@@ -47,7 +47,7 @@ FRAMEWORKS = {
     "vLLM": (CLIENTS, "From an engine"),
     "SGLang": (CLIENTS, "From an engine"),
 }
-# The first step for frameworks whose sections do not begin with lines of code that could be quoted.
+# What to_do says about frameworks whose README section has no short indented code at its start to quote.
 FIRST = {
     "Megatron-Core": "Build the model with `moe_enable_routing_replay=True`, and add `megatron.attach` of "
     "`routing_replay_trainer` and three calls to your training step.",

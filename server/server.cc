@@ -335,8 +335,8 @@ void GrpcServer::Drain() {
   operations_->Drain();
 }
 
-// gRPC cancels calls that arrive while its server ends, so their clients do not learn why. Therefore new calls are
-// first answered for a moment, with an error that sends them to another server, while calls in progress end.
+// Waits until no call is in flight: at least kRejectingTime, at most until `deadline`. Meanwhile the loops reject new
+// calls with an error that sends the client to another server. gRPC's Shutdown would cancel them without a reason.
 void GrpcServer::RejectNewCalls(Clock::Time deadline) {
   const auto enough = Clock::Real().Now() + kRejectingTime;
   for (auto now = Clock::Real().Now(); now < deadline; now = Clock::Real().Now()) {

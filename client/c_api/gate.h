@@ -109,7 +109,8 @@ auto Always(Body&& body) noexcept {
   return Value();
 }
 
-// An object that calls use. Its Free waits while the process forks.
+// Base of the objects that C functions work on (clients, runs, queues). Free waits while the process forks, and does
+// nothing in a child that cannot use the library.
 class GatedObject : public Object {
  public:
   void Free() noexcept override {

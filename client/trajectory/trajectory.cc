@@ -273,7 +273,7 @@ int64_t Trajectory::NextRow(absl::Span<const uint32_t> tokens) const {
 
 namespace {
 
-// Extends the digests by the block's rows, layer by layer.
+// Extends the digest of each row of the block by the row's ids, layer by layer. `marks`: those of the block's rows.
 void DigestBlock(const Geometry& geometry, const Block& block, RowMark* marks) {
   const int64_t rows = block.rows.size();
   Buffer decoded;

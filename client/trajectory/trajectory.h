@@ -74,7 +74,7 @@ struct TurnDecision {
   int64_t truncate_rows = 0;
   int64_t expected_revision = 0;
 
-  // The fields below are for kAppend.
+  // The appends of kAppend; not to be used with the other steps.
   std::optional<PrefixReference> prefix;  // The parent's rows that the first append shares.
   RowRange compare;                       // Rows of the turn that the sample already has; Refine compares them.
   RowRange gap;                           // Unrecorded rows to append first.
@@ -82,6 +82,7 @@ struct TurnDecision {
   RowRange tail;                          // Unrecorded rows to append last.
   std::optional<int64_t> seal_num_tokens;
 
+  // About the turn. Final only with kAppend; not set with kAsk.
   int64_t num_tokens = 0;  // Length of the history after this turn.
   // First position at which the new history differs from the old one; the new length if it is only shorter.
   std::optional<int64_t> retokenised_at;

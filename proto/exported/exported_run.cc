@@ -86,7 +86,7 @@ bool IsFileName(const std::string& name) {
   return !name.empty() && name[0] != '.' && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
 
-// Checks the fields of a sample that was read from an index.
+// Checks the id, the number of tokens and the unrecorded ranges of a sample that was read from an index.
 absl::Status CheckSample(const ExportedSample& sample, const std::string& path) {
   RR_RETURN_IF_ERROR(CheckId(sample.sample, path));
   if (sample.num_tokens < 1 || sample.num_tokens > kMaxRows + 1) {

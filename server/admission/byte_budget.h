@@ -1,4 +1,5 @@
-// Limits memory; counts each byte exactly once. Append reserves bytes before they arrive, Put afterwards. For Append:
+// Limits memory; counts each byte exactly once. The bytes of a payload are reserved with the credit for it, before it
+// arrives. Put, and small payloads without credit, reserve them after that. With credit:
 //
 //   credit granted ──Reserve──▶ ByteReservation ──(append arrives)──▶ split for the stored blocks ──▶ freed with them
 #ifndef SERVER_ADMISSION_BYTE_BUDGET_H_

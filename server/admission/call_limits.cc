@@ -28,8 +28,8 @@ absl::StatusOr<std::unique_ptr<Place>> ConnectionCalls::Enter(absl::string_view 
   if (found == calls_.end()) found = calls_.emplace(peer, 0).first;
   if (found->second >= 2 * max_streams_) {
     return MakeError(absl::StatusCode::kResourceExhausted,
-                     absl::StrCat("max-streams: the connection has ", found->second, " open calls; the limit is ",
-                                  max_streams_, "; wait until some of them end"),
+                     absl::StrCat("max-streams: the connection has ", found->second, " open calls, twice the ",
+                                  max_streams_, " that the server announced; wait until some of them end"),
                      {.reason = Reason::kOverBudget, .field = "max-streams"});
   }
   ++found->second;
@@ -203,8 +203,9 @@ absl::StatusOr<RunQuota::Hold> RunQuota::TryTake(absl::string_view run, int64_t 
     ErrorDetail detail{.reason = Reason::kOverBudget, .field = "run-budget"};
     detail.retry_after_ms = kRetryAfterMs;
     return MakeError(absl::StatusCode::kResourceExhausted,
-                     absl::StrCat("run-budget: ", least, " more bytes requested for a run that uses ", used, " of ",
-                                  limit, "; release samples of this run or try again later"),
+                     absl::StrCat("run-budget: ", most, " more bytes requested for a run that uses ", used, " of ",
+                                  limit_, limit < limit_ ? " (credit ends at 15/16 of it)" : "",
+                                  "; release samples of this run or try again later"),
                      detail);
   }
   if (found == uses_.end()) found = uses_.emplace(run, Use()).first;

@@ -157,9 +157,9 @@ class AppendCall final : public ServedCall {
   RunQuota::Hold promised_;  // If runs have limits: as many bytes of the run's limit as credit_ has.
   int64_t told_credit_ = 0;
   std::deque<std::string> outgoing_;
-  int64_t payload_bytes_ = 0;  // Payload bytes received so far, …
+  int64_t payload_bytes_ = 0;  // Payload bytes charged to the credit so far, …
   int64_t messages_ = 0;
-  int64_t payload_bytes_at_check_ = 0;  // … and at the last check for stalls.
+  int64_t payload_bytes_at_check_ = 0;  // … and at the last check at which it held credit.
   int64_t messages_at_check_ = 0;
   bool held_credit_at_check_ = false;
   bool reading_ = false;
@@ -176,8 +176,8 @@ void AppendCall::OnAdmitted() {
 // stream may idle as long as it likes. OnTakesNothing ends one whose client does not take its answers.
 void AppendCall::OnStallLook() {
   if (!final_status_ && !working() && Stalls()) {
-    FinishWith(absl::DeadlineExceededError(absl::StrCat("the stream sent nothing for stall-timeout and held ",
-                                                        credit_.bytes(), " bytes of credit, which were withdrawn")));
+    FinishWith(absl::DeadlineExceededError(absl::StrCat("the stream sent no payload within stall-timeout; its ",
+                                                        credit_.bytes(), " bytes of credit were withdrawn")));
     if (finishing_) return;
   }
   messages_at_check_ = working() ? -1 : messages_;  // -1: a client that waits for an answer is not stalled.

@@ -1,9 +1,9 @@
-// The calls of the service. Every call arrives, is admitted, and ends exactly once. ServedCall implements these steps;
-// the other files implement what happens in between:
+// The calls of the service. Every call arrives, is admitted or rejected, and ends exactly once. ServedCall implements
+// these steps; the other files implement what an admitted call does:
 //
-//   Append  append_call.cc    a stream of appends of many samples, credited by bytes, one ack each (append.proto)
+//   Append  append_call.cc    a stream of appends of many samples, sent within a credit of bytes, one ack each
 //   Read    read_call.cc      a stream of the messages of a ReadSession
-//   others  unary_methods.cc  one request, one answer (UnaryMethod); except Put: append_call.cc. See grpc_stream.h
+//   others  unary_methods.cc  one request, one answer (UnaryMethod in grpc_stream.h). Put, too, but in append_call.cc
 //
 // A loop is one thread. A call stays on the loop where it arrived, and all its events are handled on that loop's
 // thread, so calls need no locks. Requests to a store that may block are executed by a worker thread, while the loop

@@ -10,7 +10,7 @@
 namespace routing_replay::server {
 namespace {
 
-// Memory of the sample object, its ids and its index entries.
+// Memory of a sample without its content: the object, its name (id and handle) and its entries in the index.
 constexpr int64_t kSampleOverhead = 1024;
 // Memory of one weight span with the longest label.
 constexpr int64_t kWeightSpanBytes = sizeof(WeightSpan) + 128;

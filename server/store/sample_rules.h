@@ -1,13 +1,14 @@
 // The content of a sample (its rows and all else that is stored about it), and functions that compute how an append, a
 // seal or a truncation changes it. Every store calls them, and then stores the new content in its own way. An
-// incarnation of a sample lasts from its opening or restart to the next restart.
+// incarnation of a sample lasts from its opening or restart to the next restart. Pieces: see row_pieces.h.
 //
-//   append    CheckIncarnation ─▶ (NewIncarnation) ─▶ PlanAppend ─▶ NextContent + PieceChange ─▶ the store writes both
-//             ─▶ AckOf
+//   append    CheckIncarnation ─▶ (NewIncarnation) ─▶ PlanAppend ─▶ NextContent (without pieces) + PieceChange (pieces)
+//             ─▶ the store writes the results of both ─▶ AckOf
 //   seal      CheckSeal ─▶ SealedContent + PieceChange ─▶ …
 //   truncate  CheckTruncate ─▶ TruncatedContent ─▶ …
 //
-// The functions return contents without pieces, except TakePrefix and NewIncarnation. Pure; thread-safe.
+// Only TakePrefix and NewIncarnation return contents with pieces. The functions keep no state; they change only their
+// non-const arguments. They may run in several threads at once with different contents.
 #ifndef SERVER_STORE_SAMPLE_RULES_H_
 #define SERVER_STORE_SAMPLE_RULES_H_
 

@@ -56,7 +56,7 @@ TEST(HybridPattern, GivenStages) {
   EXPECT_OK(create(1, 6, std::nullopt));
   const auto hole = create(2, 1, 2);
   EXPECT_THAT(hole, Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
-  EXPECT_THAT(std::string(hole.status().message()), HasSubstr("do not split evenly"));
+  EXPECT_THAT(std::string(hole.status().message()), HasSubstr("the given stages have 3 layers"));
   for (const auto& table :
        {create(2, 4, 4), create(3, 4, 4), create(3, -1, 1), create(1, 2, std::nullopt), create(1, 3, 3)}) {
     EXPECT_THAT(table, Fails(absl::StatusCode::kInvalidArgument, Reason::kField));

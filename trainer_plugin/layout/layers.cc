@@ -37,11 +37,15 @@ absl::StatusOr<std::vector<int32_t>> SpreadLayers(const LayerSplit& split, int32
   const int64_t others =
       int64_t{split.pipeline_size} - split.first_stage_layers.has_value() - split.last_stage_layers.has_value();
   const int64_t rest = layers - first - last;
-  const bool spreads = others > 0 ? rest % others == 0 : others == 0 && rest == 0;
-  if (first < 0 || last < 0 || rest < 0 || !spreads) {
-    return Invalid(
-        field, absl::StrCat(split.num_layers, " layers + ", layers - split.num_layers, " for embedding and loss minus ",
-                            first + last, " of the given stages do not split evenly over ", others, " pipeline ranks"));
+  if (first < 0 || last < 0 || rest < 0 || others < 0 || (others == 0 && rest > 0)) {
+    return Invalid(field, absl::StrCat("the given stages have ", first + last, " layers, but there are ", layers));
+  }
+  if (others > 0 && rest % others != 0) {
+    const auto part = [](auto sign, int64_t n, auto what) { return n == 0 ? "" : absl::StrCat(sign, n, what); };
+    return Invalid(field, absl::StrCat(split.num_layers, " layers",
+                                       part(" + ", layers - split.num_layers, " for embedding and loss"),
+                                       part(" minus ", first + last, " of the given stages"),
+                                       " do not split evenly over ", others, " pipeline ranks"));
   }
   std::vector<int32_t> ranks(split.pipeline_size, others == 0 ? 0 : static_cast<int32_t>(rest / others));
   if (split.first_stage_layers) ranks.front() = *split.first_stage_layers;

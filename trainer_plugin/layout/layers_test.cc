@@ -28,7 +28,7 @@ TEST(LayerTable, RejectionsStateTheRule) {
   rejected({.num_layers = 0}, "split.num_layers");
   rejected({.num_layers = 8, .pipeline_size = 0}, "split.pipeline_size");
   rejected({.num_layers = 8, .pipeline_size = 2, .virtual_stages = 0}, "split.virtual_stages");
-  rejected({.num_layers = 10, .pipeline_size = 4}, "do not split evenly over 4 pipeline ranks");
+  rejected({.num_layers = 10, .pipeline_size = 4}, ": 10 layers do not split evenly over 4 pipeline ranks");
   rejected({.num_layers = 12, .pipeline_size = 4, .virtual_stages = 2}, "not a multiple of 2 virtual stages");
   rejected({.num_layers = 12, .virtual_stages = 3}, "at least two pipeline ranks");
   rejected({.num_layers = 32, .pipeline_size = 2, .account_for_embedding = true}, "32 layers + 1");
@@ -36,7 +36,7 @@ TEST(LayerTable, RejectionsStateTheRule) {
   rejected({.num_layers = 12, .pipeline_size = 4, .first_stage_layers = 0}, "at least one layer");
   rejected({.num_layers = 12, .pipeline_size = 4, .last_stage_layers = 0}, "at least one layer");
   rejected({.num_layers = 36, .first_stage_layers = 5, .last_stage_layers = 31}, "the only rank is the first stage");
-  rejected({.num_layers = 12, .first_stage_layers = 6}, "do not split evenly");
+  rejected({.num_layers = 12, .first_stage_layers = 6}, "stages have 6 layers, but there are 12");
   rejected({.num_layers = 8, .pipeline_size = 2, .first_stage_layers = 8}, "at least one layer");
   rejected({.num_layers = 12, .pipeline_size = 4, .first_stage_layers = 2, .last_stage_layers = 3}, "minus 5");
   rejected({.num_layers = 16, .pipeline_size = 2, .virtual_stages = 2, .first_stage_layers = 8, .last_stage_layers = 8},

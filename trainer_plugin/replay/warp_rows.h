@@ -229,7 +229,8 @@ RR_HOST_DEVICE inline uint64_t ChooseGroups(const WarpLanes<Warp>& lanes, const 
   return mask;
 }
 
-// Writes the lane's slots of the K ids, best first. `config` must have been checked.
+// Chooses the row's K experts, best first (slot 0 has the best), and writes the ids of this lane's slots to `ids`.
+// `config` must have been checked.
 template <typename Math, typename Warp, typename T>
 RR_HOST_DEVICE inline void ChooseLive(const WarpLanes<Warp>& lanes, const RouterConfig& config, const T* logits,
                                       const float* bias, uint16_t* ids) {

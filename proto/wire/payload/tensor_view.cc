@@ -103,7 +103,7 @@ absl::Status CheckShape(absl::Span<const int64_t> shape) {
   for (int i = 0; i < 3; ++i) {
     if (shape[i] >= 0 && shape[i] <= limits[i]) continue;
     return Invalid(Reason::kShape, "append.tensor.shape",
-                   absl::StrCat(text, ": axis ", i, " is not in 0 … ", limits[i]));
+                   absl::StrCat(text, ": axis ", i, " has size ", shape[i], ", which is not in 0 … ", limits[i]));
   }
   return absl::OkStatus();
 }

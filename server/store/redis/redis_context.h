@@ -152,9 +152,9 @@ class RedisContext {
 
 // Checks the answer to AskForRun. If the run is gone, sets run.ended and returns NOT_FOUND (kNoRun).
 absl::Status CheckRun(RedisRun& run, const RedisResult& answer);
-// Reads the current manifest of each name, in the order of `names`; without a sample, exists() is false. Manifests are
-// found by handle, not by id, so one may belong to another sample with the same handle: if the name has an id, the
-// caller must compare the ids. Errors: those of Execute and CheckRun.
+// Returns one manifest per name, in the order of `names`; if there is no such sample, the manifest's exists() is false.
+// Manifests are found by handle, not by id, so one may belong to another sample with the same handle. So if a name has
+// an id, the caller must compare the ids. Errors: those of Execute and CheckRun.
 absl::StatusOr<std::vector<RedisManifest>> LookAt(const std::shared_ptr<RedisContext>& context, RedisRun& run,
                                                   absl::Span<const SampleName> names);
 

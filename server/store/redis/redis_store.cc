@@ -174,7 +174,7 @@ class RedisStore final : public Store {
   // Removes samples that have not been used for longer than the run's TTL, and adds their number to `removed`. Stops
   // when `removed` reaches `limit`.
   absl::Status SweepRun(const RunPtr& run, int64_t limit, int64_t& removed);
-  // Removes every sample of a run, and adds them to `result`.
+  // Removes every sample of a run, and adds their number and bytes to `result`.
   absl::Status RemoveAll(RedisRun& run, ReleaseResult& result);
 
   const std::shared_ptr<RedisContext> context_;

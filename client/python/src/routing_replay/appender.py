@@ -129,7 +129,7 @@ class AppenderCalls:
         _kept = _convert.append(append, made)
         on_full = self._on_full() if on_full is None else on_full
         if on_full == _BLOCK and in_main_thread():
-            on_full = _RAISE  # A signal handler cannot interrupt this call. If the queue is full, _queueing waits.
+            on_full = _RAISE  # While this call waits, no signal handler could run; they run while _queueing waits.
         error = lib.rr_appender_append(
             self.line.pointer, byref(made), 1, on_full, PLAIN_CALL, byref(sequence), byref(dropped)
         )

@@ -115,7 +115,7 @@ class Client(ClientCalls, Closing):
         """Creates the run, or joins it if it exists. Without a geometry, only joins an existing run.
 
         ttl: seconds after which an idle sample is removed
-        strict: rows that conflict with stored ones are an error instead of a count
+        strict: an append whose rows differ from the stored ones fails; otherwise such rows are only counted
         block_rows: rows per block, a power of two
         codec: how blocks are stored: "RAW" (8 or 16 bits per id) or "PACKED" (as few bits per id as E needs)
         durability: where an append is stored before it is acknowledged: in "memory", "written" (to the operating

@@ -10,7 +10,7 @@ namespace routing_replay {
 
 // By default glibc gives large blocks back to the kernel as soon as they are freed and takes them again, page by page,
 // for the next message, which costs more than copying the bytes. With these settings glibc keeps freed memory: blocks
-// up to 32 MiB come from the heap, and the heap is not trimmed. The heap grows by 4 MiB at a time.
+// up to 32 MiB come from the heap, which grows by 4 MiB at a time and shrinks only if the program calls malloc_trim.
 //
 // glibc also keeps small freed blocks in "fast bins", without merging them with their neighbours, and walks through all
 // of these whenever a larger block is requested. After a run with a million small samples is dropped, this makes every

@@ -37,7 +37,7 @@ class RedisConnection;
 
 // A pipeline to one server.
 struct RedisExchange {
-  RedisConnection* connection;  // Alive, with no reply due.
+  RedisConnection* connection;  // Must be usable(), and must outlive the exchange.
   // The commands must live until the exchange is done. After an error the connection may still refer to their bytes, so
   // it must be closed before they are freed.
   std::vector<const RedisCommand*> commands;

@@ -100,9 +100,9 @@ struct AlignmentInput {
   bool replayed = false;
 };
 
-// Fails with the INVALID_ARGUMENT errors of BuildRowMap, LayerTable and OwnedMoeLayers, and with (kShape) if `live`
-// does not have the rank's rows and layers (field "observed.ids"), or if the number of records is not that of the
-// sequences (field "recorded"). Requires that the records have the shapes above.
+// Fails with the INVALID_ARGUMENT errors of BuildRowMap, LayerTable, OwnedMoeLayers and WithoutNativeLayers, and with
+// kShape if `live` does not have the rank's rows and layers (field "observed.ids"), or if the number of records is not
+// that of the sequences (field "recorded"). Requires that the records have the shapes above.
 absl::StatusOr<Alignment> JudgeAlignment(const AlignmentInput& input);
 
 }  // namespace routing_replay::trainer

@@ -33,8 +33,8 @@ enum class Fp8Recipe : uint8_t { kNone = 0, kDelayed = 1, kBlockwise = 2, kMxfp8
 
 // Megatron-LM's own training: megatron/core/utils.py get_batch_on_this_cp_rank.
 //
-// Always packed: each document is padded to a multiple of (2 · cp if cp > 1) · (tp under SP), and the pack ends with
-// the last one. A sample may have at most T recorded rows.
+// Always packed: each document is padded to a multiple of a · b, where a is 2 · cp if cp > 1, else 1, and b is tp under
+// SP, else 1. The pack gets no further padding. A sample may have at most T recorded rows.
 struct MegatronPadding {};
 
 // verl (Megatron backend): verl/models/mcore/util.py and verl/utils/megatron/router_replay_utils.py.
@@ -80,8 +80,8 @@ struct MilesPadding {
 // SkyRL: skyrl/backends/skyrl_train/distributed/megatron/token_metadata.py.
 //
 // Packed: each sample is padded to a multiple of SkyRlPackedAlignment. Rectangle: the longest sample is padded to a
-// multiple of SkyRlUnpackedAlignment. Samples arrive in a left-padded rectangle. Before packing, SkyRL removes the
-// positions where the attention mask is 0. A sample may have at most T recorded rows.
+// multiple of SkyRlUnpackedAlignment. Samples arrive in a left-padded rectangle, whose padding is removed with the
+// attention mask before packing. A sample may have at most T recorded rows.
 struct SkyRlPadding {
   enum class Release : uint8_t {
     kMain = 0,

@@ -307,7 +307,7 @@ class Source:
     def stage(
         self, plan: Plan, *, sequences: Sequence[FetchSequence] | None = None, missing: Missing = "strict"
     ) -> Staged:
-        """As `fetch`, but the rows are to be realigned on a device."""
+        """As `fetch`, but does not realign the rows: with the returned Staged, a device does."""
         fetch = self._start(plan, sequences, missing)
         self._bring(fetch, None)
         return Staged(fetch)

@@ -74,7 +74,7 @@ def check(chunk: Any, routers: Iterable[LiveRouter], inject: str) -> list[int]:
         choice = getattr(router.module, "routing_type", None)
         for other in _OTHER_CHOICES:
             if other == choice or (isinstance(choice, (list, tuple)) and other in choice):
-                raise unmet(router.name, f"moe_router_load_balancing_type={other} chooses experts by itself")
+                raise unmet(router.name, f"moe_router_load_balancing_type={other} ignores the replay: use another type")
         if inject == "native":
             _check_native(router)
     return hashed

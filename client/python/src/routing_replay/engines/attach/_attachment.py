@@ -240,8 +240,8 @@ class Attachment:
 
     def flush(self, timeout: float = 120.0) -> None:
         """Waits until the rows of all outputs finished so far are acknowledged; raises the first error since the last
-        flush, whose `failed_samples` names every sample that failed. After `timeout` seconds raises
-        DeadlineExceededError; then the next flush reports the failures."""
+        flush, whose `failed_samples` names the samples that failed (of more than 100,000 perhaps not all). After
+        `timeout` seconds raises DeadlineExceededError; then the next flush reports the failures."""
         left = self._wait_for_thread(timeout)
         failed: RoutingReplayError | None = None
         try:
