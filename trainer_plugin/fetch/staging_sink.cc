@@ -72,7 +72,7 @@ absl::Status CheckFetch(const Geometry& geometry, const ReplayPlan& plan, absl::
     return Invalid(
         {.reason = Reason::kGeometryMismatch, .field = "plan.layers", .layer = planned.layer_id},
         absl::StrCat("layer ", planned.layer_id, ", MoE layer number ", ordinal, " with E ", planned.num_experts,
-                     " and K ", planned.top_k, ", differs in ", geometry.DebugString()));
+                     " and K ", planned.top_k, " in the plan, has other values in ", geometry.DebugString()));
   }
   return absl::OkStatus();
 }

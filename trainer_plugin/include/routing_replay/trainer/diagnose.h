@@ -24,7 +24,7 @@ namespace routing_replay::trainer {
 
 // One hypothesis about which rows or layers were used, and how well it explains the observed experts.
 struct Explanation {
-  // The mistakes that all lead to these rows or layers in this layout; "none" means the correct ones.
+  // Mistakes that lead to these rows or layers ("none": the correct ones); with AlignmentInput::replayed all, else one.
   std::vector<std::string> mistakes;
   std::string what;      // The first of these mistakes, described in a sentence.
   int64_t matched = 0;   // Of the compared experts, how many are the same in both.
@@ -70,12 +70,12 @@ inline constexpr int64_t kLeastPairs = 64;
 
 struct Alignment {
   // True if `kept` of a sequence, of a layer, or of everything is below kLeastKept (by at least four standard
-  // deviations), or if the `kept` of a known mistake exceeds that of the plan by kLeastKept.
+  // deviations), or if a known mistake is named (see kLeastKept).
   bool misaligned = false;
   double kept = 0;            // The measure above for the rows and layers of the plan.
   double chance = 0;          // Share of experts in common with the record of another row.
   double explained_kept = 0;  // The measure for the rows and layers of the best explanation.
-  // The best explanation: "none" if no known mistake's measure exceeds that of the plan by more than kLeastKept.
+  // The best explanation: "none" if no known mistake fits so well that it is named (see kLeastKept).
   Explanation rows;
   Explanation layers;
   // The sequence whose record fits the plan worst, and the layer that fits worst, over all sequences. Not set if no
