@@ -65,8 +65,8 @@ ConnectionLimits LimitsOf(const ServerConfig& config) {
 void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder& builder) {
   SetPeerLimits(config.stall_timeout, builder);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_streams);
-  // gRPC counts the memory of messages in transfer and ends calls if it exceeds this quota: the whole memory budget,
-  // which credit covers, plus 16 of the longest messages.
+  // gRPC counts the memory of messages in transfer and ends calls if it exceeds this quota: the whole memory budget, in
+  // case all of it is promised as credit, plus 16 of the longest messages.
   constexpr int64_t kMostMessages = 16;
   grpc::ResourceQuota quota("connections");
   quota.Resize(static_cast<size_t>(std::min(config.memory_budget, INT64_MAX / 2)) +
@@ -106,8 +106,8 @@ absl::StatusOr<std::unique_ptr<AccessControl>> OpenAccess(const ServerConfig& co
   });
 }
 
-// Limits of the threads that wait for the store. There are more than cores, because threads that wait for the same disk
-// sync share it; but not many more, because each holds a second copy of its message.
+// Limits of the threads that wait for the store. There are more threads than cores, because threads that wait for the
+// same disk sync share it; but not many more, because each holds a second copy of its message.
 WorkerPool::Limits StoreWorkers(std::string field) {
   return {.threads = 32, .threads_of_an_owner = 24, .waiting_of_an_owner = SIZE_MAX, .field = std::move(field)};
 }

@@ -126,7 +126,7 @@ class RunQuota {
     void Merge(Hold other);
     // Gives everything back now.
     void Release();
-    // Call it when the bytes are in the store. They still count until the store's next answer, which includes them.
+    // Call it when the bytes are in the store. They count until the store is asked again: its answer includes them.
     void Commit();
 
    private:
@@ -146,8 +146,8 @@ class RunQuota {
  private:
   struct Use {
     int64_t stored = 0;     // Bytes in the store, by its last answer.
-    int64_t committed = 0;  // Bytes committed since the store was last asked, …
-    int64_t settling = 0;   // … and committed before that: its answer will include them.
+    int64_t committed = 0;  // Bytes committed since the store was last asked.
+    int64_t settling = 0;   // Bytes committed earlier that the store's last answer does not include.
     int64_t held = 0;       // Bytes of Hold objects.
     bool looking = false;
     bool known = false;                 // The store has answered at least once.

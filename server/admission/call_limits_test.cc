@@ -102,7 +102,7 @@ TEST_F(WaitingRoomTest, NobodyGoesForWhoThenHasMore) {
 TEST_F(WaitingRoomTest, NoMoreGoThanAreNeeded) {
   const int64_t bytes[] = {40, 1, 10, 12, 10, 20};
   for (int call = 0; call < 6; ++call) EXPECT_OK(Enter(call, "a", bytes[call]));
-  EXPECT_OK(Enter(6, "b", 9));  // Two of them are free.
+  EXPECT_OK(Enter(6, "b", 9));  // 7 of these 9 bytes are free.
   EXPECT_THAT(sent_away_, ElementsAre(2));
   EXPECT_EQ(used_, 92);
 }

@@ -90,10 +90,10 @@ class Parser {
         "of --listen, with its port number plus 3")
         ->check(kPortOrOff);
     Key("advertise", config_.advertise,
-        "address that the server reports to clients; or shard:host:port,host:port,…: the list of servers over which "
-        "clients spread each run, so that a client that knows one of them uses all");
+        "address that the server reports to clients; or shard:host:port,host:port,…, a list of servers. Clients then "
+        "spread each run over the whole list, and need to know only one of its servers");
     Key("endpoint-file", config_.endpoint_file,
-        "file with the server's address: --advertise if it is one, otherwise the first listener; removed at SIGTERM");
+        "file with the server's address: --advertise (if one address) or the first listener; removed at SIGTERM");
     Key("exit-with-pid", config_.exit_with_pid, "exit, as on SIGTERM, when process PID exits (0: off)")
         ->check(CLI::NonNegativeNumber);
     Key("store", config_.store,

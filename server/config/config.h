@@ -21,7 +21,7 @@ struct ServerConfig {
   std::string direct_listen;  // Address of the direct path: host:port, [v6]:port, or kOff; empty: see DirectListenerOf.
   std::string advertise;      // Address reported to clients, or kShard and a list of servers.
   std::string endpoint_file;  // Holds the server's address (Server::advertised) until it drains; written atomically.
-  int exit_with_pid = 0;      // The server ends when this process ends; 0: off.
+  int exit_with_pid = 0;      // When the process with this number ends, the server ends, too. 0: off.
   std::string store = "memory";  // As for OpenStore.
   std::string durability;  // For runs that ask for none: "memory", "written", "synced"; empty: the store's default.
   int64_t memory_budget = int64_t{4} << 30;
@@ -48,19 +48,19 @@ struct ServerConfig {
   int64_t max_payload_bytes = int64_t{256} << 20;   // For one append, after decompression: 4 x max_message_bytes.
   int64_t stream_window_bytes = int64_t{32} << 20;  // Credit of one append stream: eight usual messages in transfer.
   int64_t read_message_bytes = int64_t{2} << 20;    // Size of a read message; longer ones are not faster (tests/bench).
-  std::chrono::milliseconds max_wait = std::chrono::minutes(10);  // For a waiting read. Its client then asks again.
+  std::chrono::milliseconds max_wait = std::chrono::minutes(10);  // Longest wait of a read. Its client then asks again.
   // A call is cut off if its client reads nothing for this long, or if a request takes longer to arrive. At 5 Mbit/s, a
   // message of 64 MiB arrives in this time.
   std::chrono::milliseconds stall_timeout = std::chrono::minutes(2);
   // Longest duration of a read, even if the caller's deadline is later.
   std::chrono::milliseconds max_deadline = std::chrono::hours(1);
   std::chrono::milliseconds default_ttl = std::chrono::hours(24);  // For runs that set none.
-  // Time from max_connection_age until calls are cut off. Must be at least max_deadline, so that no read is cut off.
+  // At max_connection_age plus this time, open calls are cut off. At least max_deadline, so that no read is cut off.
   std::chrono::milliseconds max_connection_age_grace = std::chrono::hours(1);
   std::chrono::milliseconds sweep_interval = std::chrono::seconds(1);  // How often expired samples are removed.
   int64_t max_runs = 10000;                                            // An empty run takes 20 to 50 kB.
   int max_streams = 256;                                               // Calls of one connection at a time.
-  int64_t max_connections = 10000;  // At most a quarter of the open-file limit. An idle connection takes 15 to 30 kB.
+  int64_t max_connections = 10000;  // Lowered to 1/4 of the open-file limit. An idle connection takes 15 to 30 kB.
 
   std::vector<std::string> warnings;  // Settings that are allowed but probably a mistake.
 
@@ -82,8 +82,8 @@ struct DirectListener {
   std::string address;       // host:port or [v6]:port; empty if gRPC has no TCP listener either.
   bool or_any_port = false;  // The port is only a default: if it is in use, any free port is taken.
 };
-// If direct_listen is empty: the first TCP address of gRPC, with kDirectPortsAbove added to its port. Returns nothing
-// if the direct path is off, or has to use TLS and gRPC has no TCP address.
+// If direct_listen is empty: the first TCP address of gRPC, with kDirectPortsAbove added to its port. If gRPC has none,
+// returns an empty address without TLS, and nothing with TLS. Returns nothing, too, if the direct path is off.
 std::optional<DirectListener> DirectListenerOf(const ServerConfig& config);
 
 // Parses flags, variables and the file that --config or RR_CONFIG names. INVALID_ARGUMENT naming the key; CANCELLED

@@ -25,7 +25,7 @@ struct OpenedStore {
   std::string found;  // One line about the data that RocksDB had, or whether Redis is a cluster; empty for "memory".
 };
 
-// Returns how many of `memory_bytes` (--memory-budget) are a cache of the store's disk, which no ByteBudget includes.
+// Returns how many of `memory_bytes` (--memory-budget) the store uses to cache its disk; a ByteBudget gets the rest.
 int64_t CacheBytes(absl::string_view name, int64_t memory_bytes);
 
 // How OpenStore waits for Redis, if the server is started at the same time as Redis or earlier.

@@ -77,7 +77,7 @@ inline constexpr int64_t kUnansweredCalls = 2048;
 inline constexpr int64_t kFewCalls = 512;
 inline constexpr std::chrono::milliseconds kCallWindow(1000);
 // After a connection was cut, its address gets at most one new connection per kPace, for 10 x kPace. Each time that one
-// of these is cut, too, the slow-down begins again with twice the time, up to kLongestPace.
+// of these connections is cut, too, the slow-down begins again with both times doubled: 2 s, 4 s, … up to kLongestPace.
 inline constexpr std::chrono::milliseconds kPace(1000), kLongestPace(32'000);
 
 struct Peer {
@@ -88,7 +88,7 @@ struct Peer {
 };
 Peer PeerOf(const sockaddr_storage& address);
 
-// The open connections, and who of their peers may open more. Not thread-safe.
+// The open connections. Decides which peers may open more, and which connections are cut. Not thread-safe.
 class ConnectionTable {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -107,7 +107,7 @@ class ConnectionTable {
   int64_t size() const { return static_cast<int64_t>(connections_.size()); }
 
  private:
-  // Counts the calls of one connection in the present time window.
+  // Counts the calls of one connection in the current time window.
   class Window {
    public:
     // `fresh`: the connection is new, so all its calls so far belong to the window.
@@ -146,7 +146,7 @@ class CallCountReader {
  public:
   // Counts of the connection with this peer name. Nothing if gRPC's last list of connections did not contain it.
   std::optional<CallCounts> Of(const std::string& peer);
-  // Allows Of to ask gRPC for a new list, once, when it does not find a peer name in the present one.
+  // Allows Of to ask gRPC for a new list, once, when it does not find a peer name in its last list.
   void LookAgain() { listed_ = false; }
   // Call it when the connection has ended: the name may be used by another connection later.
   void Forget(const std::string& peer) { sockets_.erase(peer); }

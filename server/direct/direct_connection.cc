@@ -353,8 +353,8 @@ void DirectConnection::Flush() {
   Watch();
 }
 
-// The connection is reused only after a greeting or a read that ended with OK: then the client sends nothing more for
-// this call. Otherwise the connection is closed.
+// The connection is reused only after a greeting (a call without a method) or a read that ended with OK: then the
+// client sends nothing more for this call. Otherwise the connection is closed.
 void DirectConnection::OnEndSent() {
   Complete(gone_, true);
   since_ = std::chrono::steady_clock::now();

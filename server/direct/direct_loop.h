@@ -43,7 +43,7 @@ class DirectLoop final : public CallLoop {
   // Closes all sockets, and waits for the thread, which ends with the last call.
   void ShutdownAndJoin();
 
-  // Like all functions below, only on the loop's thread or before Start. Delivers a finished operation's event soon.
+  // Complete, Add, Watch and Forget: call them on the loop's thread, or before Start. Complete delivers `event` soon.
   void Complete(CallEvent& event, bool ok) { ready_.push_back({&event, ok}); }
   // Adds a socket and watches it for `events`. The loop keeps it until Forget. Returns the socket's number.
   uint64_t Add(std::shared_ptr<LoopSocket> socket, int fd, uint32_t events);
@@ -66,7 +66,7 @@ class DirectLoop final : public CallLoop {
   void CancelAlarm(CallAlarm& alarm) override;
   void Wake();
   void Serve();
-  // Takes posted events and due timers, and runs the posted tasks. Returns for how many ms OnSockets may wait, or -1.
+  // Takes posted events and due timers, and runs posted tasks. Returns how many ms OnSockets may wait; -1: forever.
   int TakePosted();
   void OnSockets(int timeout_ms);
   void LookAtAll();

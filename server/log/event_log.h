@@ -58,7 +58,7 @@ void LogEvent(LogLevel level, absl::string_view event, absl::string_view message
 // Thread-safe. Never destroyed, because its thread may be blocked in a write forever.
 class LineQueue {
  public:
-  // After lines were dropped, the writing thread calls `dropped` with their number, once all other lines are written.
+  // After lines were dropped, the writing thread writes all other lines, then calls `dropped` with the number dropped.
   LineQueue(int fd, size_t most_bytes, std::function<void(int64_t)> dropped);
   LineQueue(const LineQueue&) = delete;
   LineQueue& operator=(const LineQueue&) = delete;
@@ -92,8 +92,8 @@ class RepeatFilter {
   // `clock` must outlive it.
   RepeatFilter(const Clock& clock, Clock::Duration interval) : clock_(clock), interval_(interval) {}
 
-  // Call it before a line of `key` is logged. Returns how many lines were suppressed since the last one, or nothing if
-  // this line must be suppressed, too.
+  // Call it before a line of `key` is logged. Returns how many lines of `key` were suppressed since one passed, or
+  // nothing if this line must be suppressed, too.
   std::optional<int64_t> Pass(const std::string& key);
 
  private:

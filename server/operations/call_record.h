@@ -1,6 +1,6 @@
 // One RPC, from its arrival to its end: counted, timed, and logged if it failed or was rejected. Every handler makes
-// one CallRecord for each of its calls. Each kind of failure is logged at most once in 10 s, and the latest kinds are
-// kept for the status page.
+// one CallRecord for each of its calls. Each kind of failure is logged at most once in 10 s (at the level debug: every
+// time), and the latest kinds are kept for the status page.
 #ifndef SERVER_OPERATIONS_CALL_RECORD_H_
 #define SERVER_OPERATIONS_CALL_RECORD_H_
 

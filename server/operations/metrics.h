@@ -168,9 +168,9 @@ class Metrics {
       "tls_reload_failures_total",
       "Checks of the TLS files that found them missing, incomplete or mismatched; the previous ones stayed in use.");
   Gauge& connections = AddGauge("connections", "Open connections.");
-  Counter& rejected_connections =
-      AddCounter("connections_rejected_total",
-                 "Connections closed at once: a limit for all or for their address was reached, or it is slowed down.");
+  Counter& rejected_connections = AddCounter(
+      "connections_rejected_total",
+      "Connections closed at once: a limit (of all, or per address) was reached, or the address is slowed down.");
   Counter& cut_connections =
       AddCounter("connections_cut_total", "Connections cut because they began and cancelled too many calls.");
 };

@@ -40,7 +40,7 @@ HttpResponse ChangeLogLevel(const HttpRequest& request, const std::string& token
   }
   const json asked = json::parse(request.body, nullptr, /*allow_exceptions=*/false);
   if (!asked.is_object() || !asked.contains("level") || !asked["level"].is_string()) {
-    return Text(400, R"(must be a JSON object such as {"level":"debug"})");
+    return Text(400, R"(the body must be a JSON object such as {"level":"debug"})");
   }
   const std::string before(GetLogLevel());
   const absl::Status status = SetLogLevel(asked["level"].get<std::string>());
@@ -173,7 +173,7 @@ HttpResponse OperationsRoutes::AnswerOperator(const HttpRequest& request) const 
                               "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'");
     return page;
   }
-  return Text(404, "must be one of /healthz, /readyz, /metrics, /statusz, /api/v1/status or /api/v1/log-level");
+  return Text(404, "the paths are /healthz, /readyz, /metrics, /statusz, /api/v1/status and /api/v1/log-level");
 }
 
 OperatorCheck MakeOperatorCheck(const ServerConfig& config, const AccessControl& access) {

@@ -104,7 +104,7 @@ struct OperationsRoutes {
 
 // Uses tokens, if the server has some. Without tokens:
 // - a client that names the server differently from its settings is rejected: with DNS rebinding, a page in an
-//   operator's browser could reach this port under its own host name. "localhost" and addresses are always accepted.
+//   operator's browser could reach this port under its own host name. "localhost" and IP addresses are always accepted.
 // - changes must come from this machine.
 // - if clients are identified by certificates, which the operations port does not ask for, nobody may use a port that
 //   other machines can reach.
@@ -143,7 +143,7 @@ class Operations {
   Operations(const ServerConfig& config, const Clock& clock, const ServedTls* tls, OperatorCheck check);
   absl::Status Open();
   void LookAtStore();
-  // Returns the present status, without totals while the store is unhealthy. Before Serve, it has only the version,
+  // Returns the current status, without totals while the store is unhealthy. Before Serve, it has only the version,
   // start, readiness and certificate.
   ServerStatus Look() const;
   // The runs of the store; nothing while it is unhealthy or does not answer.

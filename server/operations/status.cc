@@ -119,14 +119,14 @@ void AddStore(const ServerStatus& status, Families& out) {
               {{"operation", operation}});
   }
   out.Gauge("routing_replay_weight_version_lag",
-            "Newest weight version put minus the version read last; the largest value over all runs.",
+            "Newest weight version put minus the version read last; largest of the runs read in the last 30 minutes.",
             status.versions.lag);
   if (status.totals && status.totals->spill) {
     const auto& spill = status.totals->spill;
     out.Gauge("routing_replay_spill_budget_bytes", "Limit of the files in the spill directory.", spill->budget_bytes);
     out.Gauge("routing_replay_spill_used_bytes", "Size of the files in the spill directory.", spill->disk_bytes);
     for (const auto& [name, value] : SpillCounters(*spill)) {
-      out.Counter(name, "Events of the spill directory since the start; deploy/OPERATING.md explains each.", value);
+      out.Counter(name, "Total of the spill directory since the start; deploy/OPERATING.md explains each.", value);
     }
   }
 }

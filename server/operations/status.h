@@ -28,7 +28,7 @@ struct ProcessUsage {
   int64_t max_fds = 0;
 };
 
-// Present values. Thread-safe.
+// Returns the current values. Thread-safe.
 ProcessUsage LookAtProcess();
 
 struct ServerStatus {

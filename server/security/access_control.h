@@ -42,7 +42,7 @@ enum class Rpc {
 struct CallRule {
   absl::string_view call;  // For people, such as "OpenRun with a geometry".
   Rpc rpc;
-  ScopeSet any_of;  // The caller needs one of these on the run that the call names; on any run if it names none.
+  ScopeSet any_of;  // The caller needs one of these on the run that the call names; if none, on at least one.
 };
 
 // Returns the rules of all calls, in the order of the values of Rpc.

@@ -58,7 +58,7 @@ class AccessControlTest : public ::testing::Test {
   const std::string path_ = ::testing::TempDir() + "/access_control_test.tokens";
   ManualClock clock_;
   std::vector<std::string> warnings_;
-  size_t reloads_ = 0;  // Warnings are some of them.
+  size_t reloads_ = 0;  // Successful and rejected ones.
   std::unique_ptr<AccessControl> control_;
 };
 
@@ -71,7 +71,7 @@ TEST_F(AccessControlTest, WithoutAFileAllIsAllowed) {
 
 TEST(TokenOfTest, OneTokenHoweverTheSchemeIsSpelled) {
   for (const char* header : {"Bearer tok", "bearer tok", "BEARER tok"}) EXPECT_EQ(TokenOf(header), "tok") << header;
-  EXPECT_EQ(TokenOf("Bearer  tok"), " tok");  // Another one.
+  EXPECT_EQ(TokenOf("Bearer  tok"), " tok");  // A token that begins with a space.
   for (const std::string& header : {std::string(), std::string("Bearer"), std::string("Bearer "), std::string("tok"),
                                     std::string("Basic tok"), "Bearer " + std::string(5000, 't')}) {
     EXPECT_EQ(TokenOf(header), "") << header;

@@ -42,11 +42,11 @@ class ServedTls {
   // Errors as ReadTlsFiles.
   static absl::StatusOr<std::unique_ptr<ServedTls>> Create(const TlsFiles& files);
 
-  // Switches to the present files if they are good; returns true if they changed. After an error (as for Create) the
-  // previous set stays in use. One thread at a time.
+  // Reads the files again and uses them if they are good; returns true if they changed. After an error (as for Create)
+  // the previous set stays in use. One thread at a time.
   absl::StatusOr<bool> Reload();
 
-  // Credentials for a listener, which uses the present set at each handshake; existing connections stay as they are.
+  // Credentials for a listener. Each handshake takes the set in use at that time; existing connections keep theirs.
   // With a client CA, only clients with a certificate that it signed can connect. This object must outlive the server.
   // One thread at a time.
   std::shared_ptr<grpc::ServerCredentials> NewCredentials();

@@ -47,7 +47,7 @@ TEST_F(TlsFilesTest, FaultsNameSettingAndFile) {
   const std::string key = Write("key", identity.key);
   ExpectFault({certificate, Write("other", authority_.Issue("DNS:other").key)}, "is not the key of the certificate");
   ExpectFault({key, key}, "--tls-cert: " + key + " holds no certificate");
-  ExpectFault({certificate, certificate}, "--tls-key: " + certificate + " holds no private key");
+  ExpectFault({certificate, certificate}, "--tls-key: " + certificate + " holds no PEM private key");
   ExpectFault({certificate, directory_.path() + "/none"}, "--tls-key: cannot read");
   ExpectFault({certificate, ""}, "--tls-key: must be given with --tls-cert");
   ExpectFault({"", key}, "--tls-cert: must be given with the other TLS settings");
@@ -104,7 +104,7 @@ TEST_F(ServedTlsTest, WhatIsNotWholeOrDoesNotFitIsNeverShown) {
   const std::vector<std::pair<std::string, std::string>> faults = {
       {files_.certificate, ""},
       {files_.certificate, next.certificate.substr(0, next.certificate.size() / 2)},
-      {files_.certificate, next.certificate},  // Another one than the key's.
+      {files_.certificate, next.certificate},  // The key belongs to another certificate.
       {files_.certificate, two.substr(0, two.size() - 100)},
       {files_.key, ""},
       {files_.key, next.key},

@@ -95,8 +95,8 @@ TokenGrant ReadGrant(const YAML::Node& entry) {
   return grant;
 }
 
-// True if a line "---" follows the first line of content (one that is not empty, a comment or "---"). YAML::LoadAll
-// could tell that, but does not terminate for some invalid YAML.
+// True if a line "---" follows the first line of content (one that is neither empty, nor a comment, nor "---").
+// YAML::LoadAll could tell that, but does not terminate for some invalid YAML.
 bool HasSecondDocument(const std::string& text) {
   bool begun = false;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {

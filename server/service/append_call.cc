@@ -1,4 +1,4 @@
-// Append: a stream of appends of many samples, credited by bytes, one ack each. See append.proto for the protocol.
+// Append: a stream of appends to many samples; each gets an ack, and long ones need credit first. See append.proto.
 // Put: one append in one call.
 #include <algorithm>
 #include <cassert>
@@ -157,9 +157,9 @@ class AppendCall final : public ServedCall {
   RunQuota::Hold promised_;  // If runs have limits: as many bytes of the run's limit as credit_ has.
   int64_t told_credit_ = 0;
   std::deque<std::string> outgoing_;
-  int64_t payload_bytes_ = 0;  // Payload bytes charged to the credit so far, …
+  int64_t payload_bytes_ = 0;  // Payload bytes charged to the credit so far.
   int64_t messages_ = 0;
-  int64_t payload_bytes_at_check_ = 0;  // … and at the last check at which it held credit.
+  int64_t payload_bytes_at_check_ = 0;  // payload_bytes_ at the last check at which the stream held credit.
   int64_t messages_at_check_ = 0;
   bool held_credit_at_check_ = false;
   bool reading_ = false;

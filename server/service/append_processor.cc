@@ -14,7 +14,7 @@
 namespace routing_replay::server {
 namespace {
 
-// A number that identifies an append: equal only if the same append is sent again.
+// A hash that identifies an append, so that it is recognized when it is sent again.
 uint64_t NameOf(absl::string_view run, const AppendHeader& header) {
   const auto name = std::make_tuple(run, absl::string_view(header.sample), static_cast<int32_t>(header.producer),
                                     header.rows.begin, header.rows.end, header.revision, header.resend_key);

@@ -47,7 +47,7 @@ class AppendProcessor {
   AppendProcessor(Store& store, ByteBudget& budget, int64_t max_payload_bytes)
       : store_(store), budget_(budget), max_payload_bytes_(max_payload_bytes) {}
 
-  // `request.append` must be present. `reservation` covers the payload's bytes; it is given back, or passed to the
+  // `request.append` must be set. `reservation` covers the payload's bytes; it is given back, or passed to the
   // store, before Process returns. Errors are part of the ack, as in a stream.
   AppendAck Process(absl::string_view run, AppendRequest request, ByteReservation reservation) const;
 

@@ -204,8 +204,8 @@ class UnaryCall final : public ServedCall {
                           if (fired) stream_->Cancel();
                         }};
   CallAlarm answer_alarm_;
-  absl::StatusOr<grpc::ByteBuffer> answer_;  // Used by the worker while it is busy …
-  ByteReservation memory_;                   // … and the memory of the answer.
+  absl::StatusOr<grpc::ByteBuffer> answer_;  // Used by the worker while it is busy.
+  ByteReservation memory_;                   // Memory of the answer; used by the worker, too.
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Read: streams the messages of a ReadSession. If the store may wait, a worker makes each message. One message is in
-// flight at a time, so a slow reader costs one message; a waiting read holds no thread.
+// flight at a time, so a slow reader costs the memory of one message; a waiting read holds no thread.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -59,7 +59,7 @@ class ReadCall final : public ServedCall {
   void Park();
   void Unpark();
   // Takes a place among the waiting reads, if it has none. If they hold too much memory and the read has already sent
-  // samples, it stops waiting: samples that are not ready are answered NOT_READY, and those already sent stay valid.
+  // samples, it stops waiting: samples that are not ready get NOT_READY, those that do not exist NOT_FOUND.
   absl::Status TakePlace();
   // Parses the received request, after reserving the memory that it takes.
   absl::StatusOr<ReadRequest> TakeRequest();
@@ -119,7 +119,7 @@ absl::StatusOr<ReadRequest> ReadCall::TakeRequest() {
 
 absl::Status ReadCall::TakePlace() {
   if (waiting_place_ != nullptr) return absl::OkStatus();
-  // An evicted read is answered as if its wait were over: NOT_READY for each sample that is not ready.
+  // An evicted read is answered as if its wait were over: with NOT_READY, or NOT_FOUND for samples that do not exist.
   auto place = context_.waiting_reads.Enter(session_->run(), request_memory_.bytes(), [this] {
     sent_away_ = true;
     wait_alarm_.Cancel();
@@ -255,8 +255,8 @@ void ReadCall::FinishWith(const absl::Status& status) {
   Unpark();
   waiting_place_.reset();
   for (CallAlarm* alarm : {&wait_alarm_, &deadline_alarm_}) alarm->Cancel();
-  // While a worker is busy for this call, it still counts as one of its connection's open calls: a client that cancels
-  // calls must not get more work done.
+  // This call counts as one of its connection's open calls until its worker is done: otherwise a client could get more
+  // work done by cancelling calls.
   Finish(status, /*keep_place=*/working());
 }
 

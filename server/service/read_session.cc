@@ -14,7 +14,7 @@ namespace {
 
 SampleVerdict NotReady(std::string message) { return {SampleStatus::kNotReady, std::move(message)}; }
 
-// Compares the sample's rows or tokens with the expected number of tokens; without one, checks only for the seal.
+// Compares the sample's rows or tokens with the expected number of tokens. If none is expected, checks only the seal.
 SampleVerdict CheckLength(const SampleState& state, const SampleRead& asked, bool until_seal) {
   if (!asked.num_tokens) {
     if (state.sealed() || !asked.rows.empty() || !until_seal) return {};

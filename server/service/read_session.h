@@ -105,15 +105,15 @@ class ReadSession {
   bool open_ = false;
   SampleSnapshot snapshot_;
   ByteReservation snapshot_memory_;
-  size_t next_rows_ = 0;               // Index in snapshot_.rows, …
-  std::optional<LoadedBlock> loaded_;  // … its block, once it is needed, …
-  int32_t next_layer_ = 0;             // … and the position of the first layer not sent yet.
+  size_t next_rows_ = 0;               // Index in snapshot_.rows of the rows to send next.
+  std::optional<LoadedBlock> loaded_;  // The block of these rows, once it is needed.
+  int32_t next_layer_ = 0;             // Index in ordinals_ of the next layer of these rows to send.
   std::optional<SampleRecord> withdrawal_;
-  absl::Status failure_;            // Ends the read after the samples before it are sent.
-  std::vector<Piece> pieces_;       // Of the present message, …
-  int64_t table_bytes_ = 0;         // … approximate size of their table and the records, …
-  int64_t copied_bytes_ = 0;        // … bytes of its payload that are copies, …
-  int64_t room_ = 0;                // … and its limit.
+  absl::Status failure_;            // Ends the read once the samples before the failed one are sent.
+  std::vector<Piece> pieces_;       // Pieces of the message that is being made.
+  int64_t table_bytes_ = 0;         // Approximate size of the message's table of pieces and records.
+  int64_t copied_bytes_ = 0;        // Bytes of the message's payload that are copies.
+  int64_t room_ = 0;                // Limit of the message's size: table and payload.
   ByteReservation message_memory_;  // For the last message, and for the samples that ended in it.
 };
 

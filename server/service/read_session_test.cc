@@ -91,7 +91,7 @@ class ReadSessionTest : public ::testing::Test {
     ASSERT_OK(store_->Append(std::move(command)));
   }
 
-  // Flips a bit of the sample's stored rows behind row 256.
+  // Flips a bit of the sample's block that begins at row 256.
   void Damage(const std::string& sample) {
     const std::vector<RowRange> rows = {{256, 300}};
     ASSERT_OK_AND_ASSIGN(const SampleSnapshot snapshot,

@@ -1,7 +1,7 @@
 // The calls of the service. Every call arrives, is admitted or rejected, and ends exactly once. ServedCall implements
 // these steps; the other files implement what an admitted call does:
 //
-//   Append  append_call.cc    a stream of appends of many samples, sent within a credit of bytes, one ack each
+//   Append  append_call.cc    appends to many samples; each gets an ack, and long ones need credit first (append.proto)
 //   Read    read_call.cc      a stream of the messages of a ReadSession
 //   others  unary_methods.cc  one request, one answer (UnaryMethod in grpc_stream.h). Put, too, but in append_call.cc
 //
@@ -38,8 +38,8 @@ namespace routing_replay::server {
 class Call;
 class CallLoop;
 
-// The completion of an asynchronous operation. When the operation ends, the loop calls `on_event`, with true if it
-// succeeded: usually a member function of the call that started it.
+// The completion of an asynchronous operation. When the operation ends, the loop calls `on_event`, usually a member
+// function of the call that started the operation, with true if the operation succeeded.
 class CallEvent {
  public:
   CallEvent(Call* call, std::function<void(bool)> on_event) : call_(call), on_event_(std::move(on_event)) {}
@@ -93,7 +93,7 @@ class CallLoop {
 
   // Takes ownership of `call`, which must then begin its first event. Call it before the loop runs, or on its thread.
   void Adopt(std::unique_ptr<Call> call) { calls_.insert(call.release()); }
-  // Delivers `event`, for which the caller also calls Begin, with true on the loop's thread. May be called from any
+  // Delivers `event`, with true, on the loop's thread. The caller must also call event.Begin. May be called from any
   // thread, but not again before the event has been handled. `alarm` must live until then.
   virtual void Post(CallAlarm& alarm, CallEvent& event) = 0;
   // May be called from any thread. Asks every call to drain.
@@ -170,7 +170,7 @@ class CallStream {
 void ServeAppend(ServiceContext& context, CallLoop& loop, std::unique_ptr<CallStream> stream);
 void ServeRead(ServiceContext& context, CallLoop& loop, std::unique_ptr<CallStream> stream);
 
-// Identifies the caller, by the present token file; called again for every message of a stream. Errors of
+// Identifies the caller, by the current token file; called again for every message of a stream. Errors of
 // AccessControl::Identify; counts rejections.
 absl::StatusOr<Permissions> Identify(ServiceContext& context, const Caller& caller);
 // The owner of a call for fair sharing: its token, or its connection if there are no tokens.

@@ -95,7 +95,7 @@ struct ServiceContext {
   ConnectionCalls connections;
   ByteBudget control_memory;
   ByteBudget shared_memory;
-  // Memory of reads in progress besides the rows: requests, the state of the present sample, messages. Separate from
+  // Memory of reads in progress besides the rows: requests, the state of the current sample, messages. Separate from
   // the budget, so that a server whose budget is used up can still be read.
   ByteBudget read_requests;
   WaitingRoom waiting_reads;  // The part of read_requests that waiting reads hold, possibly for long.

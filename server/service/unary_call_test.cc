@@ -125,7 +125,7 @@ TEST_F(UnaryCallTest, WorkWhoseCallerIsGoneIsNotDone) {
   v1::DropRunResponse dropped;
   const grpc::Status late = stub_->DropRun(NewCall(milliseconds(300)).get(), {}, &dropped);
   EXPECT_EQ(late.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  holding->TryCancel();  // After the other on their connection.
+  holding->TryCancel();  // Sent after the cancellation of DropRun, on the same connection.
   EXPECT_FALSE(held.get().ok());
   workers_->Finish();
   EXPECT_EQ(drops, 0);

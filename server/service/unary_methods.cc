@@ -90,12 +90,12 @@ absl::Status Pay(ServiceContext& context, int64_t bytes, ByteReservation& memory
 
 absl::Status TooLong(absl::string_view what, int64_t is, int64_t most) {
   return MakeError(absl::StatusCode::kResourceExhausted,
-                   absl::StrCat(what, " ", is, "; the limit is ", most, ": split the request"),
+                   absl::StrCat(what, " ", is, "; the limit is ", most, "; split the request"),
                    {.reason = Reason::kLength});
 }
 
-// The samples that the request names, without duplicates, in its order. RESOURCE_EXHAUSTED (kLength) if there are too
-// many.
+// The samples that the request names, without duplicates, in the order of the request. RESOURCE_EXHAUSTED (kLength) if
+// there are too many.
 template <typename Samples, typename Handles>
 absl::StatusOr<std::vector<SampleRef>> ReadRefs(const Samples& samples, const Handles& handles) {
   const int64_t names = int64_t{samples.size()} + handles.size();
