@@ -100,8 +100,8 @@ absl::StatusOr<ExportedRun> ReadExportedRun(const std::filesystem::path& directo
 absl::StatusOr<std::vector<uint8_t>> ReadExportedFile(const std::filesystem::path& directory,
                                                       const ExportedSample& sample);
 
-// The ids in one sample's file: [recorded rows][MoE layers][K], as for RunExporter::Add. Errors of ReadExportedFile;
-// INVALID_ARGUMENT (kShape) naming a sample whose file never matched its index entry.
+// The ids in one sample's file: [recorded rows][MoE layers][K], as for RunExporter::Add. Errors of ReadExportedFile.
+// INVALID_ARGUMENT naming the sample: kShape if the file has another shape or dtype, or the reason of ParseNpyHeader.
 absl::StatusOr<std::vector<uint8_t>> ReadExportedIds(const std::filesystem::path& directory, const Geometry& geometry,
                                                      const ExportedSample& sample);
 

@@ -18,7 +18,7 @@ inline namespace wire {
 struct RouteText {
   // Keys and indexes that lead from the root to the string, for example "choices", 0, "routed_experts", "data".
   std::vector<std::variant<std::string, size_t>> path;
-  size_t begin = 0;  // First character behind the opening quote. No character is escaped.
+  size_t begin = 0;  // Index in the body of the first character after the opening quote. The string has no escapes.
   size_t size = 0;
 };
 

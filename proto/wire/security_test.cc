@@ -31,7 +31,7 @@ class ChangingFileTest : public ::testing::Test {
  protected:
   void SetUp() override { std::remove(path_.c_str()); }
   static void Write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
-  // Looks at the file once and returns its present text. If Look returns nothing, the file has not changed, and the
+  // Looks at the file once and returns its current text. If Look returns nothing, the file has not changed, and the
   // text is that of the last look.
   std::string Present() {
     const auto text = file_.Look();

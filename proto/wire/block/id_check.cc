@@ -71,7 +71,7 @@ bool GroupsLegal(const uint8_t* ids, size_t size, size_t max_id) {
   for (; i + step <= size; i += step) see(ids + i);
   if (i < size && size > step) see(ids + size - step);
   if (size < step) {
-    // The rows fill less than a vector: repeats the first row behind them.
+    // The rows fill less than a vector: fills the rest of it with copies of the first row.
     HWY_ALIGN uint8_t padded[HWY_MAX_BYTES];
     constexpr size_t kRowBytes = kTopK * sizeof(T);
     for (size_t at = 0; at < step; at += kRowBytes) std::memcpy(padded + at, at < size ? ids + at : ids, kRowBytes);

@@ -85,7 +85,7 @@ struct RejectedAppend {
   std::string sample;  // Empty if it is not a valid id.
   size_t payload_bytes = 0;
 };
-// Nothing if the message has no append or is malformed: then the error ends the stream.
+// Nothing if the message is malformed or has no append, an invalid run, or too long a list: the error ends the stream.
 std::optional<RejectedAppend> ParseRejectedAppend(const ByteChain& bytes);
 
 struct Credit {

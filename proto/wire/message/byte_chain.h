@@ -26,7 +26,7 @@ class ByteChain {
   size_t size() const { return size_; }
   absl::Span<const absl::Span<const uint8_t>> spans() const { return spans_; }
 
-  // The bytes in one piece: those of the only span if there is one, else copied into `scratch`.
+  // Returns all bytes as one span: without a copy if the chain has only one span, else copied into `scratch`.
   absl::Span<const uint8_t> Flatten(Buffer& scratch) const;
 
  private:

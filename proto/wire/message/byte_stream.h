@@ -40,8 +40,8 @@ class ByteStream {
   virtual int fd() const = 0;
   virtual uint32_t read_events() const { return POLLIN; }
   virtual uint32_t write_events() const { return POLLOUT; }
-  // True if Read (HasBytes) or Write (HasRoom) may succeed now although fd() shows no event. After false, fd() shows
-  // the next event. Call it before each wait for fd(), unless the wait is only for the operation that returned 0 last.
+  // True if Read (HasBytes) or Write (HasRoom) may succeed now although fd() shows no event. If false, fd() shows the
+  // next event. Call it before each wait for fd(), unless the wait is only for the operation that returned 0 last.
   virtual bool HasBytes() const { return false; }
   virtual bool HasRoom() const { return false; }
   // The names in the certificate that the peer presented, for log lines only: they grant no access. Empty if the peer
@@ -52,7 +52,7 @@ class ByteStream {
 
   // Tells the other end that nothing more will be written.
   virtual void EndWrites();
-  // May be called from any thread. Every waiting call, and every later one, fails.
+  // May be called from any thread. Waiting calls end. Later calls fail, or first move bytes that need no system call.
   virtual void Break();
 };
 
@@ -83,7 +83,7 @@ class SocketStream final : public ByteStream {
 // disappears without closing is noticed within 40 s. If both ends are on one machine, a congestion control that suits
 // loopback replaces the system's default, which may be made for long distances.
 void PrepareTcp(int fd);
-// The same for a Unix socket: enlarges its buffer, which by default holds only a tenth of a message.
+// For a Unix socket: enlarges the send buffer, which by default holds only a tenth of a message of 2 MiB.
 void PrepareUnix(int fd);
 
 // Milliseconds until the deadline, rounded up; 0 if it has passed.

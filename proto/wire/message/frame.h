@@ -25,7 +25,7 @@ inline constexpr size_t kMaxFrameParts = 4096;
 
 enum class FrameType : uint8_t {
   kCall = 1,     // A client begins a call; the header is a DirectCall.
-  kMessage = 2,  // A message of the call, in either direction: its header and payload together.
+  kMessage = 2,  // In either direction. The message is the frame's header followed by the payload.
   kEnd = 3,      // The server ends the call; the header is a routing_replay.v1.Status, empty for OK.
 };
 
@@ -79,8 +79,8 @@ class FrameReader {
   bool done() const { return stage_ == Stage::kDone; }
   // Returns the finished frame and starts the next one. Requires done().
   ReceivedFrame Take();
-  // Returns the memory of a frame that is no longer needed, to be reused for a later payload without parts: fresh
-  // memory is expensive.
+  // Takes back the memory of a frame that the caller has finished with, and reuses it for a later payload without
+  // parts: fresh memory is expensive.
   void Recycle(ReceivedFrame frame);
 
  private:

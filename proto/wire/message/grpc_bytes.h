@@ -53,9 +53,8 @@ class ByteBufferBuilder {
 
 // Keeps the code, the message and the ErrorDetail.
 grpc::Status ToGrpcStatus(const absl::Status& status);
-// For a client. CANCELLED without details becomes UNAVAILABLE, because gRPC ends the last calls of a stopping server
-// with it. (A caller that cancels its own call ignores the status, and when our servers cancel a call, the status has
-// details.)
+// For a client. CANCELLED without details becomes UNAVAILABLE: it is how gRPC ends the last calls of a stopping server.
+// A caller that cancels its own call ignores the status, and when our servers cancel a call, the status has details.
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
 // A completion queue treats tags as opaque addresses, so a number can be used as a tag.

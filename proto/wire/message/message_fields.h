@@ -69,7 +69,7 @@ class MessageFields {
 
   const absl::Status& status() const { return status_; }
 
-  // A number in [minimum, maximum].
+  // Returns `value`; outside of [minimum, maximum], fails and returns `minimum`.
   int64_t Count(const char* name, uint64_t value, int64_t maximum = kMaxInt64, int64_t minimum = 0);
   // Reads an enum with the numbers 1 to `last`; others are errors. 0 is an error unless `zero_is` says what 0 means.
   template <typename Enum>

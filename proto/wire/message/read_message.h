@@ -16,7 +16,7 @@
 namespace routing_replay {
 inline namespace wire {
 
-// A run of layers x a run of rows inside one block; read.proto, Piece. Its bytes are part of the message's payload.
+// Consecutive layers x consecutive rows of one block; see Piece in read.proto. The bytes are in the message's payload.
 struct Piece {
   int32_t sample_index = 0;
   int32_t layer_begin = 0;  // Position in the request's layer list.

@@ -28,7 +28,7 @@ struct DecodeOptions {
   int32_t block_rows = kDefaultBlockRows;
   std::vector<int64_t> cuts;  // Absolute rows at which a block begins, besides the starts of windows; ascending.
   Codec codec = Codec::kRaw;
-  int64_t max_payload_bytes = int64_t{256} << 20;  // After decompression and base64.
+  int64_t max_payload_bytes = int64_t{256} << 20;  // After decompression, before base64 is decoded.
 };
 
 struct DecodedRows {
@@ -47,7 +47,7 @@ struct DecodedRows {
 //   id twice in a row of a MoE layer (K >= 2): kDuplicateId     a MoE layer zero in every row (K >= 2): kAllZeroLayer
 //   take beyond the tensor's rows, unrecorded that is not a normal list inside the rows: kField
 //   row count other than expected_rows, or rows past kMaxRows: kRowCount
-//   more than kMaxUnrecordedRanges runs of −1 rows: kLength
+//   more than kMaxUnrecordedRanges ranges of −1 rows: kLength
 // The K axis is as long as the largest K of all layers; slots beyond a layer's own K and dense columns are ignored. No
 // allocation is larger than max_payload_bytes plus the result.
 absl::StatusOr<DecodedRows> DecodeTensor(const Geometry& geometry, const TensorDescription& description,

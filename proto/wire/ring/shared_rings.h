@@ -39,8 +39,8 @@ class RingWriter {
   // Call it after Write: true if the reader waits and must be woken now. While more bytes follow (`last` is false), the
   // reader is woken only once the ring is half full: a wake-up costs more than copying some KiB.
   bool MustWake(bool last);
-  // Asks to be woken when there is room. Returns false if there is room already: then do not wait, because no wake-up
-  // may come.
+  // Asks to be woken when there is room. Returns false if there is room already: then do not wait, because possibly
+  // nobody sends a wake-up.
   absl::StatusOr<bool> Wait();
 
  private:
@@ -84,13 +84,12 @@ class SharedRings {
     std::unique_ptr<SharedRings> rings;
     int fd;  // Descriptor for the other end; the caller must close it.
   };
-  // Creates the shared memory. It is allocated at once, and its size is sealed. UNAVAILABLE naming the call that
-  // failed.
+  // Creates the shared memory. It is allocated at once, and its size is sealed. UNAVAILABLE if that fails.
   static absl::StatusOr<Made> Make();
   // Maps memory that the other end made. Does not keep `fd`. INVALID_ARGUMENT if `fd` is not memory made by Make;
   // UNAVAILABLE if it cannot be mapped.
   static absl::StatusOr<std::unique_ptr<SharedRings>> Map(int fd);
-  // The process that made the memory returns it to the system now, even if the other end still has it mapped.
+  // Unmaps the memory. The end that made it also frees it, even if the other end still has it mapped.
   ~SharedRings();
   SharedRings(const SharedRings&) = delete;
   SharedRings& operator=(const SharedRings&) = delete;

@@ -69,7 +69,7 @@ absl::Status WithSample(const absl::Status& status, absl::string_view sample);
 // google.rpc.Status bytes (code, message, one ErrorDetail in details): what gRPC carries as grpc-status-details-bin.
 std::string EncodeRpcStatus(const absl::Status& status);
 // A status of `code` and `message` with the ErrorDetail in the bytes; without a detail if they are malformed or hold no
-// ErrorDetail. CANCELLED without bytes becomes UNAVAILABLE, because gRPC ends the calls of a stopping server with it.
+// ErrorDetail. CANCELLED without bytes becomes UNAVAILABLE: it is how gRPC ends the calls of a stopping server.
 absl::Status DecodeRpcStatus(absl::StatusCode code, absl::string_view message, absl::string_view rpc_status_bytes);
 
 // routing_replay.v1.Status bytes: what an ack or a rejected credit request carries inside a stream.

@@ -27,7 +27,7 @@ inline constexpr int32_t kMinBlockRows = 32;
 inline constexpr int32_t kMaxBlockRows = 4096;
 // Limits on list lengths, because an item takes a few bytes on the wire and up to hundreds in memory. They are far
 // above practical sizes: a sample of kMaxRows rows has 2^17 blocks even with the smallest windows.
-inline constexpr size_t kMaxUnrecordedRanges = size_t{1} << 16;  // Per append (with rows of −1), and per sample.
+inline constexpr size_t kMaxUnrecordedRanges = size_t{1} << 16;  // Of one append, and of one sample.
 inline constexpr size_t kMaxBlocks = size_t{1} << 18;            // Per append.
 inline constexpr size_t kMaxReadSamples = size_t{1} << 18;       // Per read.
 
@@ -60,7 +60,7 @@ class Geometry {
     std::vector<int32_t> top_k;          // One value for all, or one per MoE layer.
   };
 
-  // INVALID_ARGUMENT that names the field and the layer.
+  // INVALID_ARGUMENT names the wrong field and, if one layer is wrong, the layer.
   static absl::StatusOr<Geometry> Create(const Options& options);
   // Every layer is a MoE layer with the same E and K. Aborts on bad sizes: for tests and tools with constant arguments.
   static Geometry Uniform(int32_t num_layers, int32_t num_experts, int32_t top_k);
@@ -71,7 +71,7 @@ class Geometry {
   absl::Span<const LayerRouting> layers() const { return layers_; }
   // The ordinal of decoder layer `layer_id`, or nothing if it carries no routes.
   std::optional<int32_t> FindOrdinal(int32_t layer_id) const;
-  // True if all layers have one E and one K.
+  // True if all MoE layers have the same E and the same K.
   bool uniform() const { return uniform_; }
 
   // Ids of one row over all MoE layers.

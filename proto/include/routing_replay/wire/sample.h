@@ -25,7 +25,7 @@ const char* ProducerName(Producer producer);
 absl::Status CheckId(absl::string_view id, absl::string_view field);
 
 // The handle of a sample id: the low 56 bits of XXH64 of its bytes with seed 0. Needs no server call; equal on every
-// machine. If two ids of one run have the same handle, the second sample is rejected when it opens. Among 10^6 samples
+// machine. If two ids of one run have the same handle, the second sample's first append is rejected. Among 10^6 samples
 // the chance of that is 10^-5.
 inline constexpr int kHandleBits = 56;
 int64_t SampleHandle(absl::string_view sample_id);
@@ -105,7 +105,7 @@ struct ReadRequest {
   Producer producer = Producer::kRollout;
   std::vector<int32_t> layers;  // Global decoder layer ids, strictly ascending. Empty: all MoE layers.
   std::vector<SampleRead> samples;
-  bool wait = false;  // Wait instead of kNotReady, and for samples that do not exist yet.
+  bool wait = false;  // Wait where the status would be kNotReady, and for samples that do not exist yet.
   int32_t max_message_bytes = 0;
   bool only_begun = false;  // With `wait`: do not wait for samples that do not exist yet.
 };
