@@ -29,7 +29,7 @@ absl::Status Check(CommitRequest& request) {
   if (num_tokens < 1) status = Invalid("num_tokens", absl::StrCat("must be at least 1, got ", num_tokens));
   const int64_t given = tokens ? static_cast<int64_t>(tokens->size()) : num_tokens;
   if (status.ok() && given != num_tokens && given != num_tokens - 1) {
-    status = Invalid(Reason::kLength, "tokens", absl::StrCat(given, " for num_tokens ", num_tokens));
+    status = Invalid(Reason::kLength, "tokens", absl::StrCat("got ", given, " ids for num_tokens ", num_tokens));
   }
   if (status.ok() && request.attempt.value_or(0) != static_cast<uint32_t>(request.attempt.value_or(0))) {
     status = Invalid("attempt", absl::StrCat("must be in [0, 2^32 - 1], got ", *request.attempt));

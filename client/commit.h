@@ -27,8 +27,9 @@ struct CommitRequest {
   // T, if the sample is complete: rows that are missing up to T - 2 are marked as unrecorded, and the sample is sealed.
   // Absent: rows after the last append are not marked, and the sample is not sealed.
   std::optional<int64_t> num_tokens;
-  // Token ids from position 0 on, num_tokens of them or one fewer; they imply num_tokens. They are compared with the
-  // tokens of the rows. If the store does not know the tokens and the sample is not sealed yet, they are sent to it.
+  // Token ids from position 0 on, num_tokens of them or one fewer. Without num_tokens, T is their number. They are
+  // compared with the tokens of the rows. If the store does not know the tokens and the sample is not sealed yet, they
+  // are sent to it.
   std::optional<std::vector<uint32_t>> tokens;
   std::optional<int64_t> attempt;  // The attempt of the appends.
 };

@@ -148,7 +148,7 @@ TEST_F(FailoverTest, AReadGoesOnWithWhatIsMissing) {
       EXPECT_EQ((*read)[s].layers[0], std::vector<uint16_t>(ids.begin(), ids.end()));
     }
   };
-  // The first read fails before its first message, and the next server has it. The second read breaks off in the
+  // The first read fails before its first message, and the next server answers it. The second read breaks off in the
   // middle, once on each of the three servers, so that its fourth try succeeds.
   Present().FailNext(1);
   expect_all();

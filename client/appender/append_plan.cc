@@ -64,7 +64,7 @@ std::optional<int64_t> SealNumTokens(const AppendOptions& options, RowRange rows
   return std::max(rows.end, std::min(options.prefix_sample.empty() ? 0 : options.prefix_rows, kMaxRows)) + 1;
 }
 
-// Checks that the ranges are rows of the append, and their versions and labels by the rules of CheckAppendHeader.
+// Checks that the ranges are rows of the append, and that CheckAppendHeader accepts their versions and labels.
 absl::Status CheckWeights(absl::Span<const WeightSpan> weights, AppendHeader header) {
   RR_RETURN_IF_ERROR(CheckWeightRows(weights, header.rows));
   for (const WeightSpan& span : weights) {

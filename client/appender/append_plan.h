@@ -41,7 +41,7 @@ struct AppendPiece {
   int64_t payload_bytes = 0;
 };
 
-// One append: pieces with consecutive rows, each with one weight version. Only the last piece seals the sample, and
+// One append: pieces with consecutive rows. A piece has one weight version. Only the last piece seals the sample, and
 // only the first one carries the prefix (AppendOptions::prefix_sample).
 struct AppendPlan {
   std::vector<AppendPiece> pieces;  // At least one.

@@ -107,9 +107,9 @@ std::optional<AppendQueue::Message> AppendQueue::NextMessage(Clock::Time now) {
   return Send(head, std::move(request));
 }
 
-// Returns how many bytes of credit to request now: what the waiting pieces need beyond the credit that is left, but at
-// most kMaxWantBytes or the need of the next piece. After a rejection only the next piece counts. 0 if nothing is
-// missing, the last request is unanswered, or it is too early to ask again.
+// Returns how many bytes of credit to request now: what the waiting pieces need beyond the credit that is left, but no
+// more than kMaxWantBytes unless the next piece alone needs more. After a rejection only the next piece counts. 0 if
+// nothing is missing, the last request is unanswered, or it is too early to ask again.
 uint64_t AppendQueue::WantBytes(int64_t head_bytes, Clock::Time now) const {
   if (asked_ || now < ask_after_) return 0;
   const int64_t missing = (ask_little_ ? head_bytes : unsent_bytes_) - credit_;

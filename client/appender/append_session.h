@@ -142,8 +142,8 @@ class AppendQueue {
   Clock::Time ask_after_;
   Clock::Time send_after_;
 
-  absl::Status
-      trouble_;  // Why a stream, credit or append failed last; OK after a success. The error of expired appends.
+  // The last failure of a stream, a credit request or an append; OK after a success. Expired appends fail with it.
+  absl::Status trouble_;
   AppenderMetrics metrics_;
 };
 

@@ -47,7 +47,7 @@ TEST(OpenAppendsTest, TroubleIsToldUntilThereIsMoreAndWhatWasNotMarkedGoesFirst)
   open.Add(5, {"a", {}}, false);
   EXPECT_FALSE(open.TellTrouble({"a", {}}));
   open.Finish({.sequence = 5, .status = Failure(Reason::kGap)});
-  open.Add(6, {"a", {}}, false);  // The failure was not reported yet.
+  open.Add(6, {"a", {}}, false);  // Keeps the failure, which TellTrouble has not reported yet.
   EXPECT_TRUE(open.TellTrouble({"a", {}}));
 
   open.Add(4, {"a", 7}, true);

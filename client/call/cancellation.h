@@ -68,8 +68,8 @@ absl::Status CheckCall();
 // Call this before an action that must not happen twice: from then on BreakOff has no effect on the call. Returns
 // CANCELLED if the call was interrupted already.
 absl::Status KeepCall();
-// Returns when a wait must end: at the deadline of this thread's call, or after `otherwise` if the call has no
-// deadline.
+// Returns the time at which a wait must end: the deadline of this thread's call, or `otherwise` from now on if there is
+// none.
 Clock::Time DeadlineOfCall(std::chrono::milliseconds otherwise);
 // Returns the earlier of `deadline` and the deadline of the call.
 Clock::Time NoLaterThanCall(Clock::Time deadline);
@@ -79,8 +79,8 @@ std::chrono::system_clock::time_point GrpcDeadline(Clock::Time deadline);
 void SleepInCall(Clock::Duration duration);
 
 // Calls `callback` when this thread's call is cancelled or interrupted: from the thread that does this, or at once if
-// it has happened already. The destructor waits for a running callback; the callback never runs after it. So hold no
-// lock that the callback takes while this object is made or destroyed.
+// it has happened already. The destructor waits for a running callback; the callback never runs after it. So a thread
+// that makes or destroys this object must not hold a lock that the callback takes.
 class OnCancel {
  public:
   explicit OnCancel(std::function<void()> callback);

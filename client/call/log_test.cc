@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// From the first call on, the log keeps lines.
+// Calls TakeLogLines, without waiting. The log keeps lines from the first such call on.
 void Ask() {
   Cancellation over(Clock::Real().Now());
   const CallScope scope(&over);

@@ -11,7 +11,7 @@ using std::chrono::milliseconds;
 
 const absl::Status kDown = absl::UnavailableError("down");
 
-// The waits after attempts that end one after the other with `ends`; the last attempt is not repeated.
+// Returns the wait after each attempt. Attempt i ends with ends[i]. The last attempt is not repeated, so has no wait.
 std::vector<int64_t> Waits(milliseconds timeout, const std::vector<absl::Status>& ends) {
   ManualClock clock;
   RetrySchedule schedule(

@@ -78,7 +78,7 @@ class DirectConnection {
   bool IsFresh();
   // May be called from any thread. Whoever waits for the connection gets an error, and so does every later call.
   void Break() { stream_->Break(); }
-  // Reads the answer to a greeting that asked for shared memory, and continues over that memory or on the socket.
+  // Reads the answer to a greeting that asked for shared memory, and uses that memory if the answer offers it.
   absl::Status TakeMemory(Clock::Time deadline);
 
   // Sets the frame to send next: its header, then the payload, whose memory must live until the frame is sent. See

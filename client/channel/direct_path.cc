@@ -170,8 +170,8 @@ void DirectPath::Avoid(const ServerConnection& server, const absl::Status& why) 
   avoid_until_ = Clock::Real().Now() + kAvoid;
   if (why.ok() || std::exchange(told_, server.target) == server.target) return;
   Log(absl::StrCat(
-      "the direct path of the server cannot be reached, so appends and reads go over gRPC, and it is tried "
-      "again every minute: ",
+      "the direct path of the server cannot be reached, so appends and reads go over gRPC; the direct path is "
+      "tried again every minute: ",
       why.message()));
 }
 

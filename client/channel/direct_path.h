@@ -52,8 +52,8 @@ class DirectPath {
                                           Clock::Time deadline);
   // Keeps a connection that Begin returned for this server, and whose call ended with OK, for a later call.
   void GiveBack(const ServerConnection& server, std::unique_ptr<DirectConnection> connection);
-  // Closes all connections and forgets what is known about the server, which may be stale: a call on the direct path
-  // broke off, or the process is about to fork.
+  // Closes all idle connections and forgets what is known about the server. Call this if a call on the direct path
+  // broke off, because that knowledge may be stale, and before the process forks.
   void OnBroken();
   // Connects, regardless of earlier failures, and describes the transport in words. NOT_FOUND with the reason if there
   // is no direct path; UNAVAILABLE if there is one but it cannot be reached; or the error of asking for it over gRPC.

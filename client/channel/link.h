@@ -39,7 +39,7 @@ class Link final : private ForkPart {
   static absl::StatusOr<std::shared_ptr<Link>> Open(absl::string_view endpoint, const SecuritySettings& security,
                                                     std::chrono::milliseconds timeout);
 
-  // Returns the connection to the current server for one call, which stays on this server. DEADLINE_EXCEEDED if the
+  // Returns the connection for one call to the current server; the call stays with it. DEADLINE_EXCEEDED if the
   // file of a "file:PATH" stays empty for the `timeout` of Open. Can also fail with the errors of ClientSecurity.
   absl::StatusOr<ServerConnection> Connect();
   // Begins a call of `method` over the direct path to the server of `connection`; null: make the call over gRPC. See
@@ -48,7 +48,7 @@ class Link final : private ForkPart {
                                                 Clock::Time deadline);
   // See DirectPath::Look.
   absl::StatusOr<std::string> LookForDirect(const ServerConnection& connection);
-  // Counts of all calls for which BeginDirect was called.
+  // Counts, for each transport, the calls for which BeginDirect was called.
   ClientMetrics metrics() const;
   // Reports that a call over the direct path ended with `status`.
   void EndDirect(const ServerConnection& connection, std::unique_ptr<DirectConnection> direct,

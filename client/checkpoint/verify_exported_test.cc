@@ -15,7 +15,7 @@ using testing::Fails;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr int64_t kRows = 10;     // 4 and 5 unrecorded.
+constexpr int64_t kRows = 10;     // Rows 4 and 5 are unrecorded.
 constexpr int64_t kFileRows = 8;  // [rows][2 layers][3 ids] of two bytes.
 constexpr int64_t kRowBytes = 12;
 

@@ -36,7 +36,7 @@ absl::Status None() { return absl::UnimplementedError("not in this test"); }
 // Some of the samples are damaged at one row of one layer.
 class FakeRun final : public Run {
  public:
-  std::map<std::string, int64_t> samples;  // Rows.
+  std::map<std::string, int64_t> samples;  // The number of rows of each sample.
   std::map<std::string, Damage> damage;
   absl::Status read_fails;
   int reads = 0;

@@ -53,7 +53,7 @@ Exit codes:
   1  the server rejected the call, something does not exist or is damaged, or the output could not be written;
      diff: only if there are differences; doctor: only if a check failed
   2  the command line, the address, or a file of TLS or tokens is wrong; no server was asked
-  3  no server answers within --timeout, or it is shutting down; with several servers, any of them
+  3  a server that the command needs does not answer within --timeout, or is shutting down
   4  diff and doctor could not decide, because of a failure that ends other commands with 1)";
 
 constexpr char kCommandFooter[] =
@@ -231,7 +231,7 @@ void AddGroups(CLI::App* command, Groups& groups) {
   command
       ->add_option_function<std::string>(
           "--group", [&groups](const std::string& text) { groups = OrUsageError(ParseGroups(text), "--group"); },
-          "only samples of this group, or of these: 3:17 is group 3 to group 16")
+          "only samples of one group, or of several: 3:17 is group 3 to group 16")
       ->type_name("N|BEGIN:END");
 }
 

@@ -144,8 +144,7 @@ std::string FixOfDistrust(const TlsProbe& probe, const ChannelKeys& keys) {
     return "the operator must renew the server's certificate (it is read again without a restart)";
   }
   if (probe.distrust.find("mismatch") != std::string::npos) {
-    return absl::StrCat("use a name that the certificate has, or --server-name with one of them; it is for ",
-                        probe.names);
+    return absl::StrCat("use one of the certificate's names, or give one with --server-name: ", probe.names);
   }
   return keys.root_certificates.empty() ? "give the certificate of the authority that signed it: --cacert FILE"
                                         : "--cacert must hold the authority that signed it";
@@ -153,8 +152,8 @@ std::string FixOfDistrust(const TlsProbe& probe, const ChannelKeys& keys) {
 
 std::string FixOfRejection(const ChannelKeys& keys) {
   return keys.certificate.empty() ? "the server asks for a certificate of its clients: --cert and --key"
-                                  : "the server rejects this client's certificate: ask its operator for one "
-                                    "of an authority that it trusts";
+                                  : "the server rejects this client's certificate: ask the server's operator "
+                                    "for one of an authority that the server trusts";
 }
 
 Finding Judge(const TlsProbe& probe, const ChannelKeys& keys) {

@@ -198,7 +198,7 @@ Finding CheckTransport(const absl::StatusOr<std::string>& way) {
   }
   finding.what = absl::StrCat("appends and reads go over gRPC: ", way.status().message());
   if (absl::IsNotFound(way.status())) return finding;
-  Warn(finding, absl::StrCat("open the server's port for the direct path to this machine (7403 beside 7400), or set ",
+  Warn(finding, absl::StrCat("open the server's direct path port (7403 if gRPC has 7400) to this machine, or set ",
                              kTransportVariable, "=grpc here"));
   return finding;
 }

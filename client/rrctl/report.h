@@ -50,7 +50,7 @@ std::string RenderReport(const Document& report, const std::string& made);
 // ranges that combine many values to fit a chart.
 
 // Chooses `count` of `all` samples at random, always the same ones, and returns their positions, ascending. A larger
-// count includes the choice of a smaller one.
+// `count` chooses the samples that a smaller one chooses, and more.
 std::vector<size_t> ChooseSamples(size_t all, size_t count);
 
 // How evenly the choices of one layer are spread over its experts.

@@ -231,7 +231,7 @@ void AddGet(Application& application) {
       ->allow_extra_args(false);
   get->add_option_function<std::string>(
          "--rows", [options](const std::string& text) { options->rows = OrUsageError(ParseRows(text), "--rows"); },
-         "only this row, or these: 3:17 is row 3 to row 16")
+         "only one row, or several: 3:17 is row 3 to row 16")
       ->type_name("ROW|BEGIN:END");
   AddProducer(get, options->producer);
 }

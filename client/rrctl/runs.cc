@@ -292,8 +292,8 @@ void AddTransfers(Application& application) {
   AddGroups(exported, out->groups);
   exported->add_option(
       "--previous", out->previous,
-      "an earlier export of the run: equal samples become hard links to its files, and samples that the run "
-      "released since are taken over");
+      "an earlier export of the run: samples that have not changed since, or that the run has released since, "
+      "become hard links to its files");
   AddProducer(exported, out->producer);
 
   const auto in = std::make_shared<TransferOptions>();

@@ -47,7 +47,7 @@ uint64_t SlowXxh64(const std::string& bytes, uint64_t seed) {
   return hash ^ hash >> 32;
 }
 
-// The owner of a key that is no member's host.
+// Returns the member that stores the samples of a key that is no member's host.
 std::string SlowOwner(const std::vector<std::string>& members, const std::string& key) {
   std::vector<std::pair<uint64_t, std::string>> scores;
   for (const std::string& member : members) scores.push_back({SlowXxh64(key, SlowXxh64(member, 0)), member});

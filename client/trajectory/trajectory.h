@@ -76,7 +76,7 @@ struct TurnDecision {
 
   // The appends of kAppend; not to be used with the other steps.
   std::optional<PrefixReference> prefix;  // The parent's rows that the first append shares.
-  RowRange compare;                       // Rows of the turn that the sample already has; Refine compares them.
+  RowRange compare;                       // Rows of the turn that the sample or `prefix` has; Refine compares them.
   RowRange gap;                           // Unrecorded rows to append first.
   RowRange fresh;                         // Rows of the turn to append.
   RowRange tail;                          // Unrecorded rows to append last.
@@ -135,8 +135,8 @@ class Trajectory {
   // sample must have the whole history.
   Trajectory Fork(std::string sample) const;
 
-  // Decides what to do for the turn. Its errors have rows() as committed_rows, and kGap and kNotCommitted the first
-  // missing row:
+  // Decides what to do for the turn. Every error has rows() as committed_rows; kGap and kNotCommitted also name the
+  // first missing row:
   //   INVALID_ARGUMENT kField: tokens_start beyond the history; kRowCount (field "turn.rows"): rows beyond the tokens,
   //   or a finished turn whose rows end before them
   //   FAILED_PRECONDITION kGap: rows start above rows(); kNotCommitted: a seal before all rows; kSealed

@@ -1,6 +1,6 @@
-// Runs random trajectories, and compares them with the reference and with the content of the memory store: turns,
-// aborts, retokenised histories, forks, weight updates, retries, lost acknowledgements, dropped appends, restarted
-// writers. The environment variable RR_TRAJECTORY_SEEDS sets the number of trajectories.
+// Runs random trajectories, and compares them with the reference and with the content of the memory store. Covers
+// turns, aborts, retokenised histories, forks, weight updates, retries, lost acknowledgements, dropped appends,
+// restarted writers. The environment variable RR_TRAJECTORY_SEEDS sets the number of trajectories.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -48,8 +48,8 @@ class TrajectoryWriter {
                                                                std::shared_ptr<Appender> appender, Options options);
 
   // Queues the new rows of a turn, as PlanTurn decides.
-  // - `rows`: null if the turn has no rows. `engine`: its name. `place`: the turn's place in order(); null: the next
-  //   place.
+  // - `rows`: null if the turn has no rows. `engine`: the engine's name. `place`: the turn's place in order(); null:
+  //   the next place.
   // - Waits for room in the queue, as the appender does. Also waits for the server if rows must be removed, or if an
   //   append failed and the sample's state must be asked for.
   // - After an error rows may have been removed, and some of the new rows queued. The next turn finds out which.

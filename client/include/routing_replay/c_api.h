@@ -335,7 +335,7 @@ RR_API rr_error* rr_appender_append(rr_appender* appender, const rr_append* appe
  * s). */
 RR_API rr_error* rr_appender_flush(rr_appender* appender, const rr_call* call);
 /* Flushes, then abandons the appends that are still not acknowledged. Later appends fail. Returns the result of the
- * flush; closing again does nothing. */
+ * flush; closing again does nothing. If this call is cancelled, the appender stays open. */
 RR_API rr_error* rr_appender_close(rr_appender* appender, const rr_call* call);
 /* Waits for outcomes that no earlier call returned. Returns an empty result when the appender is closed and all
  * outcomes were returned. Outcomes count as handled when this function is called again; flush and close wait until

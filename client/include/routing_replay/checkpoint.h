@@ -65,7 +65,7 @@ struct ImportOutcome {
 
 // Appends the samples of the directory to a run, and creates the run with default settings if it does not exist. If the
 // run already has rows of a sample, these must equal the rows in the directory (the server compares them), and only the
-// missing rows are added. A sample with the same content id, revision, group and number of tokens is skipped.
+// missing rows are added. A sample is skipped if its content id, revision, group and number of tokens match in both.
 //
 // A sample keeps its rows, unrecorded rows, weights, group, seal and the token check at its end. An export has only
 // this check, not the tokens, but the protocol takes checks only with tokens. So the import appends a made-up token

@@ -99,7 +99,7 @@ struct ServerSummary {
 // Which transport appends and reads use: "grpc", or one without gRPC: "direct" (TCP), "unix" (unix socket) or "shm"
 // (shared memory).
 struct ClientMetrics {
-  std::string transport;  // Of the newest stream; of several servers, as "direct,grpc". Empty: no stream yet.
+  std::string transport;  // Of the newest stream of each server, such as "direct,grpc". Empty: no stream yet.
   int64_t grpc_streams = 0, direct_streams = 0, unix_streams = 0, shm_streams = 0;  // Streams begun so far.
 };
 
@@ -155,11 +155,11 @@ struct AppendOptions {
   std::optional<int64_t> group;
   int64_t weight_version = kUnknownWeightVersion;
   std::string weight_label;
-  // Weight versions of ranges of rows, as positions in the sample: not empty, ascending, disjoint. Rows in no range
-  // have weight_version.
+  // Weight versions of some rows. The ranges are positions in the sample, none of them empty, ascending and disjoint.
+  // Rows in no range have weight_version.
   std::vector<WeightSpan> weights;
-  // One token id per appended row, or one for every position from 0 on; in the second case earlier tokens are checked,
-  // too. Empty: no token check. The ids are copied.
+  // One token id per appended row; or one for every position from 0 to the end of the append, so that earlier tokens
+  // are checked, too. Empty: no token check. The ids are copied.
   absl::Span<const uint32_t> token_ids;
   std::optional<int64_t> seal_num_tokens;
   // Seals the sample and derives the number of tokens: one more than the rows up to the end of this append, including
@@ -171,8 +171,8 @@ struct AppendOptions {
   std::string engine;
 };
 
-// The result of one append. If `status` is not OK, nothing of the append was stored. Exception: a long append is sent
-// in several messages, of which the first may have been stored; committed_rows says how far.
+// The result of one append. If the server rejects it, nothing of it is stored, except that the first messages of a long
+// append may be (committed_rows). After UNAVAILABLE or DEADLINE_EXCEEDED it is unknown whether the append was stored.
 struct AppendOutcome {
   std::string sample;
   uint64_t sequence = 0;  // Number of the append in its Appender; 0 for Put.
@@ -230,7 +230,7 @@ struct NewAppend {
 };
 
 struct QueuedAppends {
-  std::vector<uint64_t> sequences;  // Number of each append in its appender: 1, 2, …; with "shard:" only unique.
+  std::vector<uint64_t> sequences;  // Each append's number in its appender: 1, 2, …; with "shard:" there may be gaps.
   size_t dropped = 0;               // How many were queued without their rows (drop_when_full).
 };
 
@@ -259,8 +259,8 @@ class Appender {
   // error, at the first append that would have to wait for room.
   virtual absl::Status AppendMany(absl::Span<const NewAppend> appends, QueuedAppends& queued, bool may_wait = true) = 0;
   // Waits until every append made so far has an outcome. Returns the first error since the last Flush, if there is any;
-  // its message names the sample and some of the other samples with errors, and `failures` has more of them. After
-  // DEADLINE_EXCEEDED, the next Flush reports the failures.
+  // its message names the sample and some of the other samples with errors, and `failures` has more of them. If the
+  // wait itself takes too long (DEADLINE_EXCEEDED), the next Flush reports the failures.
   virtual absl::Status Flush(std::chrono::milliseconds timeout, AppendFailures* failures = nullptr) = 0;
   // Waits until all appends of one sample and attempt have an outcome, and returns what went wrong, if anything did.
   // The answer stays the same until the next append of the sample, and is kept for up to 100,000 samples. Flush reports
@@ -281,7 +281,7 @@ struct ReadPiece {
   RowRange rows;
   Codec codec = Codec::kRaw;
   int32_t bit_offset = 0;
-  absl::Span<const uint8_t> bytes;  // Valid during the call only. If the sink has a staging(), its last bytes.
+  absl::Span<const uint8_t> bytes;  // Valid only during the call. The last bytes of staging(), if the sink has one.
 };
 
 // Receives a read in the order of the request: a sample's record, then its pieces. A second record of a sample means:
@@ -327,7 +327,7 @@ class Run {
   // What OpenRun's resume_at removed.
   virtual const ReleaseOutcome& dropped() const = 0;
   // The handle of a sample: an int64 that replaces its id in a batch tensor. It is SampleHandle(sample); with "shard:"
-  // its highest byte is the index of the server that has the sample.
+  // its highest byte is replaced by the server's number, 1 for the first member of the sorted list.
   virtual int64_t Handle(absl::string_view sample) const { return SampleHandle(sample); }
   // With "shard:": the place tag of the member on this machine ("node-3:"). If a worker begins its sample ids with this
   // tag, the rows stay on this machine and cross the network only to readers. The member on this machine is the one

@@ -10,7 +10,7 @@ namespace routing_replay {
 // Empty fields are taken from the environment: ROUTING_REPLAY_TLS, _CACERT, _CERT, _KEY, _SERVER_NAME and _TOKEN_FILE.
 // Files may change while the client runs: the token file is read for every call, the others for every new connection.
 struct SecuritySettings {
-  bool tls = false;         // Use TLS, as cacert and cert do; without cacert, trust the system. Not on "unix:".
+  bool tls = false;         // Use TLS; cacert or cert implies it. Without cacert, trust the system. Not on "unix:".
   std::string cacert;       // PEM file with the certificate authorities that signed the server's certificate.
   std::string cert;         // PEM file with the client's own certificate, for servers that ask for one.
   std::string key;          // PEM file with the private key of `cert`.
