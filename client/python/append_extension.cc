@@ -13,7 +13,7 @@
 //   -2^62 - n      the sequence number n of an append whose rows were dropped, because the queue is full
 //   any other < 0  minus the address of the rr_error, which the caller must free
 //
-// Uses the stable ABI of Python 3.11, the first with the buffer functions. Python 3.10 has them too, and so loads this.
+// Uses the stable ABI of Python 3.11, the first with the buffer functions. Python 3.10 exports them, too, and loads it.
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

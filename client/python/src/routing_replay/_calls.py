@@ -27,7 +27,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 U = TypeVar("U")
 
-_HANDLER_MS = 50  # A wait returns to Python this often (milliseconds), so that Python can run signal handlers.
+_HANDLER_MS = 50  # The longest wait in the library, in milliseconds, before Python can run signal handlers.
 PLAIN_CALL = byref(Call(-1, None, 0))
 
 
@@ -214,7 +214,7 @@ def _pass_on() -> None:
         try:
             for line in operation(lib.rr_log, (), _native.Texts, lambda lines: list(map(str, lines)), 1e9).here():
                 _log.warning("%s", line)
-        except RoutingReplayError:  # The process forked, or there was no log line for a day.
+        except RoutingReplayError:  # The process forked, or the wait timed out.
             time.sleep(1)
 
 

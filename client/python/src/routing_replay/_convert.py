@@ -116,7 +116,7 @@ def reject_given(given: Any, names: Iterable[str], path: str, sample: str) -> No
             raise _values.invalid(f"{path}{name}", "must be absent: the recorded rows state it", sample)
 
 
-_ROLLOUT, _ZERO = "rollout", 0  # Compared by identity, for speed. Other, equal objects are converted, which is slower.
+_ROLLOUT, _ZERO = "rollout", 0  # Compared by identity, for speed. Other objects, even equal ones, are converted.
 
 
 def _fill(target: _native.Append, append: Append) -> list[Any]:
@@ -385,7 +385,7 @@ def outcomes(found: Any) -> list[AppendOutcome]:
 
 
 class _Memory:
-    """Lends memory of a result to a numpy array. The result (owner) is freed when no array uses it any more."""
+    """Lends memory of a result to a numpy array. The result (owner) is freed with the last array that uses it."""
 
     __slots__ = ("__array_interface__", "_owner")
 

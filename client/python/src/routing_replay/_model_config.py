@@ -48,22 +48,22 @@ Pattern = Literal[
 class Family:
     """How configurations of one model type say which layers are MoE layers, if they have no mlp_layer_types.
 
-    pattern: "all": every layer. "prefix": those after the first `prefix` layers, of which moe_layer_freq may exclude
-        some. "step": decoder_sparse_step, mlp_only_layers (default: the first `prefix`). "interval":
-        moe_layer_start_index (default `prefix`), …_end_index, …_interval. "period": expert_layer_period, …_offset.
-        "ids or step": moe_layers, else interleave_moe_layer_step. "ids or prefix": moe_layers_enum, else those after
-        the first `prefix`. "blocks": layers_block_type, layer_types or hybrid_override_pattern. "hash prefix": all; the
-        first num_hash_layers (default `prefix`) are hash layers
-    prefix: number of dense layers at the beginning if prefix_key is absent from a configuration; None: it is required
-    prefix_key: key of the prefix; None: the type has no such key, and first_k_dense_replace, if present, must equal
-        `prefix`
-    every_nth: moe_layer_freq may be a number N: layers 0, N, 2N, … after the prefix are MoE layers
+    pattern: which layers are MoE layers, or which keys say so. "all": every layer. "prefix": all but the first `prefix`
+        layers, minus those that moe_layer_freq excludes. "step": decoder_sparse_step and mlp_only_layers (default: the
+        first `prefix` layers). "interval": moe_layer_start_index (default `prefix`), moe_layer_end_index and
+        moe_layer_interval. "period": expert_layer_period and expert_layer_offset. "ids or step": moe_layers, else
+        interleave_moe_layer_step. "ids or prefix": moe_layers_enum, else all but the first `prefix` layers. "blocks":
+        layers_block_type, layer_types or hybrid_override_pattern. "hash prefix": every layer; the first num_hash_layers
+        (default `prefix`) are hash layers
+    prefix: a number of first layers, see `pattern`. With prefix_key it is the default; None: the key is required
+    prefix_key: key of `prefix`; None: the type has none, and first_k_dense_replace must equal `prefix` or be absent
+    every_nth: moe_layer_freq may be a number N; then layers 0, N, 2N, … are MoE layers, except the first `prefix`
     experts_in: key of the nested object that describes the experts, if there is one
     enabled_by: a flag that must be set for the model to have experts
     decisive_experts_key: if this key is present, it gives E, and other keys for E are ignored
     min_experts: a model with fewer experts has no router
-    zero_experts: number of experts without weights that a router can choose (the last ids of each layer), if it is the
-        same for all models of the type; zero_experts_key: else the key that gives this number
+    zero_experts: number of experts that a router can choose but that have no weights: the last ids of each layer
+    zero_experts_key: key of this number, if it differs between models of the type
     """
 
     pattern: Pattern = "all"
@@ -280,8 +280,8 @@ def _check_names(names: Sequence[str], key: str, reader: Reader) -> Sequence[str
 
 def _hybrid_flags(pattern: str, key: str) -> list[bool]:
     """Returns for each decoder layer of a hybrid pattern whether it is a MoE layer. The pattern has one symbol per
-    layer: E has experts; M, G, D, *, + and - have no routes. Pipeline marks ("|") are skipped, and so are the MTP
-    layers, which follow "/"."""
+    layer: E has experts; M, G, D, *, + and - have no routes. The bounds of pipeline stages ("|") and everything after
+    a "/", which are MTP layers, are skipped."""
     symbols = pattern.partition("/")[0].replace("|", "")
     for symbol in symbols:
         if symbol not in "EMGD*+-":
@@ -292,7 +292,7 @@ def _hybrid_flags(pattern: str, key: str) -> list[bool]:
 def _plan(family: Family, mtp_layers: int, reader: Reader) -> Layers:
     """Finds the MoE layers in the notation of the family.
 
-    mtp_layers: lists may have entries for this many MTP layers after those of the decoder layers
+    mtp_layers: mlp_layer_types may have this many further entries, for the MTP layers, which are ignored
     """
     if family.pattern == "blocks":
         return _blocks(reader)
@@ -343,8 +343,8 @@ def _prefix(family: Family, reader: Reader, num_layers: int) -> list[int]:
 
 
 def _by_frequency(reader: Reader, num_layers: int, first: int, may_step: bool) -> list[int]:
-    """The layers from `first` on that moe_layer_freq selects: by a flag per layer, or by a step N: layers 0, N, 2N, …
-    A step above 1 needs may_step, because some software counts it from the end of the dense prefix."""
+    """The layers from `first` on that moe_layer_freq selects, by a flag per layer or by a step N (layers 0, N, 2N, …).
+    A step above 1 needs may_step, because some software counts the steps from layer `first` instead of layer 0."""
     moe_layers = list(range(num_layers))
     frequency = reader.find(_FREQUENCY)
     if isinstance(frequency, (list, tuple)):
@@ -452,7 +452,7 @@ def _no_experts(why: str) -> Exception:
 
 def of_hugging_face(config: Mapping[str, Any]) -> Layers:
     """The MoE layers of a config.json."""
-    levels = [Reader(config)]  # From the outermost object on: the text model may be nested in other objects.
+    levels = [Reader(config)]  # The outermost object first. The text model may be nested in other objects.
     while inner := next(filter(None, map(levels[-1].inner, _NESTED)), None):
         levels.append(inner)
     reader, family = levels[-1], _family_of(levels)
@@ -497,7 +497,7 @@ def _family_of(levels: Sequence[Reader]) -> Family:
 def _read_experts(
     family: Family, levels: Sequence[Reader], of_experts: Reader, keys: Sequence[str]
 ) -> tuple[list[int], list[int]]:
-    """Lists of E and of K as the configuration states them, each of one number or of one per decoder layer."""
+    """Returns E and K as the configuration states them: two lists, each with one number or one per decoder layer."""
     if family.enabled_by and not levels[-1].flag(family.enabled_by):
         raise _no_experts(f"{family.enabled_by} is not set")
     experts = of_experts.integer_or_integers(*keys)

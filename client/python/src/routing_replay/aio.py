@@ -235,7 +235,7 @@ class Run(run.RunCalls[Appender, Trajectory], _Closing):
     drop = awaited(run.Run.drop)
 
     async def close(self, timeout: float = 60.0) -> None:
-        """Flushes and ends the run's appenders; the run itself stays on the server."""
+        """Flushes the run's appenders for at most `timeout` seconds each and closes them. The server keeps the run."""
         await _close(self.link, self._lines_to_close(), timeout)
 
 

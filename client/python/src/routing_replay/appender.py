@@ -65,7 +65,8 @@ class Line(_native.Handle):
             self.report(error)
 
     def report_outcomes(self, on_outcome: OnOutcome) -> None:
-        """Calls on_outcome for each outcome until the appender is closed. Asking for more confirms the earlier ones."""
+        """Calls on_outcome for each outcome until the appender is closed. Asking for more tells the library that
+        the earlier outcomes are handled, for which flush waits."""
         more = lib.rr_appender_outcomes, (self.pointer,), _native.Outcomes, _convert.outcomes, 1e9, self
         try:
             while found := _calls.operation(*more).here():
@@ -159,8 +160,8 @@ class AppenderCalls:
         return Operation(lib.rr_appender_append, arguments, outputs, read, kept=kept)
 
     def _on_full(self) -> int:
-        """The on_full of a library call. _DROP if the user chose nothing and an event loop, which must not wait, runs
-        in this thread; else _BLOCK, with which the library does what the appender's options say."""
+        """The on_full of a library call. _DROP for a blocking appender without on_full if an event loop, which must not
+        wait, runs in this thread; else _BLOCK, with which the library does what the appender's options say."""
         return _DROP if self._never_waits_in_loop and asyncio._get_running_loop() is not None else _BLOCK
 
     def _report_drop(self, appends: Sequence[Append]) -> None:
@@ -174,7 +175,7 @@ class AppenderCalls:
         return Operation(lib.rr_appender_flush, (self.line.pointer,), (), timeout=seconds, kept=self.line)
 
     def metrics(self) -> dict[str, int]:
-        """Counters since the start: appends, acknowledged, failed, rows, trimmed_rows, conflicting_rows,
+        """Counters since the appender was made: appends, acknowledged, failed, rows, trimmed_rows, conflicting_rows,
         unrecorded_rows, payload_bytes, resent_bytes, reconnects, credit_rejections, dropped_appends, dropped_rows,
         stale_appends (rejected because their sample has a later attempt); and the gauges queued_bytes and
         open_appends."""
@@ -203,15 +204,15 @@ class Appender(AppenderCalls, Closing):
 
         Rows are copied or encoded before this returns. With asyncio a thread does this for large rows, and a cancelled
         append may have been queued all the same. Raises InvalidArgumentError at once if a shape, a dtype or an id is
-        wrong. Trouble with the service is not raised here. When the queue is full, on_full decides.
+        wrong. Errors of the service are not raised here, but by `flush`. When the queue is full, on_full decides.
         """
         return self.queue(arguments, options)
 
     @blocking
     def append_many(self, appends: Iterable[Append]) -> Operation[list[int]]:
         """Queues several appends in this order with one call, and returns their sequence numbers.
-
-        If one is rejected, those before it are queued, and the error names its sample.
+        If an argument has a wrong type, none is queued. If the library rejects one, for example for a wrong id, those
+        before it are queued. The error names the sample.
         """
         return self._queueing(_values.items(appends, "appends", "Append"))
 

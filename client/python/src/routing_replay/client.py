@@ -91,7 +91,7 @@ class Client(ClientCalls, Closing):
     _SERVER_NAME and _TOKEN_FILE. Files may change while the client runs: the token file is read for every call, the
     others for every new connection.
 
-    When nobody refers to a client, its runs or appenders any more, the queues are sent; then its connections end.
+    When nothing refers to a client, its runs or its appenders, their queues are sent; then the connections are closed.
     After os.fork the child opens its own connection when it first uses the client. Raises InvalidArgumentError for a
     malformed endpoint.
     """
@@ -118,9 +118,9 @@ class Client(ClientCalls, Closing):
         strict: an append whose rows differ from the stored ones fails; otherwise such rows are only counted
         block_rows: rows per block, a power of two
         codec: how blocks are stored: "RAW" (8 or 16 bits per id) or "PACKED" (as few bits per id as E needs)
-        durability: where an append is stored before it is acknowledged: in "memory", "written" (to the operating
-            system) or "synced" (to the disk); by default as the server is configured. InvalidArgumentError if the
-            server's store does not support it
+        durability: how far an append is stored before it is acknowledged: "memory", "written" (to the operating system)
+            or "synced" (to the disk). The default is the server's. InvalidArgumentError if the server's store does not
+            support the value
         resume_at: the first group that training produces again after it resumed from a checkpoint. The samples of this
             group and of higher groups, of both producers, are stale and are removed; `Run.dropped` says how many. Only
             one coordinator may pass it, before any worker appends
@@ -168,8 +168,8 @@ class Client(ClientCalls, Closing):
         Rows that the run already has are compared, and only the missing rows are appended. So a second call does
         nothing, or continues a call that was interrupted. Raises AlreadyExistsError (CONFLICTING_ROWS) naming a sample
         whose rows in the run differ; FailedPreconditionError (NOT_COMMITTED) if the directory has no finished export;
-        DataLossError naming a sample whose file is damaged. Rows, unrecorded rows, weights, groups, seals and the check
-        of all tokens are restored. Revisions and content ids are not: the samples get new ones.
+        DataLossError naming a sample whose file is damaged. Rows, unrecorded rows, weights, groups, seals and each
+        sample's CRC32C over all tokens are restored. Revisions and content ids are not: the samples get new ones.
         """
         options = _native.ImportOptions(
             _values.native_text(os.fspath(directory), "directory"),

@@ -28,8 +28,8 @@ class RoutingReplayError(Exception):
     committed_rows, revision: the sample's number of committed rows, and its revision
     first_differing_block: index of the first block of rows whose stored tokens differ from those of the request
     retry_after_ms: how long to wait before a retry
-    failed_samples: after `flush`, ids of the samples with failed appends since the last flush, up to 100,000; else []
-    failures: after `flush`, the first 100 failed appends, as (sample, error); else []
+    failed_samples: if `flush` raised the error, ids of the samples with failed appends, at most 100,000; else []
+    failures: if `flush` raised the error, the first 100 failed appends, as (sample, error); else []
     """
 
     code: str = "UNKNOWN"
@@ -66,7 +66,7 @@ class RoutingReplayError(Exception):
         return type(self)(self.message, **detail)
 
     def renamed(self, names: Mapping[str, str]) -> RoutingReplayError:
-        """Returns a copy in which the field has the new name that `names` gives it; if it gives none, this error."""
+        """Returns a copy in which names[field] replaces the field's name, or this error if `names` lacks the field."""
         name = names.get(self.field or "")
         if name is None:
             return self
@@ -115,14 +115,14 @@ class ResourceExhaustedError(RoutingReplayError, code="RESOURCE_EXHAUSTED"):
 
 
 class FailedPreconditionError(RoutingReplayError, code="FAILED_PRECONDITION"):
-    """The request is valid, but the present state does not allow it: for example, the sample is sealed."""
+    """The request is valid, but the state of the run, sample or client forbids it. Example: a sealed sample."""
 
 
 class FallbackLimitError(FailedPreconditionError):
     """More of a training step's samples fall back to live routing than `max_fallback_fraction` allows.
 
     samples, fallen_back: number of samples in the step, and number of those that fall back
-    by_status: number of samples that fall back by status, for example {"NOT_FOUND": 12}
+    by_status: for each status, the number of samples that fall back because of it, for example {"NOT_FOUND": 12}
     first: the first samples that fall back, as (sample id or handle, status)
     """
 

@@ -1,4 +1,4 @@
-"""The routing geometry: which layers of a model have experts, how many, and how many of these a token chooses."""
+"""The routing geometry: which layers of a model have experts, how many each has, and how many a token chooses there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Geometry:
     dtype: numpy dtype of the ids that a read of all layers returns: uint8 if every E is at most 256, else uint16
     fingerprint: 64-bit hash; equal geometries have the same fingerprint on every machine
 
-    Raises InvalidArgumentError naming the field and the layer.
+    Raises InvalidArgumentError for a wrong value, naming the field and, if only one layer is wrong, the layer.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Geometry:
 
     @classmethod
     def from_megatron_config(cls, config: Mapping[str, Any] | Any, *, hash_layers: bool = True) -> Geometry:
-        """Makes a Geometry from Megatron-Core's TransformerConfig or its arguments (an object, or a dict of fields).
+        """Makes a Geometry from Megatron-Core's TransformerConfig or Megatron's arguments (an object or its dict).
 
         Reads num_layers, num_moe_experts (or num_experts), moe_router_topk, moe_layer_freq (number or list, as Megatron
         parses it), hybrid_override_pattern (or hybrid_layer_pattern), first_k_dense_replace and moe_n_hash_layers.

@@ -55,7 +55,7 @@ def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
         command += ["--exit-with-pid", str(os.getpid()), *flags]
         # In its own session, because Ctrl-C must not stop it while this process may still have rows to append.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-        # Without --tls-cert this server has no certificate: those in the environment are another server's.
+        # Without --tls-cert this server does not use TLS: the TLS variables in the environment are for another server.
         hidden = () if any(flag.partition("=")[0] == "--tls-cert" for flag in flags) else _TLS_VARIABLES
         names = (_ENDPOINT_VARIABLE, *hidden)
         before = {name: os.environ.get(name) for name in names}

@@ -96,8 +96,7 @@ class Link:
 
     @contextlib.contextmanager
     def closing(self, lines: list[Line], drop: bool) -> Iterator[None]:
-        """A context in which the caller closes the appenders. If the caller is interrupted or cancelled, a thread in
-        the background closes them."""
+        """A context in which the caller closes the appenders. If it is interrupted, background threads close them."""
         try:
             yield
         except BaseException:
@@ -154,12 +153,12 @@ class RunCalls(Generic[A, T]):
 
         max_queued_bytes: limit for appends that wait in memory (default 64 MiB)
         on_full: what `append` does when the queue is full. "block" waits for at most queue_timeout seconds (default 60)
-            and then drops the append; "drop" drops it at once; "raise" raises ResourceExhaustedError. By default
-            "block"; but "drop" in a thread with a running event loop, which must not wait (in routing_replay.aio only
-            the coroutine waits). The store marks the rows of a dropped append as unrecorded, so that a trainer sees at
-            once that they are missing; metrics() counts them. A signal handler that raises ends the wait
+            and then drops the append; "drop" drops it at once; "raise" raises ResourceExhaustedError. The default
+            is "block", except for a blocking appender in a thread with a running event loop, which must not wait: there
+            it is "drop". The store marks the rows of a dropped append as unrecorded, so that a trainer sees at once
+            that they are missing; metrics() counts them. A signal handler that raises ends the wait
         append_timeout: seconds for which an append is retried while the server is unreachable or full (default 120)
-        on_outcome: called once per append, in order per sample, in a thread of the appender; must not call the appender
+        on_outcome: called with each outcome in a thread of the appender; see `Appender`. Must not call the appender
         """
         size = max_queued_bytes
         options = _native.AppenderOptions(
@@ -245,9 +244,9 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     settings: the settings in force, with defaults filled in
     dropped: number and size of the samples that resume_at of `Client.run` removed
     place: with "shard:", the place tag of the server on this machine, such as "node-3:". If sample ids begin with it
-        (f"{run.place}math-7/0"), the samples are stored on this machine. The tag is that of the server whose host the
-        variable ROUTING_REPLAY_PLACE names or, without this variable, is an address or the name of this machine; "" if
-        there is no such server, or more than one
+        (f"{run.place}math-7/0"), the samples are stored on this machine. The server is the one whose host is the value
+        of the variable ROUTING_REPLAY_PLACE or, without this variable, an address or the name of this machine. The tag
+        is "" if there is no such server, or more than one
     places: the place tags of all servers
 
     Calls without a timeout parameter, except checkpoint, take at most the client's call_timeout; until then they are
@@ -297,10 +296,10 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         num_tokens: number of tokens T, if the sample is complete: rows that are missing up to T - 2 are then marked as
             unrecorded and the sample is sealed, so that no trainer waits for it. If absent, rows after the last append
             are not marked, and the sample is not sealed
-        tokens: token ids from position 0 on, num_tokens of them or one fewer; they imply num_tokens. They are compared
-            with the tokens of the stored rows, and sent to the store if it does not know the tokens and the sample is
-            not sealed
-        attempt: the attempt that the appends have, see Append
+        tokens: token ids from position 0 on, num_tokens of them or one fewer. If num_tokens is absent, their number is
+            used for it. They are compared with the tokens of the stored rows, and sent to the store if it does not know
+            the tokens and the sample is not sealed
+        attempt: the attempt number that the sample's appends were given, see Append
         timeout: seconds for everything: waiting for the appends and asking the server
 
         Never raises because of the service, not even if the server cannot be reached: `Commit.status` says what became
@@ -333,7 +332,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     def truncate(
         self, sample: str, rows: int, *, expected_revision: int | None = None, producer: Producer = "rollout"
     ) -> Operation[SampleState]:
-        """Cuts the sample back to rows [0, rows). The sample is then not sealed, and its revision is one higher."""
+        """Keeps the rows [0, rows) and removes the others. The sample is then unsealed, and its revision one higher."""
         name, number = _values.native_text(sample, "sample"), _convert.producer(producer, "producer")
         kept = _values.integer(rows, "rows", sample=sample)
         at = _values.optional(expected_revision, "expected_revision", sample=sample)
@@ -356,9 +355,9 @@ class Run(RunCalls[Appender, Trajectory], Closing):
 
         samples: ids, handles, or SampleRead, which has further options such as row ranges
         layers: global decoder layer ids, ascending; all MoE layers if absent
-        wait: wait until shortly before `timeout` for rows that are not committed yet, instead of NOT_READY, and for
-            samples that nobody has begun, instead of NOT_FOUND
-        only_begun: with wait, a sample that nobody has begun is NOT_FOUND at once
+        wait: True waits, until shortly before `timeout`, for rows that are not committed yet and samples that nobody
+            has begun. False gives these samples the status NOT_READY or NOT_FOUND at once
+        only_begun: with wait, only waits for samples that somebody has begun; others are NOT_FOUND at once
 
         All arrays of one read share one block of memory. A sample that cannot be read has a status that says why; it
         does not fail the others. Raises DataLossError naming sample, layer and row for damaged bytes;
@@ -382,7 +381,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         only_begun: bool = False,
         timeout: float = 120.0,
     ) -> Operation[SampleRows]:
-        """Does the same as `read`, for one sample."""
+        """Reads one sample: see `read`."""
         options = {"layers": layers, "producer": producer, "wait": wait, "only_begun": only_begun, "timeout": timeout}
         read: Any = Run.read
         return read.build(self, [sample], **options).then(itemgetter(0))
@@ -437,9 +436,9 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     ) -> Operation[CheckpointOutcome]:
         """Writes the sealed samples to a new directory. Appends may continue meanwhile.
 
-        directory: where to write; must not exist, or be empty. It becomes an exported run, which `Client.restore` and a
-            trainer's DirectorySource can read. It gets this name only when it is complete; an interrupted call leaves
-            DIRECTORY.part, which the next call removes
+        directory: where to write: a directory that is empty or does not exist. It becomes an exported run, which
+            `Client.restore` and a trainer's DirectorySource can read. It gets this name only when it is complete; an
+            interrupted call leaves DIRECTORY.part, which the next call removes
         groups: samples of groups[0] <= group < groups[1]; all if absent
         previous: directory of an earlier checkpoint of the run. Unchanged samples become hard links to its files, and
             so do samples of these groups that the run has released since. Each of the two directories may be removed
@@ -463,5 +462,5 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         return self._into(lib.rr_run_drop, (), _native.Released(), ReleaseOutcome)
 
     def close(self, timeout: float = 60.0) -> None:
-        """Flushes and ends the run's appenders; the run itself stays on the server."""
+        """Flushes the run's appenders for at most `timeout` seconds each and closes them. The server keeps the run."""
         self.link.close(self._lines_to_close(), timeout)

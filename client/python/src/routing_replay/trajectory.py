@@ -34,10 +34,11 @@ class Turn:
     num_tokens: length of the history after this turn
     appended: absolute rows that were queued, one range per append
     unrecorded_rows: how many of these rows have no route
-    retokenised_at: first position where the turn's tokens differ from the history or have ended; None if there is none
+    retokenised_at: first position of the history at which the turn has another token or none; None if there is none
     truncated_rows: rows that were removed because of this difference
-    repeated_rows: rows of the turn that existed already; the existing rows stay. Of these, conflicting_rows differ from
-        them, late_rows exist as unrecorded, and uncompared_rows were sent by another writer and cannot be compared
+    repeated_rows: rows of the turn that existed already; the existing rows stay. Of the repeated rows, conflicting_rows
+        have other ids than the existing ones, late_rows exist as unrecorded rows, and uncompared_rows could not be
+        compared, because another writer sent the existing ones
     shared_rows: rows that a fork takes from its parent
     surplus_rows: rows of the last token, which were left out
     dropped_rows: rows for which the queue had no room; they become unrecorded
@@ -62,8 +63,9 @@ class NewTurn:
     """One answer of the engine, as an argument of `add`.
 
     rows: ids [rows, layers, K], a Payload, the result of an adapter of routing_replay.engines, or None: no rows
-    tokens: ids of the whole context, prompt and answer; or only those after the first `tokens_start` tokens of the
-        history; None: the tokens of the RecordedRows, if `rows` is one; else the history does not change
+    tokens: token ids of the whole context, prompt and answer. None: the tokens of `rows`, if it is RecordedRows with
+        tokens; otherwise the history does not change
+    tokens_start: the position of the first of `tokens`, if the ids before it, which the history has, are left out
     start: absolute row of the first row (default 0)
     take, layers: see Append. If `rows` is RecordedRows, do not give start, take or layers: it states them
     outcome: "finished", "aborted" or "preempted". Only a finished turn must have a row for each token except the last.
@@ -106,8 +108,7 @@ class TrajectoryCalls:
         return _calls.operation(lib.rr_trajectory_add, arguments, _native.TurnResult, read, kept=kept)
 
     def next_row(self, tokens: ArrayLike) -> int:
-        """Returns the first row that the engine must return for a request with this context; earlier rows exist
-        already."""
+        """Returns the first row that the engine must return for a request with these tokens; earlier rows exist."""
         native, _array = _values.native_tokens(tokens, "tokens", self.sample)
         row = c_int64()
         _native.check(lib.rr_trajectory_next_row(self._native.pointer, byref(native), byref(row)))
@@ -142,16 +143,16 @@ class Trajectory(TrajectoryCalls):
     A history of T tokens has rows 0 … T - 2: the last token was never fed to the model. So the row of a turn's last
     token is the first one of the next turn, and nothing is ever overwritten.
 
-    - Token ids decide what is new. The tokens of a turn are compared with the history. Rows up to the first token that
+    - Token ids decide what is new. The tokens of a turn are compared with the history. Rows before the first token that
       differs stay; later rows are removed from the server (`Turn.truncated_rows`), and the turn must bring them again.
-    - The first route of a row stays. Repeated rows, perhaps under newer weights, are compared and not sent; differences
-      are counted (`Turn.conflicting_rows`), or AlreadyExistsError (CONFLICTING_ROWS) in a strict run.
+    - The first route of a row stays. Repeated rows, perhaps under newer weights, are compared and not sent. Differences
+      are counted (`Turn.conflicting_rows`); in a strict run they raise AlreadyExistsError (CONFLICTING_ROWS).
     - Rows that a turn lacks (aborted, preempted, not recorded) may come with the next turn. A turn after a gap raises
       FailedPreconditionError (GAP), unless `missing="unrecorded"` says that nobody has these rows.
     - Every call may be repeated: rows that are stored are not sent again.
 
-    `add` queues rows and returns, like `Run.append`; the appender retries if the service fails. Only two actions wait
-    for the server and raise its errors: removing rows, and asking for the sample's state (after a failed append or a
+    `add` queues rows and returns, like `Run.append`; the appender retries if the service fails. `add` waits for the
+    server, and raises its errors, only to remove rows or to ask for the sample's state (after a failed append or a
     cancelled turn, and in the first turn with existing="resume" or "replace").
     """
 
@@ -218,7 +219,7 @@ class Trajectory(TrajectoryCalls):
         """Makes a trajectory of a new sample that begins like this one, for example for other answers to a prompt or
         branches of a tree.
 
-        Its first turn must have the whole context. Rows up to the first token or route that differs are not sent; the
+        Its first turn must have the whole context. Rows before the first token or route that differs are not sent; the
         new sample refers to the rows of this one. (Equal tokens may have other routes, because they were routed again.)
         Only acknowledged rows can be shared: the call waits for them for at most `wait` seconds.
         """

@@ -21,13 +21,13 @@ OnFull = Literal["block", "drop", "raise"]
 
 @dataclass(frozen=True)
 class Payload:
-    """Rows as an engine sent them, not decoded. `rows=` takes a Payload in place of an array.
+    """Rows as an engine sent them, not decoded. The parameter `rows` accepts an array or a Payload.
 
     data: the bytes (or the text, for base64)
     encoding: "RAW" (C order, little-endian), "NPY", "BASE64" (of RAW), "BASE64_NPY"
     compression: "NONE" or "ZSTD" (then raw_size, the number of bytes before compression, is required)
-    dtype: "U8", "I8", "U16", "I16", "I32" or "I64"; not needed with .npy
-    shape: (rows, layers, K); not needed with .npy
+    dtype: "U8", "I8", "U16", "I16", "I32" or "I64"; not needed for "NPY" and "BASE64_NPY", which state it
+    shape: (rows, layers, K); not needed for "NPY" and "BASE64_NPY"
     """
 
     data: bytes | str | memoryview
@@ -92,12 +92,12 @@ class WeightSpan:
 class RecordedRows:
     """Rows of one sample as an engine returned them, with everything that its response says of them.
 
-    `append`, `put` and `Trajectory.add` take it in place of rows. First come missing_rows rows from row_start on that
-    were not recorded, then the rows of `rows` that `take` selects.
+    `append`, `put` and `Trajectory.add` accept it as `rows`. The first missing_rows rows from row_start on were not
+    recorded; the rows of `rows` that `take` selects follow them.
 
     rows: ids [rows, layers, K] of an integer dtype, or a Payload that holds them; None: nothing was recorded
     row_start: absolute row of the first row, missing ones included
-    take: half-open range of the first axis of `rows` that counts; None: all of it
+    take: half-open range of the first axis of `rows`; only these are used; None: all
     layers: what the axis of layers holds: "all", "moe" or decoder layer ids; None: its length decides
     weights: weight versions of ranges of absolute rows, ascending and disjoint; may be empty
     engine: name and version of the engine, for information, for example "vllm 0.33.0"
@@ -135,8 +135,8 @@ Rows: TypeAlias = ArrayLike | Payload | RecordedRows
 @dataclass(slots=True)
 class Append:
     """One append: the parameters of `append` and `put`, and an item of `append_many`. If `rows` is the result of an
-    adapter, it states row_start, take, unrecorded and layers, which must be absent here. The result's tokens, engine
-    and, if no weight_version is given, weights are used unless they are given here.
+    adapter, it states row_start, take, unrecorded and layers, which must be absent here. Its tokens and its engine are
+    used if these are absent here, and its weights if weights and weight_version are absent here.
 
     sample: id
     rows: ids [rows, layers, K] of an integer dtype (uint8, uint16 or a signed one), a Payload, the result of an adapter
@@ -156,8 +156,8 @@ class Append:
     weights: WeightSpans, the versions for ranges of absolute rows, ascending and disjoint; rows in no range have
         weight_version
     revision: the revision of the sample that the rows belong to, from `stat` or `truncate`
-    restart: not 0: these rows replace the sample from its beginning. Use a new number for each restart, the same on all
-        of its appends
+    restart: if not 0, these rows replace the sample from its beginning. Use a new number for each restart, and give
+        it to all appends of the restart
     attempt: number of the attempt at this sample: 0, 1, …, less than 2^32. Use it if a framework may dispatch a prompt
         again, with the same number on every append of one attempt. The first append of a later attempt, which must
         start at row 0, replaces all rows that an earlier attempt has appended, sealed or not. From then on, appends of
@@ -196,8 +196,8 @@ class AppendOutcome:
     If there is an error, nothing of the append was stored. Exception: a long append is sent in several messages, and
     the first ones may have been stored; committed_rows says how far.
 
-    trimmed_rows: rows that were stored already. Of these, conflicting_rows differ from the stored routes, which stay;
-    late_rows are stored as unrecorded and stay so; unverified_rows have tokens that could not be compared.
+    trimmed_rows: rows that were stored already; the stored rows stay. Of the trimmed rows, conflicting_rows have other
+    ids than the stored ones, late_rows are stored as unrecorded, and the tokens of unverified_rows cannot be compared.
     """
 
     sample: str
@@ -238,7 +238,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class SampleState:
-    """A sample without its rows. num_tokens is None until it is sealed."""
+    """The state of a sample; its rows are not included. num_tokens is None until the sample is sealed."""
 
     sample: str
     handle: int
@@ -320,7 +320,7 @@ class SampleRows:
 
 @dataclass(frozen=True)
 class ReleaseOutcome:
-    """Samples that were removed, and the bytes that this freed."""
+    """How many samples were removed, and how many bytes this freed."""
 
     samples: int = 0
     bytes: int = 0
@@ -366,10 +366,9 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """The state of a server. uptime: in seconds. counters: values by metric name, which only grow from the server's
-    start on.
-
-    spill_budget_bytes: limit of the directory for cold samples, 0 without one; spilled_bytes: size of its files."""
+    """The state of a server. uptime: in seconds. counters: values by metric name, which grow from 0 while the server
+    runs. spill_budget_bytes: size limit of the server's directory for cold samples, 0 if it has no such directory.
+    spilled_bytes: size of the files in this directory."""
 
     version: str
     store: str
