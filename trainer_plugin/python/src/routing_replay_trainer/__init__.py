@@ -12,8 +12,9 @@ probabilities of the replayed experts from the live logits. Needs numpy and the 
 `ServiceSource` takes one of its runs, and the errors of this module are those of `routing_replay.errors`.
 
 Objects of this module own memory of the native library but no thread, connection or lock, so they keep working in the
-child after os.fork. Exception: what `megatron.attach` and `hf.attach` return. Only objects whose documentation says so
-may be shared between threads; calls into the native library release the GIL.
+child after os.fork. Exceptions: what `megatron.attach` and `hf.attach` return, and a source with a run of
+`routing_replay.aio`. Only objects whose documentation says so may be shared between threads. Native calls release the
+GIL.
 """
 
 from routing_replay_trainer._core import VERSION

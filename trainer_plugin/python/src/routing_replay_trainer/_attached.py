@@ -40,7 +40,7 @@ class Options:
     `agree`, or if a replica has only one rank, each rank decides alone which samples replay.
 
     Raises InvalidArgumentError naming an option that is wrong, or one of `source`, `agree`, `on_policy` and `writer`
-    that the mode does not use. Mode disabled uses none, but accepts all.
+    that the mode does not use. In mode disabled none of these four is used, but giving them is no error.
     """
 
     source: Source | None = None
@@ -124,7 +124,7 @@ class Chunk:
 @dataclass(frozen=True)
 class Open:
     """An open `micro_batch` context. said: its arguments that describe the layout; described: the micro-batch made from
-    them, None for Megatron, where each call of the model describes its own; begun: passes begun so far"""
+    `said` (None for Megatron, where each call of the model describes one); begun: passes begun in the context so far"""
 
     sequences: Listing[Any]
     said: Mapping[str, Any]
@@ -208,7 +208,7 @@ class Attached:
             again, but rows that were read stay in the cache. Use this if the log-probability pass and the training
             passes of one rollout each call begin_step
         tokens: token ids of each sequence, as a list of arrays or a rectangle [b, s]; lengths: number of tokens of each
-            sequence, if lower than in `tokens`, or if `tokens` is absent. Absent values are not compared
+            sequence, if lower than in `tokens`, or if `tokens` is absent. Without `tokens`, ids are not compared
 
         Asks the source once about every sample, and lets the ranks agree on which samples replay. `micro_batch` follows
         this decision in all passes of the step. If a sample has changed since, the rank that notices raises an error
@@ -365,8 +365,8 @@ class Attached:
 
     def abandon_step(self) -> None:
         """Call this instead of end_step if an exception was raised in a micro_batch, or between the passes of the step.
-        It gives up the passes and raises nothing; the next step can begin as usual. In mode R2 it also discards what
-        the step has recorded, in the writer too, but keeps what was recorded before a replaying pass began."""
+        It gives up the passes and raises nothing; the next step can begin as usual. In mode R2 it also discards, in the
+        writer too, what the step has recorded since its last replaying pass began, or all if none has begun."""
         for chunk in self._chunks:
             chunk.passes.drop_all()
         for records in self._records():

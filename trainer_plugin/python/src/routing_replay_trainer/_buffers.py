@@ -1,4 +1,4 @@
-"""A pool of index buffers for passes. It grows to the largest number of passes that are open at the same time."""
+"""A pool of index buffers for passes. It grows to the largest number of passes in progress at the same time."""
 
 from __future__ import annotations
 

@@ -194,9 +194,7 @@ def kernels(device: int) -> ctypes.CDLL | None:
     try:
         return cuda_library(device)
     except errors.FailedPreconditionError as error:
-        LOG.warning(
-            "router replay runs without its kernels, with operators of torch and on the host: %s", error.message
-        )
+        LOG.warning("router replay runs without its kernels, with slower code of torch and the host: %s", error.message)
         return None
 
 
@@ -209,7 +207,7 @@ def _load_cuda() -> ctypes.CDLL:
             raise ImportError(f"{loaded._name} must be of ABI {_CUDA_ABI_VERSION}, got {found}")
         declare(loaded, _CUDA_FUNCTIONS)
     except (ImportError, OSError) as error:
-        raise unmet("cuda.library", f"{error}; the kernels are part of a build only if it finds nvcc") from error
+        raise unmet("cuda.library", f"{error}; the kernels are built only where nvcc is found") from error
     return loaded
 
 

@@ -1,6 +1,6 @@
-"""What a replay attaches to a model: hooks that begin a pass before each call of a module and end its forward part
-after the call, a binding that gives each router its ids, and counters, which stay on the device until they are read.
-Needs torch.
+"""What a replay attaches to a model: hooks that begin a pass before each call of a module and end the pass's forward
+part after the call, a binding that gives each router its ids, and counters, which stay on the device until they are
+read. Needs torch.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Binding:
     name, layer: the router's path in the model, and the id of its layer
     passes: the passes of the router's chunk
     tally: counts the results of comparisons
-    is_recompute: returns True if the present call is a recompute
+    is_recompute: returns True if the router call in progress is a recompute
     """
 
     module: Any
@@ -241,14 +241,14 @@ class Binding:
         return ids
 
     def chose(self, answer: Answer, chosen: torch.Tensor) -> None:
-        """In a pass that records or compares, call this with the router's own choice [N, K], which it also uses."""
+        """Call this in a pass that records or compares. chosen: the router's own choice [N, K], which it also uses"""
         self.seen(answer, chosen)
         self.used(answer, chosen)
 
     def seen(self, answer: Answer, chosen: torch.Tensor) -> None:
-        """Call this with the live choice [N, K]. A pass that records keeps the choice. Other passes count how much of
-        it agrees with the ids that they replay (or would replay, in mode shadow). A recompute does nothing here,
-        because the forward pass has counted the same choice already."""
+        """Call this with the live choice [N, K]. A pass that records stores the choice. Other passes count how much
+        of it agrees with the ids that they replay (or would replay, in mode shadow). For a recompute, nothing is stored
+        or counted, because that was done in the forward part."""
         if answer.recompute:
             return
         if answer.of.use == "record":

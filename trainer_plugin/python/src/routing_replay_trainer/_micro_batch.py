@@ -37,7 +37,7 @@ class Sequence:
     start: position in the sample of the first token
     rows: number of rows to replay from `start` on. If absent: the number of tokens minus one, because the last token of
         a sample has no row
-    tokens: number of tokens. If absent: rows + 1 for a piece with `rows` that is not the last, else all tokens left
+    tokens: number of tokens. If absent: rows + 1 for a piece with `rows` that is not the last, else all that are left
     """
 
     sample: str | int | None
@@ -65,8 +65,8 @@ class Given(NamedTuple):
     take.
 
     tokens, lengths: as `micro_batch` takes them
-    layout: the argument `micro_batch` of `Plan`, without its sequences, but with `cu_seqlens`, the real boundaries of a
-        packed stream. Further documents or rows, after those of the sequences, have no sample and route live
+    layout: the argument `micro_batch` of `Plan`, without its sequences, but with `cu_seqlens`: the boundaries of a
+        packed stream, padding left out. Further documents or rows, after those of `sequences`, belong to no sample
     documents: number of tokens of each document, or row of a rectangle, if the layout does not say it
     first: for each row of a rectangle, the column of the first token; empty if all are 0
     told: number of tokens of each sequence as given to `begin_step`, None if unknown; used only if neither `lengths`
@@ -82,8 +82,8 @@ class Given(NamedTuple):
 
 
 def described(sequences: Listing[Any], *arguments: Any) -> MicroBatch:
-    """sequences: sample ids or handles, None or 0 for what routes live, `Sequence` objects, or lists of such pieces
-    arguments: those of `Given`
+    """Makes a `MicroBatch`. sequences: a list of sample ids or handles, None or 0 for what routes live, `Sequence`
+    objects, or lists of such pieces; arguments: the fields of `Given`
     """
     given = Given(*arguments)
     parts = _parts(sequences)

@@ -122,7 +122,7 @@ class ChunkPasses:
                 raise _error(f"recompute of {of.key}, layer {layer} before its forward pass", layer)
             if not again and layer in of.asked:
                 raise _error(
-                    f"the router of {of.key}, layer {layer} asked for its ids before in the forward pass", layer
+                    f"the router of {of.key}, layer {layer} asked for its ids before, in the same forward part", layer
                 )
             of.asked.add(layer)
             return Answer(of, of.slots[layer], again is not None)
@@ -163,8 +163,8 @@ class ChunkPasses:
         with self._lock:
             for key in self._flying:
                 raise _error(
-                    f"detach: {key} waits for its backward part, which would choose live. Run it, or call end_step, "
-                    "before"
+                    f"detach: {key} waits for its backward part, which would choose live after detach. First run it, "
+                    "or call end_step"
                 )
 
     def _drop(self, of: Pass) -> bool:

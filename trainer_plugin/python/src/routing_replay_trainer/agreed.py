@@ -42,7 +42,7 @@ class Steps:
     source: the source of all rows; its deadline also applies to `begin`
     collective: the ranks that must make the same decision; None: this rank decides alone
     max_fallback_fraction: largest share of a step's samples that may fall back; if more do, FallbackLimitError
-    contract: checks the weight versions of all samples that replay, and has the counters
+    contract: checks the weight versions of all samples that replay, and holds the counters
     binds: True: the fetch fails if a sample has changed since the ranks agreed on it. False (for a replay that only
         compares): such a sample falls back
     """
@@ -78,10 +78,10 @@ class Steps:
         sample, but with different lengths or tokens, there is one decision for each of these variants, and only the
         variants that were not recorded fall back.
 
-        Errors are raised on all ranks. Exception: if the source of one rank fails, this rank raises the source's error,
-        and for the other ranks all samples are missing with status SOURCE_FAILED. But a rank that could not reach the
-        service only logs a warning, the first time; the source's error is then at most the cause (`__cause__`) of an
-        error that all ranks raise.
+        Errors are raised on all ranks. Exception: if the source of one rank fails, this rank raises the source's error.
+        If this rank cannot reach the service, it only logs a warning, once, and the source's error becomes the
+        `__cause__` of the error that all ranks raise, if there is one. In both cases all samples count as missing on
+        this rank, with status SOURCE_FAILED.
 
         geometry: the geometry's fingerprint (from a plan), which the ranks compare; 0 if unknown
         step: name of the step; if the previous step had the same name, that step continues. None: a new step

@@ -71,7 +71,7 @@ class StepDecision:
     @property
     def live(self) -> tuple[str | int, ...]:
         """Samples (ids or handles) that fall back under the policy "live": at least one of their sequences routes live.
-        Sequences that were given without a sample are not listed."""
+        Sequences that belong to no sample (None or handle 0) are not listed."""
         return self._samples("live")
 
     @property

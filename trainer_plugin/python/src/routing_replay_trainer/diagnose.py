@@ -34,7 +34,7 @@ _MOST_IDS = 1 << 22  # Limit for the number of recorded ids in one judgement.
 
 def judge_alignment(plan: Plan, recorded: Sequence[ArrayLike | None], live: ArrayLike) -> dict[str, Any]:
     """Judges whether the rows that a plan replays belong to its tokens and layers. Returns the JSON of
-    rrt_judge_alignment (routing_replay/trainer/capi.h). Explanations describe what is replayed.
+    rrt_judge_alignment (routing_replay/trainer/capi.h). Its explanations name known mistakes, if any.
 
     recorded: for each sequence of the plan (or each piece, if the plan has pieces) ids [rows, all MoE layers, K] from
         row 0 on, -1 where unknown; None for a sequence that is left out
@@ -79,7 +79,7 @@ class Watch:
         self._alarm = alarm_no_overlap
         self._seen: dict[int, _Seen] = {}
         self._causes: set[tuple[str, ...]] = set()
-        self.alarms = 0  # Number of judgements "misaligned" since the last count.
+        self.alarms = 0  # Number of judgements "misaligned" since the last `count_into`.
 
     def begin(self, chunk: int, described: MicroBatch, batch: Batch) -> bool:
         """Returns True if the live choices of this new pass are to be compared."""

@@ -46,9 +46,9 @@ class FetchSequence:
     sample: id, or handle (routing_replay.Run.handle)
     num_tokens: expected number of tokens; a sample with another number counts as missing
     tokens: the trainer's token ids [n] from position 0 on; a sample with other tokens counts as missing. The sample's
-        last token has no row and is not compared; without num_tokens, the last id may be that token. Without num_tokens
-        the service compares only up to the last multiple of the run's block_rows, because it has no token checks in
-        between
+        last token has no row and is not compared. Without num_tokens the last given id may be that token, so it is not
+        compared either; and the service then compares only up to the last multiple of the run's block_rows, because it
+        has no token checks in between
     content_id: the content id that the ranks of the replica agreed on. The sample must be readable with this content,
         or the fetch fails, whatever `missing` says. Exception: if `tokens` are given but the sample was recorded
         without tokens, `missing` decides
@@ -101,9 +101,9 @@ class Batch:
     indices: per local MoE layer, in the order of plan.layers, ids [local rows, K] in the compact dtype (views of one
         buffer, or one array where layers are alike); filler ids where a row is not replayed. Empty if the ids are on a
         device
-    states: [local rows] uint8: REPLAYED, UNRECORDED (routes live, because no route was recorded), PAD (takes filler
-        ids: padding, or the last token of a sequence if the plan says so) or LIVE (routes live, because the trainer
-        wants it)
+    states: [local rows] uint8: REPLAYED, UNRECORDED (routes live: no route was recorded, or the sample fell back), PAD
+        (takes filler ids: padding, or the last token of a sequence if the plan says so) or LIVE (routes live, because
+        the token belongs to no sample)
     replayed_rows, unrecorded_rows, pad_rows, live_rows: number of rows in each state
     fallback_sequences: number of sequences that route live because their sample is missing
     sequences: per sequence that the rank reads: {"sequence", "sample", "status", "message", "committed_rows",
@@ -488,7 +488,7 @@ class ServiceSource(Source):
         end = time.monotonic() + (self._timeout if timeout is None else timeout)
         records = self._inspected(sequences, end - time.monotonic())
         pause = _FIRST_PAUSE
-        # The server waits for a seal only if the request states the expected length. Else ask again for what is open.
+        # The server waits for a seal only if the request states the expected length. Else ask again.
         while self._told[1] and end - time.monotonic() > pause:
             open_ones = [i for i, record in enumerate(records) if record["status"] == "NOT_READY"]
             if not open_ones:

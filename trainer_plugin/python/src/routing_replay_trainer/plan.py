@@ -66,8 +66,8 @@ class Plan:
     geometry: {"num_layers", "num_experts", "top_k", "moe_layers"} or a routing_replay.Geometry
     micro_batch, rank, split, native_layers, ep_size: as rrt_plan_new (routing_replay/trainer/capi.h) and `rrctl plan`
         take them
-    megatron: the fields of Megatron-Core's TransformerConfig, from which split and geometry follow. Leave split
-        out, and pass None as geometry, or that of the run, which may lack hash layers and native_layers
+    megatron: the fields of Megatron-Core's TransformerConfig, from which split and geometry follow. Then leave split
+        out, and pass as geometry None or the run's geometry. The run may lack hash layers and native_layers
 
     Raises InvalidArgumentError naming the field.
 
@@ -162,5 +162,5 @@ def _split_of(reader: Reader) -> dict[str, Any]:
     per_stage = "num_layers_per_virtual_pipeline_stage"
     if split["virtual_stages"] is None and split["layout"] is None and reader.has(per_stage):
         # Megatron itself derives the number of virtual stages from this option and from others.
-        raise reader.error(per_stage, f"leaves the number of virtual stages open: give {_VIRTUAL}")
+        raise reader.error(per_stage, f"does not give the number of virtual stages: set {_VIRTUAL}")
     return {field: value for field, value in split.items() if value is not None}

@@ -31,12 +31,12 @@ def merge_records(records: Sequence[tuple[Plan, NDArray[np.uint8]]]) -> list[NDA
     dtype uint8 or uint16.
 
     records: for each chunk of each rank, in any order, the plan and the index buffer [plan.buffer_bytes] with what was
-        recorded. All plans must be of the same micro-batch, which has only whole samples, and of the model's geometry,
-        and together have all of its layers
+        recorded. All plans must be of one micro-batch, which has only whole samples, and have the whole model's
+        geometry. Together they must have all of its layers
 
     If several ranks have the same row, their ids must be equal. Raises FailedPreconditionError naming sample, row and
-    layer if no rank has a row, or two ranks differ in it. Raises it also if layers differ in K, because rows then have
-    no common shape. Raises InvalidArgumentError for records that are not of one micro-batch.
+    layer if no rank has a row, or two ranks differ in it. FailedPreconditionError is also raised if layers differ in K,
+    because rows then have no common shape. Raises InvalidArgumentError for records that are not of one micro-batch.
     """
     plans = (ctypes.c_void_p * len(records))(*(plan.pointer for plan, _ in records))
     kept = [np.ascontiguousarray(buffer, np.uint8) for _, buffer in records]
@@ -95,16 +95,17 @@ class Records:
         return Batch(plan, indices, plan.local_rows().state, rows["replayed"], rows["unrecorded"], rows["pads"], 0, ())
 
     def check(self, described: MicroBatch) -> None:
-        """Called before a pass records. Raises as `recorded`, and if a sample occurs twice in the micro-batch, or in
-        another one since the last `settle`, because both sequences would then replay the choice of one of them."""
+        """Called before a pass records. Raises what `recorded` raises, and InvalidArgumentError for a sample that is
+        twice in the micro-batch, or that another micro-batch has recorded since the last `settle`: both sequences would
+        replay the ids that were recorded last."""
         names = set()
         for _, fetch in recorded(described, 2):
             earlier = self._open.get(fetch.sample)
             if fetch.sample in names or (earlier is not None and earlier[1] is not described):
                 raise invalid(
                     "sequences",
-                    f"sample {fetch.sample} is recorded twice in one pass: give each sequence a sample of its own (of "
-                    "completions of one prompt, too). To record it again, end or abandon the step that recorded it",
+                    f"sample {fetch.sample} is recorded twice: give each sequence a sample of its own, also if several "
+                    "complete one prompt. To record a sample again, first end or abandon the step that recorded it",
                     sample=fetch.sample,
                 )
             names.add(fetch.sample)
@@ -119,7 +120,7 @@ class Records:
             self._open[fetch.sample] = key, described
 
     def forget(self) -> set[PassKey]:
-        """Discards what passes have recorded since the last `settle`; returns these passes."""
+        """Discards what passes have recorded since the last `settle`; returns the keys of these passes."""
         for sample in self._open:
             self.source.remove(sample)
             del self._rows[sample]
@@ -128,13 +129,13 @@ class Records:
         return passes
 
     def settle(self) -> None:
-        """Called when the passes so far can no longer be given up: their records stay and can be replayed."""
+        """Protects the records that exist when this is called: a later `forget` does not discard them."""
         self._open.clear()
 
     def release(self) -> None:
         self.source = LocalSource(self._geometry)  # Holds the recorded ids.
         self._rows: dict[str | int, int] = {}  # Number of rows of each sample that this rank has recorded.
-        # For each sample the pass and the micro-batch that recorded it, as long as the pass can still be given up.
+        # For each sample recorded since the last `settle`: the pass and the micro-batch that recorded it.
         self._open: dict[str | int, tuple[PassKey, MicroBatch]] = {}
 
 
@@ -198,7 +199,7 @@ class RecordWriter:
         self._kept: dict[tuple[int, int], dict[int, _Record]] = {}  # By step and micro-batch, then by chunk.
 
     def keep(self, key: PassKey, plan: Mapping[str, Any], described: MicroBatch, ids: NDArray[np.uint8]) -> None:
-        """Adds a copy of what a pass has recorded. Raises as `recorded`."""
+        """Adds a copy of what a pass has recorded. Raises what `recorded` raises."""
         samples = []
         for sequence, one in recorded(described, 1):
             tokens = None if one.tokens is None else token_ids(one.tokens, one.sample)
@@ -219,18 +220,18 @@ class RecordWriter:
 
     def write(self, *, deadline: float = 600.0, **options: Any) -> list[str]:
         """Appends and seals all samples that were recorded since the last `write`, and discards their records. All
-        ranks must call this after the same passes, which record each sample once. Passes that `abandon_step` has given
-        up have no records.
+        ranks must call this after the same passes. Those passes must have recorded each sample once, apart from passes
+        that `abandon_step` gave up, whose records are gone.
 
         deadline: seconds for the whole call
         options: options of Run.put: group, weight_version, weight_label, revision, restart, … Without restart, rows
-            that the service already has stay, and different ones are an error (CONFLICTING_ROWS)
+            that the service already has are not replaced, and new rows that differ are an error (CONFLICTING_ROWS)
 
         Returns the samples on the rank that has appended them, and an empty list on other ranks. If appending fails, or
-        `merge_records` before it, this rank raises the error and appends nothing more, and the other ranks raise
-        FailedPreconditionError. All ranks raise it if they have recorded different numbers of micro-batches. After such
-        errors, records stay until the next `write` or `release`; `write` may be called again, because rows that were
-        appended already are recognised. DeadlineExceededError if a rank does not take part in time.
+        `merge_records` before it, that rank raises the error and appends nothing more, and the other ranks raise
+        FailedPreconditionError. All ranks raise FailedPreconditionError if they have recorded different numbers of
+        micro-batches. After such errors the records stay, and `write` may be called again: the service recognises rows
+        that it already has. Raises DeadlineExceededError if a rank does not take part in time.
         """
         end = time.monotonic() + deadline
         kept = [list(chunks.values()) for _, chunks in sorted(self._kept.items())]
@@ -245,7 +246,7 @@ class RecordWriter:
                 try:
                     # Part of the time is left for telling the other ranks of a failure.
                     self._append(parts, records[0].samples, written, options, end - min(10.0, deadline / 10))
-                except Exception as error:  # The other ranks wait for this one.
+                except Exception as error:  # Raised below, after the other ranks know of it.
                     failure = error
         failed = np.array([failure is not None], np.int64)
         (some_failed,) = self._collective.all_reduce_max(failed, end - time.monotonic()).tolist()
@@ -286,8 +287,8 @@ class RecordWriter:
             outcome = _patiently(end, functools.partial(self._run.put, name, rows, **fields, **options))
             if others := outcome.conflicting_rows + outcome.late_rows:
                 what = (
-                    f"sample {name}: the service has {others} of its rows already, with other routes or none, and "
-                    "keeps those: give the samples of each rollout names of their own, or write with restart="
+                    f"sample {name}: the service already has {others} of these rows, with other routes or as "
+                    "unrecorded. Give the samples of each rollout names of their own, or write with restart="
                 )
                 raise unmet("write", what, sample=name, reason="CONFLICTING_ROWS")
             written.append(name)

@@ -22,14 +22,14 @@ _FLOATS = {"float32": 0, "float64": 1, "bfloat16": 2, "uint16": 2, "float16": 3}
 
 @dataclass(frozen=True)
 class Router:
-    """The configuration of one MoE layer's router. Names in parentheses, or after the colon, are Megatron-Core's
-    options.
+    """The configuration of one MoE layer's router. Names that begin with moe_router_ are Megatron-Core's options.
 
     num_experts, top_k: E and K
     score_function: moe_router_score_function
     pre_softmax: softmax over all experts before the choice (moe_router_pre_softmax)
     scaling_factor: moe_router_topk_scaling_factor; None or 0 is 1
-    num_groups, group_topk: group limit of a live choice; it does not apply to replayed rows
+    num_groups, group_topk: a live choice takes experts from only group_topk of num_groups groups; replayed rows have no
+        such limit
     rounding: when values are rounded to dtypes other than float32: "once" at the end, as in Megatron-Core 0.18 and
         later, or after "each_step", as in 0.16 and 0.17
     """

@@ -1,5 +1,5 @@
-"""A layer between a trainer and the source of its rows. It caches the slices of a step, prefetches, and applies one
-deadline per step.
+"""Wraps the source of a trainer's rows: caches the slices of a step, prefetches them, and applies one deadline per
+step.
 
     source = StepSource(ServiceSource(run), cache_bytes=4 << 30, deadline=120.0)
     source.begin_step()
@@ -51,9 +51,9 @@ class StepSource(Source):
     cache_bytes: limit for cached slices, whether prefetched or kept for later passes; 0: nothing is cached
     deadline: seconds that all fetches of a step together may wait, retries while the service is unavailable included.
         Samples that have not arrived then are missing, and `missing` of the fetch says what happens: "strict" raises
-        DeadlineExceededError. A sample that the ranks have agreed to replay is an error in any case, because a rank
-        must not fall back alone. Without begin_step, the deadline applies to each fetch, and nothing is cached, because
-        only within a step are samples assumed not to change
+        DeadlineExceededError. If the ranks have agreed to replay such a sample, the fetch fails whatever `missing`
+        says, because a rank must not fall back alone. Without begin_step, the deadline applies to each fetch, and
+        nothing is cached, because only within a step are samples assumed not to change
 
     After `close`, fetches of a step raise CancelledError. Thread-safe if `source` is, but only in the process that made
     it.
@@ -90,7 +90,7 @@ class StepSource(Source):
         LIBRARY.rrt_step_cache_end_step(self._cache.pointer)
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
-        """As `Source.inspect`; waits as long as the step's deadline allows."""
+        """As `Source.inspect`; waits until the step's deadline, or for `timeout` seconds if that ends earlier."""
         with self._waiting() as end:
             if timeout is not None:
                 end = min(end, time.monotonic() + timeout)
@@ -123,7 +123,7 @@ class StepSource(Source):
 
     def counts(self) -> dict[str, float]:
         """Returns counts since the last call: wait_s (seconds in fetches and inspections), timeouts, hits and misses of
-        slices, bytes_read. Also returns the bytes that the cache holds, as bytes."""
+        slices, bytes_read. Also returns `bytes`, the size of the slices that are in the cache at this moment."""
         cache = _core.StepCacheCounts()
         LIBRARY.rrt_step_cache_counters(self._cache.pointer, byref(cache))
         with self._lock:
@@ -144,7 +144,7 @@ class StepSource(Source):
 
     @contextlib.contextmanager
     def _waiting(self) -> Iterator[float]:
-        """A context that counts the time spent in it as waiting. Gives the time at which the step's deadline ends."""
+        """Counts the time spent in this context as waiting. Yields the step's deadline, as time.monotonic() tells it."""
         started = time.monotonic()
         with self._lock:
             left = self.deadline - (self._waited if self._begun else 0.0)
@@ -163,8 +163,8 @@ class StepSource(Source):
             self._read(fetch, _NOW, end)
 
     def _read(self, fetch: _Fetch, ahead: int, end: float) -> None:
-        """Reads all rows of the fetch until the time `end`. Samples that have not arrived by `end` fall back, or are a
-        DeadlineExceededError if the policy is "strict"."""
+        """Reads all rows of the fetch until the time `end`. If samples have not arrived by `end`, raises
+        DeadlineExceededError under the policy "strict"; under other policies these samples fall back."""
         cached = self._begun
         if cached:
             LIBRARY.rrt_step_cache_attach(self._cache.pointer, fetch.pointer, ahead)
@@ -181,8 +181,8 @@ class StepSource(Source):
                 raise errors.DeadlineExceededError(f"fetch: {why}") from error
             fetch.give_up(why)
         finally:
-            # Detach here, because a traceback may keep the fetch alive, and other fetches wait for slices that it was
-            # to read.
+            # Detach here, because a traceback may keep the fetch alive, and other fetches wait for slices that this
+            # one was to read.
             LIBRARY.rrt_step_cache_detach(fetch.pointer)
 
     def _ahead(self, plan: Plan, sequences: Sequence[FetchSequence] | None, step: int) -> None:
@@ -202,7 +202,7 @@ def _has_to_read(fetch: _Fetch, seconds: float) -> bool:
 
 
 def _some(end: float) -> float:
-    """Returns the seconds that are left for a call; raises if there are none."""
+    """Returns the seconds that are left until `end`; raises DeadlineExceededError if there are none."""
     left = end - time.monotonic()
     if left <= 0:
         raise errors.DeadlineExceededError("no time is left")

@@ -29,7 +29,7 @@ CHOICES = (
     ("router", "forward"),
     ("block", "forward"),
 )
-EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")  # Attributes of the module that chooses: one is E.
+EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")  # Attributes that may hold E.
 
 # Names that FSDP, torch.compile and checkpoint wrappers add to the path of a module.
 _WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
@@ -81,7 +81,7 @@ def decoder(model: Any) -> Decoder:
         routers.append(_router(block, name, layer))
     if len(stacks) != 1:
         found = " and ".join(sorted(stacks)) if stacks else "no MoE layer"
-        raise unmet("model", f"one decoder can be attached, and {type(model).__name__} has {found}")
+        raise unmet("model", f"needs exactly one decoder with MoE layers, but {type(model).__name__} has {found}")
     holder = stacks.pop()
     layers = modules[f"{holder}.layers" if holder else "layers"]
     return Decoder(_unwrapped(modules[holder]), len(layers), tuple(sorted(routers, key=lambda r: r.layer)))
@@ -101,7 +101,7 @@ def _place(name: str) -> tuple[str, int]:
     for i in range(len(parts) - 1):
         if parts[i] == "layers" and parts[i + 1].isdecimal():
             return ".".join(parts[:i]), int(parts[i + 1])
-    raise unmet(name, "must be in a list of layers")
+    raise unmet(name, "has experts, but is not in a list `layers`")
 
 
 def _router(block: Any, name: str, layer: int) -> LiveRouter:
@@ -153,7 +153,7 @@ def _check_own(module: Any, method: str, name: str, replacement: Callable[..., A
 def _sizes(module: Any, name: str) -> tuple[int, int]:
     experts = next((value for key in EXPERTS if (value := getattr(module, key, None)) is not None), None)
     if experts is None:
-        raise unmet(name, f"{type(module).__name__} lacks all of {', '.join(EXPERTS)}")
+        raise unmet(name, f"{type(module).__name__} has none of {', '.join(EXPERTS)}")
     return int(experts), int(module.top_k)
 
 

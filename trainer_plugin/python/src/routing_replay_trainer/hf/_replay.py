@@ -39,7 +39,7 @@ def attach(
     model: a transformers model with one decoder of MoE layers, before or after it is wrapped by FSDP, FSDP2, DDP, PEFT
         or torch.compile. Routers of other models are not changed, not even those of a copy of this one
     cp_size: number of processes over which each sequence is split in contiguous pieces (Ulysses); 1 if it is not split
-    ranks: {"cp": rank of this process among these}; absent without such a split
+    ranks: {"cp": rank of this process among the cp_size}; absent without such a split
     options: those of `Options`. Padding chooses live; in a micro-batch with padding, the last tokens of sequences do so
         too, whatever last_row says. agree must consist of the cp_size processes that share a sequence
 
@@ -97,7 +97,7 @@ class Replay(Attached):
         a packed stream, [1, total] or [total]: position_ids that are 0 where a document begins.
 
         sequences, tokens, forward_only: as in `megatron.Replay.micro_batch`
-        lengths: number of tokens of each sequence; needed only if a document, or a row without a mask, ends in padding
+        lengths: number of tokens of each sequence; needed only if documents or a rectangle without a mask have padding
         layout: further fields of a plan's `micro_batch`, which override the derived ones
 
         The context may be closed before backward, because the rows of a pass are kept for recompute until its backward
@@ -133,7 +133,7 @@ class Replay(Attached):
             if chunk.passes.backward_pass is not None:
                 return
             if self._open is None and chunk.last_index >= 0:
-                raise unmet("micro_batch", "backward calls the whole model again, and the context is closed")
+                raise unmet("micro_batch", "the context is closed, but backward calls the model again: close it later")
         if self._open is not None:
             described = self._open.described
             assert described is not None

@@ -1,4 +1,4 @@
-"""Finds the routers of a live model, their positions, and options that would ignore a replay. Does not need torch."""
+"""Finds the routers of a live model, their positions, and options that make them ignore a replay. Needs no torch."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _check_config(config: Any) -> None:
         modules = getattr(config, "cuda_graph_modules", None) or getattr(config, "cuda_graph_scope", None) or ()
         names = {getattr(part, "name", part) for part in ((modules,) if isinstance(modules, str) else modules)}
         if not names or names & _GRAPHED:
-            raise unmet("config", f"cuda_graph_impl={graphs} captures routers, whose ids would be those of the capture")
+            raise unmet("config", f"cuda_graph_impl={graphs} captures routers: a launch would reuse the capture's ids")
 
 
 def check_dropping(config: Any, strict: bool) -> None:
@@ -101,9 +101,9 @@ def check_dropping(config: Any, strict: bool) -> None:
         factor = getattr(config, option, None)
         if factor is None:
             continue
-        why = f"{option}={factor} drops experts of replayed rows after the router, which nothing counts"
+        why = f"{option}={factor} drops experts of replayed rows after the router, and no metric counts them"
         if strict:
-            raise unmet("config", f'{why}: leave it off, or attach with missing="live"')
+            raise unmet("config", f'{why}. Unset it, or attach with missing="live"')
         LOG.warning("router replay: config: %s", why)
 
 

@@ -144,8 +144,8 @@ class Replay(Attached):
             off. In mode R2 such a pass records, and others replay. Until a pass has replayed or the step has ended,
             recording a sample a second time is an InvalidArgumentError
 
-        The following are needed only for `prefetch`, which has no call of the model to read. Here the call overrides
-        the layout that they give, unless its boundaries are on the device and the number of rows agrees:
+        The following are needed only for `prefetch`, which cannot read a call of the model. In `micro_batch` the call's
+        layout overrides theirs, unless the call has its boundaries on the device and both have equally many rows:
 
         tokens: token ids before any slicing for context parallelism, as a list of arrays, a packed stream, or a
             rectangle [b, s]. They are compared with the tokens for which the rows were recorded
@@ -179,7 +179,7 @@ class Replay(Attached):
                 "local_cp_size",
                 f"{size}, and context_parallel_size is {cp_size}: a micro-batch with process groups of its own "
                 "(dynamic or hybrid context parallelism) cannot fall back to live routing, because the ranks of "
-                "`agree`, which decide that together, are the same for all micro-batches: attach with missing='strict'",
+                "`agree`, which decide that together, are the same for all micro-batches. Attach with missing='strict'",
             )
         return given
 

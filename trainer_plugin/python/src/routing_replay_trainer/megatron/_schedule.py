@@ -31,11 +31,11 @@ def replayed(
     replay: the result of `attach`
     describe: function that is called before the schedule, once with each batch of `next(data_iterator)`. It returns the
         arguments of `Replay.micro_batch` for the batch, or None if the batch shall route live (for example that of a
-        reference model). It may remove items from the batch that the framework does not know
+        reference model). It may remove from the batch items that the framework does not know
     peek: needed if data iterators are not Python iterators, or are None on some ranks: peek(data_iterator, n) returns
         the batch that is n batches after the next one
-    ranks: a collective of the replica's ranks; needed if some of them have no data iterator. These get what `describe`
-        returns on the others, with lengths in place of tokens. All must have the same num_microbatches
+    ranks: a collective of the replica's ranks; needed if some of them have no data iterator. Such a rank gets what
+        `describe` returns on another rank, with lengths, without tokens. num_microbatches must be the same on all ranks
 
     forward_only=True of the schedule is passed to `micro_batch`, unless `describe` sets it. If the iterators give no
     batches, or fewer than num_microbatches, InvalidArgumentError is raised before anything runs, and the other ranks of
@@ -45,7 +45,7 @@ def replayed(
 
     def run(*positional: Any, **schedule: Any) -> Any:
         if positional or not set(_TAKEN) <= schedule.keys():
-            raise invalid("forward_backward_func", f"takes keyword arguments, {', '.join(_TAKEN)} among them")
+            raise invalid("forward_backward_func", f"takes only keyword arguments, and needs {', '.join(_TAKEN)}")
         forward_step_func, data_iterator, num_microbatches = (schedule[name] for name in _TAKEN)
         listed = isinstance(data_iterator, (list, tuple))
         iterators = list(data_iterator) if listed else [data_iterator]
@@ -94,7 +94,7 @@ def replayed(
 
 
 def micro_batch_index(chunk: int, scheduled: Iterable[int | None], given: int | None) -> int:
-    """Returns the index of the micro-batch that a chunk runs. Raises InvalidArgumentError if the two sources differ.
+    """Returns the index of the micro-batch that a chunk runs. Raises InvalidArgumentError if indices differ.
 
     scheduled: the index that the schedule passed to each layer of the chunk; None if it passed none
     given: the index from the caller; None leaves it to the schedule
@@ -123,7 +123,7 @@ def _batches(iterators: list[Any], count: int, peek: Callable[[Any, int], Any] |
         raise invalid(
             "data_iterator",
             f"{kinds or 'none'} gives no batches to describe: every rank and model chunk needs a Python iterator "
-            "here, or a function `peek` that needs none",
+            "here; otherwise give `peek`",
         )
     held = [_next(iterator, count) for iterator in iterators]
     if len(held[0]) < count:
