@@ -23,14 +23,14 @@ NAMESPACE = "routing-replay"
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0  # A server that has not ended by then is killed. Longer than a server takes to drain.
 _WRONG_SETTING = 2  # The server's exit status if its settings are wrong, so that a restart would not help.
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # Seconds before a server that keeps ending is restarted.
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # Seconds before a restart; doubled while the server keeps ending.
 
 
 class Supervisor:
     """A server as a child process. It is restarted whenever it ends, until `stop` is called."""
 
     def __init__(self, command: Sequence[str], address: str) -> None:
-        """command: routing-replay-server and its flags; address: for clients. Returns when the server listens."""
+        """command: routing-replay-server and its flags; address: what clients use. Returns when the server listens."""
         self._directory = tempfile.TemporaryDirectory(prefix="routing-replay-")
         self._file = Path(self._directory.name, "endpoint")
         # The server also ends if this process is killed.
@@ -137,7 +137,7 @@ def start(flags: Sequence[str], *, port: int = 7400, name: str = "routing-replay
     port: on which each server listens, also after a restart
     name: the name under which `endpoint` and `stop` find the servers, which outlive the job that started them
 
-    A server that ends is restarted on its node and port. Its store in memory is empty then, and its samples are counted
+    A server that ends is restarted on its node and port. A store in memory is empty then, and its samples are counted
     as missing. Raises ValueError if there are servers with that name, RuntimeError if a server cannot be started or no
     node has the CPUs.
     """
@@ -162,13 +162,13 @@ def start(flags: Sequence[str], *, port: int = 7400, name: str = "routing-replay
 
 
 def endpoint(name: str = "routing-replay") -> str:
-    """The endpoint for a Client, in any actor or task of any job of the cluster. Raises ValueError without such
-    servers."""
+    """The endpoint for a Client, in any actor or task of any job of the cluster. Raises ValueError if no servers
+    have this name."""
     return ray.get(ray.get_actor(name, namespace=NAMESPACE).endpoint.remote())
 
 
 def stop(name: str = "routing-replay") -> None:
-    """Lets the servers drain and end."""
+    """Ends the servers, and waits until they have drained."""
     directory = ray.get_actor(name, namespace=NAMESPACE)
     servers = ray.get(directory.servers.remote()).values()
     ray.get([server.stop.remote() for server in servers])

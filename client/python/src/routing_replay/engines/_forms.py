@@ -34,8 +34,8 @@ _DIALECTS: dict[str, tuple[tuple[str, ...], str | None]] = {
 }
 Row = tuple[int, int] | Literal["npy"] | None
 _NOT_ALL = (
-    "If these are all tokens, and not those of a delta or of a stream's last event, pass the sampled ids as "
-    "output_token_ids"
+    "If these output tokens are all that were sampled, and not only those of a stream's last event or of a delta, "
+    "pass their ids as output_token_ids"
 )
 # The form of a text by its first characters; any other text is flat base64. A reference is the JSON that `attach` puts
 # in the place of rows.
@@ -98,7 +98,7 @@ class Tokens:
     """What a response says about the tokens of a sample.
 
     prompt, output: ids, or None
-    prompt_tokens: number of prompt tokens that the response states; above the number of ids if media became tokens
+    prompt_tokens: as the response states it, else the number of prompt ids. Media can make it exceed that number
     output_tokens: number of sampled tokens
     all_output: True if `output` certainly has all sampled ids, and not only those of the last event of a stream
     """
@@ -117,9 +117,9 @@ class Tokens:
         return np.concatenate([self.prompt, self.output])
 
     def fitting(self, rows: int | None, start: int) -> Tokens:
-        """Returns the same tokens with the prompt length that matches `rows` rows from `start` on. Normally this is the
-        number of prompt ids. A larger count in the response is used if it matches, or if `rows` is None. An id's index
-        is then not its position, so the ids are left out.
+        """Returns the same tokens with one prompt length, for `rows` rows from row `start` on (None: no rows).
+        It is the number of prompt ids. Exception: the response states a larger number, and the rows fit it or there are
+        none. Then that number is used, and the prompt's ids are dropped, because an id's index is not its position.
         """
         if self.prompt is None:
             return self
@@ -130,7 +130,7 @@ class Tokens:
 
 
 def count(value: Any, field: str) -> int:
-    """Checks a number of tokens that a response states."""
+    """Checks and returns a number of tokens that a response states."""
     return _values.integer(value, field, _values.NATURAL)
 
 
@@ -211,7 +211,7 @@ def base64_payload(text: Any, field: str, row: Row = None, dtype: str | None = N
     if kind == "nrlre1":
         return _nrlre1_payload(data)
     if kind == "reference":
-        raise invalid(field, "is a reference: the rows are in the store, as the sample that it names", "ENCODING")
+        raise invalid(field, "is a reference, not rows: they are stored under the sample id in it", "ENCODING")
     if kind == "pickle" and dtype is None:
         raise invalid(field, "is a pickle, which is never opened here", "ENCODING")
     described = {"shape": list(row or ())} | ({} if dtype is None else {"dtype": dtype})
@@ -239,7 +239,7 @@ def flat_payload(array: np.ndarray, row: Row, field: str) -> Payload:
     data = _values.little_endian(array).reshape(-1).view(np.uint8).data
     found = _flat(Payload(data, dtype=dtype), row, field)
     if array.ndim == 2 and found.shape is not None and found.shape[0] != array.shape[0]:
-        raise invalid(field, f"must be rows of {list(row or ())}, got {list(array.shape)}", "LENGTH")
+        raise invalid(field, f"must be [rows, layers * K] for {list(row or ())}, got {list(array.shape)}", "LENGTH")
     return found
 
 
@@ -338,7 +338,7 @@ def any_payload(value: Any, field: str, row: Row, dtype: str | None) -> tuple[An
 
 
 def start_of(own: int | None, asked: Any, field: str) -> int:
-    """Returns the first row: `own` if the object states it, else `asked`. They must agree, unless `asked` is 0."""
+    """Returns the first row's number: `own`, or else `asked`. If the object states `own`, `asked` must be equal to it, or 0."""
     start = _values.integer(asked, "start")
     if own is not None and start not in (0, own):
         raise invalid(field, f"starts at row {own}, expected {start}", "ROW_COUNT")

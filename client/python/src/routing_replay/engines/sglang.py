@@ -23,15 +23,15 @@ matches the number of rows.
 SGLang stores rows by position in the device's KV cache, but does not restore them when it loads cached tokens from a
 hierarchical cache (host memory, disk): such positions hold rows of other requests. So if
 meta_info.cached_tokens_details (in sglext with return_cached_tokens_details) counts tokens from host or storage, the
-rows of all cached tokens become unrecorded: those on the device may have been loaded from there earlier. Pass
+rows of all cached tokens become unrecorded: those on the device may once have been loaded from there. Pass
 hierarchical_cache=True for a server with such a cache: then rows of cached tokens are unrecorded in every response, and
 those of the whole prompt if the response does not count cached tokens. Hash layers (DeepSeek-V4) are not captured: make
 the run's geometry with from_hf_config(…, hash_layers=False).
 
-Rows arrive with the end of an answer, also of a stream. A retracted answer (num_retractions of meta_info) is computed
-again, and its rows are those of the second computation. So if weights have changed (weight_versions), rows of tokens
-before the last version become unrecorded. To keep such rows, request an answer in parts: rows that a sample already has
-are not replaced.
+Rows arrive with the end of an answer: in a stream, with its last event. A retracted answer (num_retractions of
+meta_info) is computed again, and its rows are those of the second computation. So if weights have changed since the
+first (weight_versions has several spans), all rows before those of the last version become unrecorded. To keep such
+rows, request an answer in parts: rows that a sample already has are not replaced.
 
 weight_versions (in OpenAI responses a part of metadata) has spans of output tokens, which become spans of rows. A
 version that is text becomes the span's label; the span's version is its decimal value, or -1 for other text.
@@ -75,15 +75,15 @@ def rows(
     prompt_token_ids, output_token_ids: pass these if the response has no ids, or not all output ids
     absent: what to do with a response without rows: "raise" InvalidArgumentError, or return rows that are all
         "unrecorded". If the request was aborted or sampled no token, they are always unrecorded
-    hierarchical_cache: True if the server has a hierarchical cache: rows of cached tokens are then unrecorded, even if
-        the response does not count tokens from host or storage (see the module)
+    hierarchical_cache: pass True if the server has a hierarchical cache. Rows of cached tokens then become unrecorded,
+        even if the response does not count tokens from host or storage (see the module)
 
     Rows are ids [T - 1 - start_len, layers, K]. InvalidArgumentError: ROW_COUNT for another number of rows; LENGTH or
     ENCODING for bytes that are not whole rows or ids; DTYPE for an unknown dtype; FIELD for a response without rows or
     tokens.
     """
     choice = _choice(response, index)
-    holder, value = _find(response, choice, _FIELD)  # Before the tokens: raises if the rows are not in the choice.
+    holder, value = _find(response, choice, _FIELD)  # Before _tokens_of, so that an error about rows comes first.
     counted = _tokens_of(response, choice, prompt_token_ids, output_token_ids)
     others: dict[str, Any] = {"engine": _forms.engine_name("sglang")}
     if value is None:

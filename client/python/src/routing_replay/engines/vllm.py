@@ -39,8 +39,8 @@ from routing_replay.types import RecordedRows
 _FIELD = "routed_experts"
 
 _WHY = (
-    "missing: is the engine started with --enable-return-routed-experts, was the request preempted (0.21), or did a "
-    "proxy drop it?"
+    "missing: is the engine started with --enable-return-routed-experts, was the request preempted (vLLM 0.21), or "
+    "did a proxy drop the field?"
 )
 
 
@@ -78,7 +78,7 @@ def rows(
     found, own_start = _forms.any_payload(value, _FIELD, "npy", None)
     begin = _forms.start_of(own_start, prompt_start, _FIELD)
     counted = counted.fitting(_forms.row_count(found), begin)
-    if split:  # The array has a row for each token of the output, the last one included.
+    if split:  # vLLM 0.21 returns a row for each output token, even for the last.
         counted = dataclasses.replace(counted, all_output=True)
     recorded = _forms.account(found, counted, begin, layers=_basis(value, split), **others)
     spans = _forms.get(choice, "weight_versions")
@@ -86,8 +86,8 @@ def rows(
 
 
 def _tokens_of(output: Any, choice: Any, prompt_token_ids: Any, output_token_ids: Any) -> _forms.Tokens:
-    """Returns what is known about the tokens. With one choice, the prompt's count in usage goes before its ids, because
-    media can become more tokens. The count of output tokens in usage is a sum over choices: it is used only for one."""
+    """Returns what is known about the tokens. For one choice, usage.prompt_tokens goes before the count of prompt ids,
+    because media can become more tokens; usage.completion_tokens is used only for one choice without output ids."""
     places = _forms.get(choice, "prompt_token_ids"), _forms.get(output, "prompt_token_ids")
     prompt = _forms.ids(_forms.first(prompt_token_ids, *places), "prompt_token_ids")
     sampled = _forms.ids(_forms.first(output_token_ids, _forms.get(choice, "token_ids")), "token_ids")
@@ -117,5 +117,5 @@ def _value(output: Any, choice: Any) -> tuple[Any, bool]:
 
 
 def _basis(value: Any, split: bool) -> str:
-    """Returns what the layer axis holds. Two parts or nested lists are of vLLM 0.21, which returns only MoE layers."""
+    """Returns what the layer axis holds. Rows in two parts or nested lists are from vLLM 0.21: only MoE layers."""
     return "moe" if split or isinstance(value, list) else "all"

@@ -65,8 +65,8 @@ async def open_aio(name: str, geometry: Geometry) -> aio.Run:
 
 
 class Opening:
-    """The run for the rollouts of a process. It is opened once; coroutines that need it meanwhile wait for this. If
-    opening fails, the next coroutine tries again."""
+    """The run for the rollouts of a process. The first coroutine that needs it opens it, and others wait until it is
+    open. If opening fails, the next coroutine tries again."""
 
     def __init__(self) -> None:
         self._opened: asyncio.Future[aio.Run] | None = None

@@ -39,7 +39,7 @@ class Rollout:
     """The rollout's half; runs in the rollout manager's process.
 
     integration: name of the integration's module
-    begin: called before the run is opened, which the first sample does
+    begin: called before each attempt to open the run, which is made at the first sample, and again after a failure
     """
 
     def __init__(self, integration: str, begin: Callable[[], None] = lambda: None) -> None:
@@ -94,15 +94,15 @@ class Trainer:
     integration's module.
 
     framework: name of the framework's package and of its padding policy
-    publish: the framework's option that installs the rollout's half, and our function for it, which the error names if
-        the option is not set
+    publish: the framework's option that installs the rollout's half, and our function to pass to it. If the option is
+        not set, the error names both
     """
 
     def __init__(self, framework: str, integration: str, publish: tuple[str, str]) -> None:
         self._framework, self._integration, self._publish = framework, integration, publish
         self._replay: Any = None
         self._original: Any = None
-        self._trained: Any = ()  # Handles of the rollout that the last training pass has read.
+        self._trained: Any = ()  # Handles of the rollout that was trained on last.
         self._theirs: dict[str, str | None] = {}  # The user's hooks, which ours replace and call.
 
     def replay(self, args: Namespace) -> None:

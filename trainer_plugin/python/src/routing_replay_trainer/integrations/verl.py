@@ -128,7 +128,7 @@ class Manager(AgentLoopManagerTQ):
 
 
 def _kv_clear(keys: Any, partition_id: str, original: Callable[..., None] = transfer_queue.kv_clear) -> None:
-    """Clears keys as verl does, after each step and when samples are too old, and releases these samples."""
+    """Clears keys, and releases their samples. verl calls this after each step, and for samples that are too old."""
     original(keys=keys, partition_id=partition_id)
     if Manager.run is not None and partition_id == "train":
         _shared.release(Manager.run, _shared.anywhere(Manager.run, [keys] if isinstance(keys, str) else keys))

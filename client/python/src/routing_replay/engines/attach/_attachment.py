@@ -57,7 +57,7 @@ class Finished:
     row_start: absolute row of the first of these rows
     num_tokens: number of tokens of the sample
     describe: returns the rows of the output as RecordedRows
-    refer: replaces the rows in the output by the reference that it gets
+    refer: replaces the rows in the output by its argument, a reference
     """
 
     output: Any
@@ -76,13 +76,13 @@ class Collector(Protocol):
         """Splits outputs into parts, one per completion."""
 
     def ended(self, part: Any) -> Finished | None:
-        """Returns the completion if the part is its last one; else None. May raise any exception if the output has an
-        unknown shape: without a token count its rows cannot even be marked as unrecorded."""
+        """Returns the completion if `part` is its last part; None if more parts of a stream follow. If the output has
+        an unknown shape, any exception may be raised: its rows are lost, and are not marked as unrecorded either."""
 
 
 def read(collector: Collector, outputs: Any) -> tuple[list[Finished], int]:
-    """Returns the completions that end with these outputs, and the number of completions that cannot be read. Each of
-    the latter is logged, and does not affect the rows of others."""
+    """Returns the completions that end with these outputs, and the number of parts that cannot be read (1 if `outputs`
+    cannot be split). Each of these failures is logged, and does not affect other parts."""
     found: list[Finished] = []
     unreadable = 0
     try:
@@ -108,20 +108,20 @@ class Attachment:
     """Sends the rows of one engine to one run. Made by `attach.vllm` and `attach.sglang`, which take these options:
 
     max_queued_bytes: limit for rows that wait to be sent (default 256 MiB). If there is no room, a call of the engine
-        waits for about a minute; then rows are dropped and marked as unrecorded
+        waits for it for at most about a minute; then rows are dropped and marked as unrecorded
     replace: whether a reference replaces the rows in the output (default True); rows that are rejected stay in the
         output
     seal: whether a finished output ends its sample (default True); pass False if more turns follow
     group, weight_version: used for all following appends; set these attributes when a step begins or weights change.
         Without a weight_version, the version in the outputs is used
 
-    Attaching an engine with a wrong value raises InvalidArgumentError.
+    A wrong value of an option raises InvalidArgumentError.
 
     attached: whether rows are recorded; False after `detach`, and for an engine that is known to give incomplete or
         wrong rows, whose methods are not wrapped
 
-    Recorded rows are replaced by a reference, and are in the store when `flush` returns. If rows were rejected, `flush`
-    raises the reason; rows that were rejected before they were sent are marked as unrecorded.
+    When `flush` returns without an error, all recorded rows are in the store. If rows were rejected, `flush` raises the
+    reason; rows that were rejected before they were sent are marked as unrecorded.
 
     When a call of the engine returns outputs, their rows are encoded and queued. In an event loop a thread does this,
     and only the request to which the rows belong waits for it.
@@ -200,7 +200,7 @@ class Attachment:
 
     def _append_all(self, ended: list[tuple[str, Finished, dict[str, Any]]], end: float) -> None:
         for sample, finished, options in ended:
-            # The appends of one call share a time limit: those that begin after `end` do not wait for a full queue.
+            # The appends of one call share a time limit: those that begin after `end` do not wait for room.
             on_full = None if time.monotonic() < end else ON_FULL["drop"]
             try:
                 self._appender.queue_one(Append(sample, finished.describe(self._run.geometry), **options), on_full)
@@ -266,7 +266,7 @@ class Attachment:
         return {**self._appender.metrics(), **self._counts}
 
     def detach(self, timeout: float = 60.0) -> None:
-        """Ends the recording, and waits for what is queued. Idempotent.
+        """Ends the recording. Sends what is queued for at most `timeout` seconds; then abandons the rest. Idempotent.
 
         Requests in progress go on, and their outputs keep their rows. The engine's methods stay wrapped, but then the
         wrappers change nothing.
@@ -281,7 +281,7 @@ class Attachment:
         self._appender.close(left)
 
     def _wait_for_thread(self, timeout: float) -> float:
-        """Waits until the thread has made the appends that it was given. Returns how many of the seconds are left."""
+        """Waits until the thread has made the appends that it was given. Returns what is left of `timeout`."""
         end = time.monotonic() + _values.seconds(timeout)
         # In a child of os.fork the thread does not exist.
         newest = [self._newest] if self._newest is not None and self._made_in == os.getpid() else []
@@ -309,7 +309,7 @@ def attach(
     usable: bool,
     options: dict[str, Any],
 ) -> Attachment:
-    """Makes an attachment, and wraps these methods of the engine unless `usable` is False.
+    """Makes an attachment. Wraps the engine's methods that `around` names, unless `usable` is False.
 
     FailedPreconditionError if the engine has an attachment already.
     """

@@ -44,13 +44,13 @@ def attach_to(
 ) -> Attachment:
     """Sends the rows of every finished output of an sglang.Engine to `run`, and replaces them with a reference.
 
-    engine: its methods `generate` and `async_generate` are wrapped, and so are the streams that they return. Outputs,
-        their order and exceptions are the engine's own. Requests must set return_routed_experts
+    engine: its methods `generate` and `async_generate` are wrapped, and so are the streams that they return. Apart from
+        the rows, outputs, their order and exceptions do not change. Requests must set return_routed_experts
     sample: function that returns the sample's id, from an output and its number in the batch
 
     All else is as for `attach.vllm`. If the request has input_ids, tokens are sent with the rows; else rows are stored
-    without tokens and count as unverified. An engine that does only prefill or only decode, or verifies several draft
-    tokens per position at once, gives incomplete or wrong rows. It is not attached, and a warning says so.
+    without a token check and count as unverified. An engine that does only prefill or only decode, or verifies several
+    draft tokens per position at once, gives incomplete or wrong rows. It is not attached, and a warning says so.
     """
     around: dict[str, _attachment.Around] = {"generate": functools.partial(_sync, engine)}
     if hasattr(engine, "async_generate"):
@@ -196,7 +196,7 @@ class _Collector:
 
 def _prompt_tokens(meta: dict[str, Any], prompt: Any) -> int:
     """Returns the number of prompt tokens. For an aborted request the output may state 0 or no number. Then the number
-    of ids in the request counts; without ids, 0 stays 0, and no number is an error."""
+    of input_ids in the request is returned. Without input_ids, a stated 0 is returned, and no number is an error."""
     count = meta.get("prompt_tokens")
     if count is None and prompt is None:
         raise _forms.invalid("meta_info.prompt_tokens", "the output counts no tokens")

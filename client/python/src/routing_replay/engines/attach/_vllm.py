@@ -35,13 +35,13 @@ def attach_to(
     sample: SampleName = default_sample,
     **options: Any,
 ) -> Attachment:
-    """Sends the rows of every finished output of `engine` to `run`. Afterwards the attribute routed_experts of the
-    output is None, and its attribute routing_replay holds the reference.
+    """Sends the rows of every finished completion of `engine` to `run`. Unless replace=False is given, the completion's
+    attribute routed_experts is None afterwards, and its attribute routing_replay holds the reference.
 
     engine: a vllm.LLM, or an AsyncLLM (also known as AsyncLLMEngine) of this process. Its method generate is wrapped;
-        of an LLM, chat and wait_for_completion, too. Outputs, their order and exceptions are the engine's own. Outputs
-        of beam_search and of other methods of an LLM are not recorded. They are counted, with one warning for
-        beam_search and one for the others. With LLM.enqueue, routed_experts_prompt_start is lost: do not use it
+        of an LLM, chat and wait_for_completion, too. Apart from rows, outputs, their order and errors do not change.
+        Outputs of beam_search and of other methods of an LLM are not recorded. They are counted, with one warning for
+        beam_search and one for the others. Do not use routed_experts_prompt_start with LLM.enqueue: it is not seen here
     sample: function that returns the sample's id, from a RequestOutput and the index of a completion. Make ids that are
         unique in the run: if the engine uses a request id again, for other tokens, the server rejects the rows of the
         second request
@@ -62,8 +62,8 @@ class _Offline:
         self._within = threading.local()
 
     def around(self, engine: Any) -> dict[str, _attachment.Around]:
-        """Returns the function that wraps each method. If this vLLM has _run_engine, all methods that run the engine
-        call it, so its wrapper also sees the outputs of methods that are not known here."""
+        """Returns the function that wraps each method, by name. If this vLLM has _run_engine, all methods that run the
+        engine call it, so its wrapper also sees the outputs of methods that are not known here."""
         makers = dict.fromkeys(("generate", "chat", "wait_for_completion"), self._records)
         makers |= dict.fromkeys(("beam_search", "_run_engine"), self._passes)
         return {name: make for name, make in makers.items() if hasattr(engine, name)}
@@ -140,7 +140,7 @@ def _params(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
 
 
 class _Collector:
-    """The outputs of one request. In DELTA mode an output has only its new tokens; they are joined here."""
+    """The outputs of one request. In DELTA mode an output has only new tokens; `ended` joins those of all outputs."""
 
     def __init__(self, params: Any, refer: Refer) -> None:
         self._refer = refer

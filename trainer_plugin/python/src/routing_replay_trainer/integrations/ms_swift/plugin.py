@@ -48,7 +48,7 @@ def _run_name(args: Any) -> str:
 
 @contextlib.contextmanager
 def _saying(trainer: Any, described: Any) -> Iterator[None]:
-    """A context whose passes replay. described: the arguments of `micro_batch`; None: the passes route live"""
+    """A context whose passes replay `described`, the arguments of `micro_batch`; if it is None, they route live."""
     before, trainer.described = trainer.described, described
     try:
         yield

@@ -1,5 +1,5 @@
 """Imported by the script that starts NeMo-RL. Replaces the workers of vLLM and of the policy by ours, and after each
-training step releases what was generated before it."""
+training step releases the samples that were generated before that step."""
 
 from __future__ import annotations
 

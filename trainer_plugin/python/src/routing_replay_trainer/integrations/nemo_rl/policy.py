@@ -41,7 +41,7 @@ def _describe(micro: Any) -> dict[str, Any]:
 
 def _sequence(column: list[int]) -> list[Sequence] | None:
     """Returns the pieces of a sequence; None if all of it routes live. The sample has a row for each token up to the
-    end of the last answer, except the last one. Text of the environment after the answer routes live."""
+    end of the last answer, except the answer's last token. Text of the environment after the answer routes live."""
     handle, recorded = column[0], column.count(column[0])
     if handle in (0, -1):  # There were no rows, or no answer.
         return None
