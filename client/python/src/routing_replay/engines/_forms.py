@@ -338,7 +338,7 @@ def any_payload(value: Any, field: str, row: Row, dtype: str | None) -> tuple[An
 
 
 def start_of(own: int | None, asked: Any, field: str) -> int:
-    """Returns the first row's number: `own`, or else `asked`. If the object states `own`, `asked` must be equal to it, or 0."""
+    """Returns the first row's number: `own`, or else `asked`. If `own` is given, `asked` must be equal to it, or 0."""
     start = _values.integer(asked, "start")
     if own is not None and start not in (0, own):
         raise invalid(field, f"starts at row {own}, expected {start}", "ROW_COUNT")
