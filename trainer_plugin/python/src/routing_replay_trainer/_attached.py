@@ -208,7 +208,7 @@ class Attached:
             again, but rows that were read stay in the cache. Use this if the log-probability pass and the training
             passes of one rollout each call begin_step
         tokens: token ids of each sequence, as a list of arrays or a rectangle [b, s]; lengths: number of tokens of each
-            sequence, if lower than in `tokens`, or if `tokens` is absent. Without `tokens`, ids are not compared
+            sequence, if lower than in `tokens`, or if `tokens` is absent. Without `tokens`, no ids are compared
 
         Asks the source once about every sample, and lets the ranks agree on which samples replay. `micro_batch` follows
         this decision in all passes of the step. If a sample has changed since, the rank that notices raises an error

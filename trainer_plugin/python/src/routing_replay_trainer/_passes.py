@@ -34,7 +34,7 @@ class PassKey(NamedTuple):
 
 @dataclass(eq=False)
 class Pass:
-    """key, buffer: the micro-batch and chunk, and the number of the pass's index buffer
+    """key: micro-batch and chunk; buffer: number of the pass's index buffer
     batch: ids and states of the chunk's layers
     use: "replay", "record" or "compare"
     forward_only: no backward part follows

@@ -69,8 +69,8 @@ class _Seen:
 class Watch:
     """watched: which micro-batches are compared with the live choice: the "first" of each step and model chunk, "all",
     or "off"
-    alarm_no_overlap: the alignment of the first micro-batch of each step is judged if the share of rows without a
-        common expert exceeds this; None: never
+    alarm_no_overlap: the alignment of the first micro-batch of each step is judged if the share of rows whose live and
+        recorded choices have no expert in common exceeds this; None: never
     """
 
     def __init__(self, watched: Watched = "first", alarm_no_overlap: float | None = 0.01) -> None:

@@ -39,7 +39,7 @@ class Key(NamedTuple):
 
 
 KEYS = (
-    Key("replayed_rows", "sum", "local rows, of each chunk of the model, whose recorded experts were replayed"),
+    Key("replayed_rows", "sum", "local rows, of each model chunk, that were replayed (in mode shadow: compared)"),
     Key("unrecorded_rows", "sum", "local rows of tokens that routed live: route not recorded, or sample fell back"),
     Key("live_rows", "sum", "local rows of sequences without a sample (None, or handle 0)"),
     Key("pad_rows", "sum", "local rows of padding, and of last tokens that get filler experts (option last_row)"),

@@ -95,8 +95,8 @@ class Records:
         return Batch(plan, indices, plan.local_rows().state, rows["replayed"], rows["unrecorded"], rows["pads"], 0, ())
 
     def check(self, described: MicroBatch) -> None:
-        """Called before a pass records. Raises what `recorded` raises, and InvalidArgumentError for a sample that is
-        twice in the micro-batch, or that another micro-batch has recorded since the last `settle`: both sequences would
+        """Called before a pass records. Raises what `recorded` raises, and InvalidArgumentError for a sample that is in
+        the micro-batch twice, or that another micro-batch has recorded since the last `settle`: both sequences would
         replay the ids that were recorded last."""
         names = set()
         for _, fetch in recorded(described, 2):

@@ -100,7 +100,7 @@ class StepSource(Source):
         """Announces micro-batches that will be fetched in this step with the same arguments: threads read their slices
         in this order.
 
-        When the cache is full, the threads wait until its slices have been used. They never wait for rows that are not
+        When the cache is full, the threads wait until slices in it have been used. They never wait for rows that are not
         committed yet, even if the source does (wait=True). Read errors are not raised here: if a slice cannot be
         prefetched, its fetch reads it, or raises the error. Raises FailedPreconditionError if no step has begun.
         """
@@ -144,7 +144,7 @@ class StepSource(Source):
 
     @contextlib.contextmanager
     def _waiting(self) -> Iterator[float]:
-        """Counts the time spent in this context as waiting. Yields the step's deadline, as time.monotonic() tells it."""
+        """Counts the time spent in this context as waiting. Yields the step's deadline as time.monotonic() tells it."""
         started = time.monotonic()
         with self._lock:
             left = self.deadline - (self._waited if self._begun else 0.0)
@@ -195,7 +195,7 @@ class StepSource(Source):
 
 
 def _has_to_read(fetch: _Fetch, seconds: float) -> bool:
-    """Waits for slices that other fetches read, and returns True if this fetch must read slices itself."""
+    """Returns True if this fetch must read slices itself. First may wait for other fetches (a prefetch: for room)."""
     reads = ctypes.c_int32()
     LIBRARY.rrt_step_cache_next(fetch.pointer, max(0, int(seconds * 1000)), byref(reads))
     return bool(reads.value)

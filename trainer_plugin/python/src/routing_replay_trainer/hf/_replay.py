@@ -39,7 +39,7 @@ def attach(
     model: a transformers model with one decoder of MoE layers, before or after it is wrapped by FSDP, FSDP2, DDP, PEFT
         or torch.compile. Routers of other models are not changed, not even those of a copy of this one
     cp_size: number of processes over which each sequence is split in contiguous pieces (Ulysses); 1 if it is not split
-    ranks: {"cp": rank of this process among the cp_size}; absent without such a split
+    ranks: {"cp": rank of this process among the cp_size processes}; None if cp_size is 1
     options: those of `Options`. Padding chooses live; in a micro-batch with padding, the last tokens of sequences do so
         too, whatever last_row says. agree must consist of the cp_size processes that share a sequence
 
