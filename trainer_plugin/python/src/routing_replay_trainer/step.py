@@ -100,7 +100,7 @@ class StepSource(Source):
         """Announces micro-batches that will be fetched in this step with the same arguments: threads read their slices
         in this order.
 
-        When the cache is full, the threads wait until slices in it have been used. They never wait for rows that are not
+        When the cache is full, the threads wait until cached slices are used. They never wait for rows that are not
         committed yet, even if the source does (wait=True). Read errors are not raised here: if a slice cannot be
         prefetched, its fetch reads it, or raises the error. Raises FailedPreconditionError if no step has begun.
         """
