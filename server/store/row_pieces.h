@@ -63,17 +63,17 @@ class StoredBlock : public KeptBlock {
 
   // The bytes of the memory budget that this block takes. Only Spill changes the number.
   virtual int64_t cost() const { return cost_; }
-  // Charges the block, with cost() bytes of `pool`, a reservation of the home's budget. Call it when pieces hold it.
+  // Charges the block, with cost() bytes of `pool`, a reservation of the home's budget. Call it when a sample gets it.
   void Charge(ByteReservation& pool);
   bool charged() const { return charged_; }
-  // Ends the charge of a block that is about to be replaced, and returns its bytes. The caller must be the only holder.
+  // Ends the charge of a block that is about to be replaced or removed, and returns it. No one else may hold the block.
   virtual ByteReservation TakeCharge() { return Uncharge(); }
 
   // The part of cost() that Spill would free.
   virtual int64_t spillable_bytes() const { return 0; }
   // Moves the bytes to the disk, if the home has one. The caller must hold a reference besides those of the pieces, so
   // that no change takes the charge meanwhile (RowPiece::exclusive). RESOURCE_EXHAUSTED if there is no room,
-  // UNAVAILABLE for any other failure: then the bytes stay in memory.
+  // UNAVAILABLE for any other failure. After either error the bytes stay in memory.
   virtual absl::Status Spill() { return absl::OkStatus(); }
 
  protected:
@@ -89,7 +89,7 @@ class StoredBlock : public KeptBlock {
   const std::shared_ptr<BlockHome> home_;
 };
 
-// Stores the blocks of a run and charges them to the budget. Thread-safe; its blocks keep it alive.
+// Makes the stored blocks of a run, or in Redis of one sample. Thread-safe; its blocks keep it alive.
 class BlockHome : public std::enable_shared_from_this<BlockHome> {
  public:
   // `usage`: null if its blocks are not charged.

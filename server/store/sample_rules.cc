@@ -27,7 +27,7 @@ absl::Status OtherTokens(int64_t window, int64_t row, absl::string_view what) {
                    detail);
 }
 
-// Called before routes are compared: other tokens mean another trajectory, in which other routes are to be expected.
+// Compares tokens. Rows whose tokens both sides know, but cannot be compared, count as other tokens if routes differ.
 absl::StatusOr<TokenComparison> CompareTokens(const RunInfo& run, const SampleContent& content,
                                               const AppendHeader& header, absl::Span<const Block> blocks) {
   TokenComparison tokens = content.tokens.Compare(TokensOf(header));

@@ -7,8 +7,7 @@
 //   seal      CheckSeal ─▶ SealedContent + PieceChange ─▶ …
 //   truncate  CheckTruncate ─▶ TruncatedContent ─▶ …
 //
-// Only TakePrefix and NewIncarnation return contents with pieces. The functions keep no state; they change only their
-// non-const arguments. They may run in several threads at once with different contents.
+// Only TakePrefix and NewIncarnation return pieces. The functions keep no state and change only non-const arguments.
 #ifndef SERVER_STORE_SAMPLE_RULES_H_
 #define SERVER_STORE_SAMPLE_RULES_H_
 
@@ -131,7 +130,7 @@ inline constexpr size_t kMaxWeightSpans = size_t{1} << 12;  // Per sample.
 struct AppendPlan {
   RowRange added;                       // From the committed count on; may be empty.
   std::vector<RowRange> unrecorded;     // Among the added rows; normal list.
-  std::optional<uint32_t> token_check;  // At added.begin, if append or sample tell it.
+  std::optional<uint32_t> token_check;  // The check at added.begin, if append or sample have it.
   bool seals = false;                   // The content is not sealed yet and the append seals it.
   int64_t trimmed_rows = 0;
   int64_t conflicting_rows = 0;
@@ -186,8 +185,8 @@ SampleContent SealedContent(const SampleContent& content, int64_t num_tokens);
 absl::Status CheckTruncate(const SampleContent& content, int64_t rows, std::optional<int64_t> expected_revision);
 SampleContent TruncatedContent(const SampleContent& content, int64_t rows, ContentIds& ids);
 
-// For a content that may have lost acknowledged changes. Gives it a new content id, the EndedNonce, and a higher
-// revision: `now_ms`, far above all that were reached by counting. A sealed sample is complete and stays sealed.
+// For a content that may have lost acknowledged changes. Gives it a new content id, the EndedNonce, and `now_ms` as
+// its revision, far above those reached by counting (or the next revision, if higher). A sealed sample stays sealed.
 void MarkDoubtful(SampleContent& content, int64_t now_ms, ContentIds& ids);
 
 // `status` with the sample, its committed rows and its revision in the detail. `content`: null if there is none.

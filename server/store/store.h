@@ -2,7 +2,7 @@
 // implementation must pass the tests in conformance/.
 //
 // Steps of an append, the same in every store (conformance/ tests each one):
-//   1. the append must name the present revision or restart nonce of the sample, or it opens or restarts the sample
+//   1. the append must open the sample, or restart it, or name its current revision or restart nonce
 //   2. in the overlap with committed rows, tokens are compared (other tokens: ALREADY_EXISTS), then routes (differences
 //      are counted; in a strict run they are an error); then the overlap is trimmed, because the first write wins
 //   3. the remaining rows must start at the committed count (otherwise GAP), and the sample must not be sealed
@@ -64,7 +64,7 @@ class KeptBlock {
 };
 
 // Reads the bytes of a block, from a disk or a network if necessary; the caller must check the planes' CRCs. DATA_LOSS
-// if the store has lost or damaged them; UNAVAILABLE if they cannot be read now, or if their sample has changed since.
+// if the store has lost or damaged them; UNAVAILABLE if they cannot be read now, or if Redis deleted a replaced block.
 inline absl::StatusOr<LoadedBlock> Load(std::shared_ptr<const KeptBlock> block) {
   absl::StatusOr<LoadedBlock> loaded = block->LoadBytes();
   if (loaded.ok() && loaded->owner == nullptr) loaded->owner = std::move(block);
@@ -77,7 +77,7 @@ struct RunOptions {
   bool strict = false;
   int32_t block_rows = kDefaultBlockRows;
   Codec codec = Codec::kRaw;
-  std::optional<Durability> durability;  // Always set for an existing run. Empty in a request: see OpenRun.
+  std::optional<Durability> durability;  // Always set for an existing run. In a request it may be empty: see OpenRun.
   // Fingerprint of the list of servers that the run is spread over; 0: the run is on one server.
   uint64_t shard_fingerprint = 0;
   friend bool operator==(const RunOptions&, const RunOptions&) = default;
@@ -117,7 +117,7 @@ struct AppendCommand {
   AppendHeader header;  // payload_kind is ignored.
   // Hold exactly the rows of header.rows without header.unrecorded, ascending. The caller has checked their CRCs.
   std::vector<Block> blocks;
-  ByteReservation reservation;  // Made before the payload arrived; the store spends it before it reserves more.
+  ByteReservation reservation;  // For the payload. The store spends it before it reserves more.
 };
 
 // Some rows of a block.
@@ -190,13 +190,13 @@ class Store {
   virtual absl::StatusOr<int64_t> CountRuns() = 0;
   virtual absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) = 0;
 
-  // The ack has no append_id. Errors: FAILED_PRECONDITION (kGap, kOldRevision, kSealed, kNotCommitted, kLength, kField:
-  // another prefix, kGeometryMismatch), ALREADY_EXISTS (kOtherTokens, kConflictingRows, kHandleCollision),
-  // RESOURCE_EXHAUSTED (kOverBudget), INVALID_ARGUMENT (kRowCount, kField, kLength), DATA_LOSS (stored rows are
-  // needed, but damaged). An error that depends on the sample's content has its committed_rows and revision.
+  // The ack has no append_id. Errors: FAILED_PRECONDITION (kGap, kOldRevision, kSealed, kNotCommitted, kLength,
+  // kGeometryMismatch, kField if the sample has another prefix), ALREADY_EXISTS (kOtherTokens, kConflictingRows,
+  // kHandleCollision), RESOURCE_EXHAUSTED (kOverBudget), INVALID_ARGUMENT (kRowCount, kField, kLength), DATA_LOSS (for
+  // damaged stored rows). An error that depends on the sample's content has its committed_rows and revision.
   virtual absl::StatusOr<AppendAck> Append(AppendCommand command) = 0;
   // Errors: FAILED_PRECONDITION (kOldRevision, kSealed if it was sealed with another num_tokens, kNotCommitted),
-  // INVALID_ARGUMENT (kRowCount: more rows are committed, or no tokens), RESOURCE_EXHAUSTED, DATA_LOSS as in Append.
+  // INVALID_ARGUMENT (kRowCount: num_tokens is below 1 or too small), RESOURCE_EXHAUSTED, DATA_LOSS as in Append.
   virtual absl::StatusOr<SampleState> Seal(absl::string_view run, Producer producer, absl::string_view sample,
                                            int64_t num_tokens, int64_t revision) = 0;
   // Errors: OUT_OF_RANGE (kNotCommitted), FAILED_PRECONDITION (kOldRevision), INVALID_ARGUMENT (kField: below 0).

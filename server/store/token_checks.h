@@ -4,7 +4,7 @@
 //
 //   stored checks     0────────B────────2B────────3B──e        (each one may be unknown)
 //   an append             s─────┬────────┬────────┬───┬──▶     chain: start check, then extended over its token ids
-//                         compared where both sides know
+//                         compared at the rows where both checks are known
 #ifndef SERVER_STORE_TOKEN_CHECKS_H_
 #define SERVER_STORE_TOKEN_CHECKS_H_
 
@@ -34,7 +34,7 @@ struct TokenComparison {
   std::optional<int64_t> differs_at;     // The row of the first check that differs.
   std::vector<RowRange> unverified;      // Overlapping rows whose tokens could not be compared; normal list.
   std::vector<RowRange> suspect;         // Those of `unverified` whose tokens were given on both sides.
-  std::optional<uint32_t> check_at_end;  // The check where the append's new rows start, if known.
+  std::optional<uint32_t> check_at_end;  // The check where the overlap ends, if known.
 };
 
 // A value type. Not thread-safe.
@@ -59,7 +59,7 @@ class TokenChecks {
   int64_t memory_bytes() const {
     return static_cast<int64_t>(boundaries_.size() * sizeof(boundaries_[0]) + known_.size() * sizeof(RowRange));
   }
-  // Rows that came with token ids after a known check, so that checks cover them; normal list (row_range.h).
+  // Rows that checks cover: their token ids were given, and the check before them was known. Normal list.
   const std::vector<RowRange>& known() const { return known_; }
   // The check at `rows`, if known. At row 0 it is always known: 0.
   std::optional<uint32_t> At(int64_t rows) const;
@@ -77,7 +77,7 @@ class TokenChecks {
   int64_t WindowOf(int64_t rows) const { return rows == 0 ? 0 : (rows - 1) / block_rows_; }
 
   // Compares the tokens of the overlap at each row that has a check. The rows after the last check are unverified, and
-  // those before the first one if nobody knows the check at tokens.rows.begin. Without token ids, all are unverified.
+  // those before the first one if neither side knows the check at tokens.rows.begin. Without ids, all are unverified.
   TokenComparison Compare(const AppendTokens& tokens) const;
 
   // Adds the rows [rows(), tokens.rows.end), if there are any. `check` is TokenComparison::check_at_end. Without token

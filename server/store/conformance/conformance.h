@@ -62,7 +62,7 @@ struct SampleLook {
   Rows rows;
   friend bool operator==(const SampleLook&, const SampleLook&) = default;
 };
-// All fields but idle_ms and stored_bytes, for comparison and for people.
+// All fields but idle_ms and stored_bytes, as text for comparisons and failure messages.
 std::string Describe(const SampleState& state);
 
 class StoreConformance : public ::testing::TestWithParam<StoreFactory> {

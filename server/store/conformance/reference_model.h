@@ -44,7 +44,7 @@ struct ModelSample {
   std::vector<bool> tokens_seen;  // Per row.
   // All token ids before a row, as the writers claimed them, for the rows where a store keeps a check.
   std::map<int64_t, Tokens> history{{0, {}}};
-  std::optional<int64_t> told_by_seal;  // The row of a check that came with a seal and no rows.
+  std::optional<int64_t> told_by_seal;  // The row of a check that came with a seal without rows.
   int64_t content = 0;                  // Counts changes of content.
 };
 
@@ -63,7 +63,7 @@ class ReferenceModel {
   bool IsCheckRow(int64_t row, const ModelSample& sample) const;
   int64_t WindowOf(int64_t rows) const { return rows == 0 ? 0 : (rows - 1) / run_.options.block_rows; }
   ModelAnswer Open(const AppendSpec& spec, ModelSample& sample) const;
-  // Compares the tokens row by row. `chain`: the tokens that the append claims to come before the row reached.
+  // Compares the tokens row by row. `chain`: the tokens before the row just compared, as the append claims them.
   ModelAnswer CompareTokens(const AppendSpec& spec, const ModelSample& sample, std::optional<Tokens>& chain,
                             std::vector<bool>& verified) const;
   ModelAnswer CompareRoutes(const AppendSpec& spec, const ModelSample& sample, const std::vector<bool>& verified,

@@ -44,7 +44,7 @@ class MemoryRun {
   // (kHandleCollision).
   absl::Status Adopt(KeptSample sample);
 
-  // The most memory, about, that Append charges to the budget in addition to the command's reservation.
+  // About the most memory that Append charges to the budget in addition to the command's reservation.
   int64_t RoomFor(const AppendCommand& command) const;
   absl::StatusOr<AppendAck> Append(AppendCommand command);
   // Never null. NOT_FOUND (kNoSample).

@@ -37,7 +37,7 @@ namespace routing_replay::server {
 struct SpillOptions {
   std::shared_ptr<SpillDisk> disk;            // Null: nothing is spilled.
   int64_t budget_bytes = int64_t{64} << 30;   // Limit on the disk.
-  int64_t segment_bytes = int64_t{64} << 20;  // Size of one file.
+  int64_t segment_bytes = int64_t{64} << 20;  // About the size of one file.
   double begin = 0.75;                        // When this share of the memory budget is in use …
   double end = 0.5;                           // … samples are spilled until only this share is.
   bool background = true;                     // Spill on a separate thread; if false, Spiller::Look does the work.
@@ -62,8 +62,8 @@ struct SampleChange {
   Producer producer = Producer::kRollout;
   absl::string_view sample;
   int32_t block_rows = kDefaultBlockRows;
-  const SampleContent& lists;  // The next content. Its own `pieces` are not used.
-  int64_t first_window = 0;
+  const SampleContent& lists;         // The next content. Its own `pieces` are not used.
+  int64_t first_window = 0;           // The first window that may change.
   int64_t windows_before = 0;         // Number of windows so far. Those after the next content's end are removed.
   absl::Span<const RowPiece> pieces;  // All pieces of the windows from first_window on.
   absl::Span<const std::shared_ptr<StoredBlock>> added;  // The blocks of `pieces` that are not written yet.
@@ -113,7 +113,7 @@ class RunKeeper {
   // kept, because the process also releases blocks when it starts and stops.
   virtual void Begin() = 0;
   virtual void End() = 0;
-  // Stores a new run and returns its home. DATA_LOSS if Damaged.
+  // Stores a new run and returns its home. DATA_LOSS if the run is Damaged.
   virtual absl::StatusOr<std::shared_ptr<BlockHome>> Create(const RunInfo& run) = 0;
   // True if the storage has a damaged run of that name, which cannot be served. It must be dropped before it can be
   // created again.

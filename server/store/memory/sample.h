@@ -152,7 +152,7 @@ class MemorySample final {
   absl::Status Pay(int64_t bytes, ByteReservation& pool) const;
   // Returns the reservation that pays for the metadata, and subtracts the metadata from the run's stored bytes.
   ByteReservation TakeMetadata() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
-  // Pays for the metadata at its present size, from its earlier reservation and `pool`, and counts it as stored.
+  // Pays for the metadata at its current size, from its earlier reservation and `pool`, and counts it as stored.
   void ChargeMetadata(ByteReservation& pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   absl::Status CheckAlive() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   absl::Status Describe(const absl::Status& status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
@@ -193,7 +193,7 @@ class SampleIndex {
   // ALREADY_EXISTS (kHandleCollision) if another id has the handle; NOT_FOUND (kNoRun) after Close.
   absl::StatusOr<std::shared_ptr<MemorySample>> FindOrInsert(int64_t handle, const std::string& id, Producer producer,
                                                              Clock::Time last_used);
-  // Takes a sample whose phase is kRemoved out of the index. No effect if another sample is in its place.
+  // Takes a sample whose phase is kRemoved out of the index. No effect if the index has another one under its handle.
   void Remove(const MemorySample& sample);
 
   // At most `limit` of a producer's samples with ids after `id`, by id.

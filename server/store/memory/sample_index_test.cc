@@ -15,7 +15,7 @@ constexpr auto kRollout = Producer::kRollout;
 
 class SampleIndexTest : public ::testing::Test {
  protected:
-  // An alive sample.
+  // Returns a sample that an append has made alive.
   std::shared_ptr<MemorySample> Open(const std::string& id, int64_t handle) {
     std::shared_ptr<MemorySample> sample = *index_.FindOrInsert(handle, id, kRollout, clock_.Now());
     AppendCommand command;
@@ -79,7 +79,7 @@ TEST_F(SampleIndexTest, ListsOverShardsById) {
 }
 
 TEST_F(SampleIndexTest, IdleSamplesComeUpWhenTheirTimeHasCome) {
-  const auto a = Open("a", 0), b = Open("b", 16), c = Open("c", 32);  // One shard.
+  const auto a = Open("a", 0), b = Open("b", 16), c = Open("c", 32);  // All in one shard.
   clock_.Advance(hours(6));
   EXPECT_TRUE(index_.FindIdle(0, clock_.Now(), 10).empty());
   const std::vector<RowRange> none;

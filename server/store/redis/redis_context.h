@@ -67,7 +67,7 @@ struct RedisRun {
   const std::string prefix;
   const std::shared_ptr<WatchList> watches = std::make_shared<WatchList>();
   std::atomic<bool> ended{false};  // The run was dropped: look up the name again.
-  const bool clears = false;       // For removing what a dropped run left behind: CheckRun accepts the run.
+  const bool clears = false;       // True: CheckRun accepts a dropped run, so that its rest can be removed.
 };
 
 // A sample as Redis had it at some moment.

@@ -64,9 +64,9 @@ class RedisSample {
   // The manifest after the change; nothing if somebody else changed the sample meanwhile: read it again.
   using Committed = absl::StatusOr<std::optional<RedisManifest>>;
 
-  // The present manifest; exists() may be false. ALREADY_EXISTS (kHandleCollision) if another sample has the handle.
+  // The current manifest; exists() may be false. ALREADY_EXISTS (kHandleCollision) if another sample has the handle.
   absl::StatusOr<RedisManifest> Find();
-  // The present manifest. NOT_FOUND (kNoSample) if it does not exist or another sample has the handle.
+  // The current manifest. NOT_FOUND (kNoSample) if it does not exist or another sample has the handle.
   absl::StatusOr<RedisManifest> FindExisting();
   // Guesses the manifest without asking Redis: it is the cached one. If none is cached, an append that begins at row 0
   // is assumed to open a new sample. Returns nothing if the manifest must be read.
@@ -95,7 +95,7 @@ class RedisSample {
   SampleName name_;
   std::shared_ptr<const SampleKeys> keys_;
   bool changed_ = false;
-  std::string version_;  // Version that this call wrote, or the present one if no change was needed.
+  std::string version_;  // Version that this call wrote, or the current one if no change was needed.
 };
 
 }  // namespace routing_replay::server

@@ -166,7 +166,7 @@ class RedisStore final : public Store {
     });
   }
 
-  // The next samples after `after`, about `limit`; with `groups`, all of these groups and perhaps of neighbouring ones.
+  // About `limit` samples after `after`; with `groups`, all after `after` of these and perhaps of neighbouring groups.
   absl::StatusOr<Names> NamesOf(const RedisRun& run, Producer producer, const std::optional<GroupRange>& groups,
                                 absl::string_view after, size_t limit);
   absl::StatusOr<ListPage> ListOf(RedisRun& run, Producer producer, const std::optional<GroupRange>& groups,

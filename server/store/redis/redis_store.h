@@ -2,8 +2,8 @@
 // process keeps only caches of it. The table in ../README.md says what a failover of Redis may lose.
 //
 // A run is divided into 128 parts, each on one master (redis_context.h lists its keys). A sample consists of a
-// manifest (a hash), the chunks of its blocks, and entries in the part's indexes, all in one part. So ONE script makes
-// a change visible, which compares the manifest's version first:
+// manifest (a hash), the chunks of its blocks, and entries in the part's indexes, all in one part. So ONE script can
+// make a change visible, after it has compared the manifest's version:
 //
 //   append    take the manifest: cached, or assumed missing (row 0), or read ─▶ rules ─▶ SET chunks, commit script;
 //             if the script finds another version: read the manifest and repeat

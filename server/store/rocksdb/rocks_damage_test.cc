@@ -55,7 +55,7 @@ class RocksDamageTest : public ::testing::Test {
     store_.reset();
   }
   std::vector<fs::path> Logs() const { return Files(".log"); }
-  // Ascending.
+  // The paths of the files whose names contain `name`, ascending.
   std::vector<fs::path> Files(const std::string& name) const {
     std::vector<fs::path> files;
     for (const auto& entry : fs::directory_iterator(path_)) {
@@ -118,7 +118,7 @@ TEST_P(RocksDamagedLogTest, IsToldAndMakesRevisionsNew) {
   EXPECT_THAT(Describe(report_), ::testing::HasSubstr("the log of the last writes is damaged or missing"));
   const int left = Left("run", ::testing::Gt(0));
   EXPECT_LT(left, kSamples);
-  // And once.
+  // The next start does not report the damage again.
   Open();
   EXPECT_FALSE(report_.log_damaged);
   EXPECT_EQ(report_.doubtful_runs, 0);

@@ -58,7 +58,7 @@ class RocksDiskTest : public ::testing::Test {
   absl::Status Append(int sample) {
     return store_->Append(MakeAppend(run_, {.sample = absl::StrCat(sample), .rows = {0, kRows}})).status();
   }
-  // Appends until the disk is full; returns how many there are then.
+  // Appends until the disk is full; returns the number of samples stored.
   int Fill() {
     int samples = 0;
     absl::Status status;

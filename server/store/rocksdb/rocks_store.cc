@@ -68,7 +68,7 @@ absl::Status Missing(const std::string& path, absl::string_view file) {
 }
 
 // DATA_LOSS if CURRENT names a missing file, or if it is missing although files with data exist. In the second case
-// RocksDB would make a new database and delete these files. (A process that was killed while it made one left none.)
+// RocksDB would make a new database and delete these files. (A process killed while it made a database left none.)
 absl::Status CheckIsWhole(rocksdb::Env& env, const std::string& path) {
   std::string manifest;
   if (rocksdb::ReadFileToString(&env, path + "/CURRENT", &manifest).ok()) {

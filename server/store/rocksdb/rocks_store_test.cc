@@ -23,7 +23,7 @@ namespace routing_replay::testing {
 using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
-// Writes to files with a name that contains `of` fail with a status while one is set.
+// After Fail(status, of), writes to files whose names contain `of` fail with that status, until Fail(OK).
 class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
  public:
   FaultyFileSystem() : FileSystemWrapper(rocksdb::FileSystem::Default()) {}

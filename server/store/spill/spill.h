@@ -29,12 +29,12 @@ class SpillDisk {
  public:
   virtual ~SpillDisk() = default;
 
-  // Writes `parts`, one behind the other, from `offset` on; makes the file if it does not exist. RESOURCE_EXHAUSTED if
-  // there is no room, UNAVAILABLE for any other failure. After either the bytes from `offset` on are undefined.
+  // Writes `parts`, one after the other, from `offset` on; makes the file if it does not exist. RESOURCE_EXHAUSTED if
+  // there is no room, UNAVAILABLE for any other failure. After either error the bytes from `offset` on are undefined.
   virtual absl::Status Write(const std::string& name, int64_t offset,
                              absl::Span<const absl::Span<const uint8_t>> parts) = 0;
-  // Fills `bytes` from `offset` on. DATA_LOSS if they do not exist or the disk cannot read them, UNAVAILABLE if they
-  // cannot be read now.
+  // Fills `bytes` with those from `offset` on. DATA_LOSS if they do not exist or the disk has lost them (EIO).
+  // UNAVAILABLE for any other failure, for example too many open files.
   virtual absl::Status Read(const std::string& name, int64_t offset, absl::Span<uint8_t> bytes) const = 0;
   // No effect if the file does not exist.
   virtual void Remove(const std::string& name) = 0;

@@ -66,7 +66,7 @@ class Cluster final : public RedisCluster {
     const MutexLock lock(mutex_);
     return view_;
   }
-  // Asks servers for the map until one answers, unless the present map is already newer than generation `seen`. If
+  // Asks servers for the map until one answers, unless the current map is already newer than generation `seen`. If
   // several callers need a new map, one asks and the others wait for it. UNAVAILABLE if no server answers or no slot is
   // served; other errors are those of RedisCluster::Connect.
   absl::Status Refresh(int64_t seen, Clock::Time deadline);
@@ -298,7 +298,7 @@ class Execution {
   size_t left_;
   Backoff backoff_{kPauses};
   std::shared_ptr<const Cluster::View> view_;
-  // An earlier round was redirected. Pause from now on: servers that do not agree yet may redirect back and forth.
+  // True once a redirected request was sent again at once. Later rounds pause: servers may redirect back and forth.
   bool redirected_ = false;
   bool pause_ = false;    // Wait before the next round.
   bool refresh_ = false;  // The map may be out of date.

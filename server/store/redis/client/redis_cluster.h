@@ -60,8 +60,8 @@ struct RedisRequest {
   std::string key;
   // Commands that are sent before `command` over the same connection and executed in this order; keys of the same slot.
   // If one of them fails, its error is the request's result, whatever the later commands did. So the last command must
-  // check for itself that the earlier ones were executed. All are sent together: while their slot moves to another
-  // server, the request waits.
+  // check for itself that the earlier ones were executed. All are sent together, so the request
+  // waits while their slot moves to another server.
   std::vector<RedisCommand> before = {};
 };
 
