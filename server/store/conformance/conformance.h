@@ -41,8 +41,8 @@ struct StoreFactory {
   // True for one server. False for several servers that are called in turn: each sees changes of the others soon, but
   // not at once.
   bool one_server = true;
-  // True if a watch reports every change as soon as it exists. In a store that several servers share, it takes a moment
-  // until changes of other servers are heard. The watch is then called once, in case it missed one before.
+  // True if a watch reports every change as soon as it exists. False for a store that several servers share: after a
+  // moment a new watch hears of changes by other servers; then it is called once, in case it missed one before.
   bool watches_hear_at_once = true;
   // Seeds [first, second) of the random operations. Stores that differ only in how they are reached divide one range
   // among them, so that no seed runs twice.
@@ -81,7 +81,7 @@ class StoreConformance : public ::testing::TestWithParam<StoreFactory> {
   void ReopenRun(RunOptions options);
 
   absl::StatusOr<AppendAck> Append(const AppendSpec& spec) { return store_->Append(MakeAppend(run_, spec)); }
-  // Rows [0, rows) of the plain trajectory.
+  // Appends rows [0, rows) of the default trajectory.
   void Fill(const std::string& sample, int64_t rows);
   SampleState Stat(const std::string& sample, Producer producer = Producer::kRollout);
   bool Exists(const std::string& sample, Producer producer = Producer::kRollout);

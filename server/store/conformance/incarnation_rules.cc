@@ -120,7 +120,7 @@ TEST_P(StoreConformance, AnAttemptReplacesEarlierOnesAndNoLaterOne) {
 TEST_P(StoreConformance, ARejectedRestartLeavesTheOldLife) {
   Fill("s", 50);
   const ErrorDetail gap = Rejected({.rows = {10, 20}, .restart_nonce = 5}, kPrecondition, Reason::kGap);
-  EXPECT_EQ(gap.committed_rows, 0);  // The row where the new incarnation continues.
+  EXPECT_EQ(gap.committed_rows, 0);  // A new incarnation must begin at row 0.
   Rejected({.rows = {0, 20}, .restart_nonce = 5, .seal_num_tokens = 5}, kInvalid, Reason::kRowCount);
   Rejected({.rows = {0, 20}, .restart_nonce = 5, .prefix = PrefixReference{"none", 3, 0}}, absl::StatusCode::kNotFound,
            Reason::kNoSample);

@@ -95,7 +95,7 @@ uint32_t CheckOf(const Tokens& tokens) {
   return Crc32c(bytes);
 }
 
-// Counts how often each case occurred, to notice if the random operations no longer cover it.
+// Counts how often each case occurred, so that the test fails if the random operations do not cover one.
 using Tally = std::map<std::string, int>;
 
 class ModelTest {
@@ -241,7 +241,7 @@ class ModelTest {
     EXPECT_EQ(row, state.committed_rows);
   }
 
-  // Checks that each run of recorded rows inside a window is one block.
+  // Checks that consecutive recorded rows inside a window are one block.
   void CheckSealedBlocks(const SampleSnapshot& snapshot) {
     std::vector<RowRange> expected, blocks;
     for (RowRange recorded : Subtract({0, snapshot.state.committed_rows}, snapshot.state.unrecorded)) {

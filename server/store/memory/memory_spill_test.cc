@@ -207,7 +207,7 @@ TEST_F(MemorySpillTest, ItsOwnBudgetIsABound) {
   Make({.budget_bytes = 1 << 18, .segment_bytes = 1 << 14, .background = false});
   int fit = 0;
   for (; Fill(absl::StrCat(fit), kRows).ok(); ++fit)
-    clock_.Advance(std::chrono::seconds(1));  // The first are the coldest.
+    clock_.Advance(std::chrono::seconds(1));  // So the earliest are the least recently used.
   EXPECT_LE(disk_->bytes(), 1 << 18);
   EXPECT_GT(disk_->bytes(), 1 << 17);
   for (int i = 0; i < fit; ++i) EXPECT_EQ(*Read(absl::StrCat(i)), ExpectedRows(TestGeometry(), {}, kRows));

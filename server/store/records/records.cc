@@ -113,7 +113,7 @@ class Assembly {
       pieces_.Append({std::move(block), rows, piece.shared()});
     }
     if (!record.has_token_check()) return absl::OkStatus();
-    if (window.size() < block_rows_) return DamagedRecord("a token check is inside a window");
+    if (window.size() < block_rows_) return DamagedRecord("a window that is not complete has a token check");
     boundaries_[record.window()] = record.token_check();
     return absl::OkStatus();
   }
@@ -155,7 +155,7 @@ class Assembly {
       const int64_t last = static_cast<int64_t>(window + 1) * block_rows_ - 1;
       while (at < known.size() && known[at].end <= last) ++at;
       const bool expected = at < known.size() && known[at].begin <= last;
-      if (boundaries_[window].has_value() != expected) return DamagedRecord("windows are missing");
+      if (boundaries_[window].has_value() != expected) return DamagedRecord("a token check is missing or unexpected");
     }
     const std::optional<uint32_t> end = head_.has_token_check() ? std::optional(head_.token_check()) : std::nullopt;
     std::optional<uint32_t> known_end;

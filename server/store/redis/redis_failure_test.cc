@@ -88,7 +88,7 @@ TEST_F(RedisFailureTest, ARedisWithoutRoomRejectsAppendsAndServesReads) {
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 40));
   clock_.Advance(std::chrono::hours(1));
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 40));
-  EXPECT_EQ(one_->Stat("run", kRollout, {.sample = "s"})->idle_ms, 0);  // The use was noted.
+  EXPECT_EQ(one_->Stat("run", kRollout, {.sample = "s"})->idle_ms, 0);  // The read was recorded as a use.
   const std::vector<SampleRef> refs{{.sample = "full"}};
   EXPECT_EQ(other_->Release("run", std::nullopt, refs)->samples, 1);
   EXPECT_EQ(other_->GetTotals().samples, 1);
@@ -133,7 +133,7 @@ TEST_F(RedisFailureTest, DroppedRunsAreClearedAway) {
   EXPECT_EQ(ChunksThatStay(), 0);
   run_ = *one_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
   ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
-  // The keys that are left: one manifest, four keys of its part's index, the run and the list of runs.
+  // The keys other than chunks: one manifest, four keys of its part's index, the run and the list of runs.
   EXPECT_EQ(Keys().size() - Chunks().size() - Keys("}:2:").size(), 1 + 4 + 2u);
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 40));
 }

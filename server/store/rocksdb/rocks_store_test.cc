@@ -295,7 +295,7 @@ TEST_F(RocksStoreTest, ADroppedRunGivesItsDiskBack) {
   Open();
   const auto size = [this] {
     int64_t bytes = 0;
-    std::error_code gone;  // A file may go between the two looks.
+    std::error_code gone;  // A file may be removed before its size is read.
     for (const auto& entry : std::filesystem::directory_iterator(path_)) {
       const auto file = std::filesystem::file_size(entry.path(), gone);
       if (!gone) bytes += static_cast<int64_t>(file);

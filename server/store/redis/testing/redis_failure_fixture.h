@@ -21,14 +21,14 @@ namespace routing_replay::testing {
 
 using namespace server;  // NOLINT(google-build-using-namespace)
 
-// Loses answers to commits.
+// If `meanwhile` is set, executes the next commit twice, as if its first answer had been lost.
 class LossyCluster final : public RedisCluster {
  public:
   explicit LossyCluster(std::shared_ptr<RedisCluster> redis) : redis_(std::move(redis)) {}
 
   std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests, Clock::Time deadline) override {
     ++calls;
-    // A script of several keys.
+    // A commit is a script of several keys.
     const bool commits = std::any_of(requests.begin(), requests.end(), [](const RedisRequest& one) {
       return one.command.name() == "EVAL" && one.command.argument(2) != "1";
     });
@@ -42,7 +42,7 @@ class LossyCluster final : public RedisCluster {
   bool clustered() const override { return redis_->clustered(); }
 
   int calls = 0;                    // Number of calls of Execute.
-  std::function<void()> meanwhile;  // Called between a commit and its second sending.
+  std::function<void()> meanwhile;  // Called once, between the two executions of a commit.
 
  private:
   const std::shared_ptr<RedisCluster> redis_;
@@ -72,7 +72,7 @@ class RedisFailureTest : public ::testing::Test {
     EXPECT_OK(reply);
     return reply.value_or(RedisReply{});
   }
-  // Keys that have `part` in them.
+  // The keys in Redis that contain `part`.
   std::vector<std::string> Keys(const std::string& part = "") {
     std::vector<std::string> keys;
     for (const RedisReply& key : Ask(RedisCommand({"KEYS", absl::StrCat("*", part, "*")})).elements) {
