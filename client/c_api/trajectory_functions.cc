@@ -65,7 +65,7 @@ struct GivenTurn {
   absl::Status ReadTokens(const rr_turn& given) {
     if (const std::optional<int64_t> cut = Optional(given.cut)) {
       turn.cut = true;
-      if (*cut < 1) return Invalid("turn.cut", "a history must have at least one token");
+      if (*cut < 1) return Invalid("turn.cut", "must be at least 1: the number of tokens to keep");
       turn.tokens = absl::Span<const uint32_t>();
       turn.tokens_start = *cut;
       return absl::OkStatus();

@@ -109,7 +109,7 @@ class FirstFailure {
   void On(const AppendOutcome& outcome) {
     absl::Status status = WithSample(outcome.status, outcome.sample);
     if (const int64_t others = outcome.conflicting_rows + outcome.late_rows; status.ok() && others > 0) {
-      status = Conflict(outcome.sample, absl::StrCat("other routes, or none, for ", others, " rows"));
+      status = Conflict(outcome.sample, absl::StrCat("the run has other routes, or none, for ", others, " rows"));
     }
     const MutexLock lock(mutex_);
     if (status_.ok()) status_ = status;

@@ -23,7 +23,8 @@ size_t CharacterBytes(absl::string_view text) {
     if ((byte(i) & 0xC0) != 0x80) return 0;
   }
   const bool overlong = (byte(0) == 0xE0 && byte(1) < 0xA0) || (byte(0) == 0xF0 && byte(1) < 0x90);
-  return overlong ? 0 : bytes;
+  const bool no_character = (byte(0) == 0xED && byte(1) > 0x9F) || (byte(0) == 0xF4 && byte(1) > 0x8F);
+  return overlong || no_character ? 0 : bytes;
 }
 
 // Control characters: C0, DEL, and C1 (U+0080 … U+009F), which some terminals also interpret.

@@ -24,7 +24,7 @@ absl::StatusOr<Document> DescribeSamples(Client& client, const std::string& run,
                                          const std::vector<std::string>& samples, Producer producer);
 
 struct TransferOptions {
-  std::string run;  // Empty, for an import: the name in the directory.
+  std::string run;  // If empty, an import uses the name in the directory.
   std::string directory;
   Groups groups;
   Producer producer = Producer::kRollout;

@@ -80,7 +80,7 @@ class Servers {
   // which that server knows the sample.
   int64_t HandleOf(absl::string_view sample) const;
   absl::StatusOr<std::pair<size_t, int64_t>> FindHandle(int64_t handle) const;
-  // Checks that a fork has the same place as `parent` (if that is not empty); the error also names the fork.
+  // As ShardMembers::CheckFork, with the fork as the error's sample. OK if `parent` is empty or there is one server.
   absl::Status CheckFork(absl::string_view fork, absl::string_view parent) const;
   // Returns `status` with the server's name in front of its message if there are several servers. OK stays OK.
   absl::Status Named(size_t place, const absl::Status& status) const;

@@ -23,7 +23,7 @@ std::string Counted(int64_t count, absl::string_view one);
 // Three significant digits, but all digits of the integer part: "0.0123", "3.67", "1,234,568".
 std::string HumanNumber(double number);
 
-// The two largest units that matter: "250 ms", "3.2 s", "5 min 12 s", "3 h 5 min", "2 d 3 h".
+// One unit below a minute, else two, cut off after them: "250 ms", "3.2 s", "5 min 12 s", "3 h 5 min", "2 d 3 h".
 std::string HumanDuration(std::chrono::milliseconds duration);
 
 // RFC 3339 in UTC: "2025-01-31T09:30:00.125Z".

@@ -115,9 +115,9 @@ class Metrics {
   prometheus::Family<Counter>& store_errors_ =
       AddCounters("store_errors_total",
                   "Operations of the store that failed for reasons other than the caller's request, by status code.");
-  prometheus::Family<Counter>& quota_rejections_ = AddCounters(
-      "quota_rejections_total",
-      "Calls and messages rejected or ended because a limit of a run, a call or a kind of calls was reached.");
+  prometheus::Family<Counter>& quota_rejections_ =
+      AddCounters("quota_rejections_total",
+                  "Calls and messages rejected or ended because a limit was reached, by the limit (quota).");
   prometheus::Family<Counter>& streams_ = AddCounters(
       "streams_total",
       "Append and Read calls admitted, by transport: grpc, direct (TCP), unix (socket) or shm (shared memory).");

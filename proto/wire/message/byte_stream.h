@@ -79,9 +79,9 @@ class SocketStream final : public ByteStream {
   int patience_ms_ = 0;         // Receive timeout set on the socket; 0: not set.
 };
 
-// Sets the options for a TCP connection of the direct path. Bytes are sent without delay (TCP_NODELAY). A peer that
-// disappears without closing is noticed within 40 s. If both ends are on one machine, a congestion control that suits
-// loopback replaces the system's default, which may be made for long distances.
+// Sets the options for a TCP connection of the direct path. Bytes are sent without delay (TCP_NODELAY). On an
+// idle connection, a peer that disappeared is noticed within 40 s. If both ends are on one machine, a congestion
+// control that suits loopback replaces the system's default, which may be made for long distances.
 void PrepareTcp(int fd);
 // For a Unix socket: enlarges the send buffer, which by default holds only a tenth of a message of 2 MiB.
 void PrepareUnix(int fd);

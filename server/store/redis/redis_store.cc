@@ -304,7 +304,7 @@ absl::StatusOr<ReleaseResult> RedisStore::DropRun(absl::string_view name) {
   if (dropped.integer != 1) return NoRunError(name);
   context_->Ask(RedisCommand({"SREM", context_->RunsKey(), name})).IgnoreError();
   run->watches->NotifyAll();
-  // Removes what was appended meanwhile, and the sums.
+  // Removes what other servers appended before the drop, and the sums of each part (key "n").
   RedisRun rest{.info = run->info, .incarnation = run->incarnation, .prefix = run->prefix, .clears = true};
   RemoveAll(rest, result).IgnoreError();
   std::vector<RedisRequest> sums;

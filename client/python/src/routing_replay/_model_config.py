@@ -193,7 +193,7 @@ class Reader:
 
     def integers(self, *keys: str) -> list[int] | None:
         values = self._list(keys)
-        # A list of flags may consist of booleans.
+        # Flags per layer (moe_layer_freq) are written as 0 and 1, or as false and true.
         return values and [int(item) if isinstance(item, bool) else self._integer(keys, item) for item in values]
 
     def texts(self, *keys: str) -> list[str] | None:

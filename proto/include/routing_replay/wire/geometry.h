@@ -26,7 +26,7 @@ inline constexpr int32_t kDefaultBlockRows = 256;
 inline constexpr int32_t kMinBlockRows = 32;
 inline constexpr int32_t kMaxBlockRows = 4096;
 // Limits on list lengths, because an item takes a few bytes on the wire and up to hundreds in memory. They are far
-// above practical sizes: a sample of kMaxRows rows has 2^17 blocks even with the smallest windows.
+// above practical sizes: even the longest sample in the smallest windows has only 2^17 blocks, half of kMaxBlocks.
 inline constexpr size_t kMaxUnrecordedRanges = size_t{1} << 16;  // Of one append, and of one sample.
 inline constexpr size_t kMaxBlocks = size_t{1} << 18;            // Per append.
 inline constexpr size_t kMaxReadSamples = size_t{1} << 18;       // Per read.

@@ -180,8 +180,8 @@ absl::Status Realign(const BufferLayout& layout, const RealignPlan& plan, absl::
 // At the end, PlanRows makes the checks that PlanRealign would make for staged pieces, and FinishRealign writes filler
 // and states.
 
-// Moves the ids of a piece to the local rows that show them. The read must have checked the piece. `bytes`: the cuts of
-// the piece, one after the other. Requires that CheckTargets returned OK.
+// Copies the ids of each row of a piece to every local row that shows this row. The read must have checked the piece.
+// `bytes`: its cuts, one after the other; piece.offset is ignored. Requires that CheckTargets returned OK.
 void MovePiece(const BufferLayout& layout, const ShownRows& rows, const StagedPiece& piece,
                absl::Span<const uint8_t> bytes, absl::Span<uint8_t> indices);
 absl::StatusOr<RowPlan> PlanRows(const BufferLayout& layout, const RealignInput& input);

@@ -82,8 +82,8 @@ class Given(NamedTuple):
 
 
 def described(sequences: Listing[Any], *arguments: Any) -> MicroBatch:
-    """Makes a `MicroBatch`. sequences: a list of sample ids or handles, None or 0 for what routes live, `Sequence`
-    objects, or lists of such pieces; arguments: the fields of `Given`
+    """Makes a `MicroBatch`. sequences: for each one a sample id or handle, None or 0 if it routes live, a `Sequence`, or
+    a list of these if it is packed from several pieces; arguments: the fields of `Given`
     """
     given = Given(*arguments)
     parts = _parts(sequences)
@@ -246,7 +246,7 @@ def _restarts(position_ids: Any) -> list[int]:
     return [*starts.tolist(), int(stream.size)]
 
 
-_ROWS = {"partition": "contiguous_per_sequence", "row_order": "batch_major"}  # Layout of every rectangle.
+_ROWS = {"partition": "contiguous_per_sequence", "row_order": "batch_major"}  # A batch of Hugging Face.
 
 
 def _masked(sequences: int, tokens: Any, mask: Any, lengths: Any) -> Given:

@@ -205,5 +205,5 @@ def _some(end: float) -> float:
     """Returns the seconds that are left until `end`; raises DeadlineExceededError if there are none."""
     left = end - time.monotonic()
     if left <= 0:
-        raise errors.DeadlineExceededError("no time is left")
+        raise errors.DeadlineExceededError("the deadline passed before the read began")
     return left

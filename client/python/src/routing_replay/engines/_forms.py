@@ -334,7 +334,7 @@ def any_payload(value: Any, field: str, row: Row, dtype: str | None) -> tuple[An
     if hasattr(value, "__array__") or hasattr(value, "detach"):
         array = nested(value, field)
         return flat_payload(array, row, field) if array.ndim in (1, 2) else array, None
-    raise invalid(field, f"a {type(value).__name__} is not a form of ids")
+    raise invalid(field, f"must be an array, nested lists, base64 or an object with data, got {type(value).__name__}")
 
 
 def start_of(own: int | None, asked: Any, field: str) -> int:

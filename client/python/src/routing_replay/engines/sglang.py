@@ -51,7 +51,7 @@ from routing_replay.types import RecordedRows
 _FIELD = "routed_experts"
 _EXTENSIONS = ("meta_info", "sglext", "sgl_ext", "metadata")
 _TIERS = ("device", "host", "storage")
-# Fields at the top level of a response that apply to all of its choices.
+# Fields that a response with several choices may have in its own meta_info, as they apply to all.
 _OF_ALL = ("prompt_tokens", "cached_tokens_details")
 
 

@@ -161,7 +161,7 @@ class _Collector:
         rows, count = meta.get("routed_experts"), meta.get("completion_tokens")
         ids = self._sampled.pop(index, [] if count is None else None)
         if count is None and rows is not None:
-            raise _forms.invalid("meta_info.completion_tokens", "the output counts no tokens")
+            raise _forms.invalid("meta_info.completion_tokens", "is missing, but the output has routed_experts")
         count = len(ids or ()) if count is None else int(count)
         prompt, start = self._asked_of(index)
         describe = functools.partial(
@@ -199,7 +199,7 @@ def _prompt_tokens(meta: dict[str, Any], prompt: Any) -> int:
     of input_ids in the request is returned. Without input_ids, a stated 0 is returned, and no number is an error."""
     count = meta.get("prompt_tokens")
     if count is None and prompt is None:
-        raise _forms.invalid("meta_info.prompt_tokens", "the output counts no tokens")
+        raise _forms.invalid("meta_info.prompt_tokens", "is missing, and the request has no input_ids to count")
     return int(count or 0) if count or prompt is None else len(prompt)
 
 
