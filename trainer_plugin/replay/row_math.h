@@ -168,7 +168,7 @@ RR_HOST_DEVICE inline float SoftmaxAt(const SoftmaxNormalizer& normalizer, float
   return expf(x - normalizer.max) / normalizer.sum;
 }
 
-// Softmax over the K chosen experts: probabilities p of logits x; backward: dx from x and dp. Arrays of the lane's slots.
+// Softmax over the K chosen experts: probabilities p of logits x. Backward: dx from x and dp. Arrays of a lane's slots.
 template <typename Math, typename Lanes, typename Real = typename Math::Real>
 RR_HOST_DEVICE inline void PostSoftmaxForward(const Lanes& lanes, const float* x, int32_t k, Real scale, Real* p) {
   const SoftmaxNormalizer normalizer = SlotNormalizer(lanes, x, k);

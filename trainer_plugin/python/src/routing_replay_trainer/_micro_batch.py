@@ -82,8 +82,8 @@ class Given(NamedTuple):
 
 
 def described(sequences: Listing[Any], *arguments: Any) -> MicroBatch:
-    """Makes a `MicroBatch`. sequences: for each one a sample id or handle, None or 0 if it routes live, a `Sequence`, or
-    a list of these if it is packed from several pieces; arguments: the fields of `Given`
+    """Makes a `MicroBatch`. sequences: for each a sample id or handle, None or 0 if it routes live, a `Sequence`, or a
+    list of these if it is packed from several pieces; arguments: the fields of `Given`
     """
     given = Given(*arguments)
     parts = _parts(sequences)
