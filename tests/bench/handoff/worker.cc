@@ -16,7 +16,7 @@
 namespace routing_replay::bench {
 namespace {
 
-constexpr std::chrono::seconds kTimeout(60);
+constexpr std::chrono::seconds kWorkerTimeout(60);
 
 // One sample as the engine holds it.
 struct Held {
@@ -90,7 +90,7 @@ class Worker final : public Role {
           {.dtype = dtype, .shape = sample.shape}, sample.bytes(dtype));
       if (!status.ok()) return status;
     }
-    return end.appender->Flush(kTimeout);
+    return end.appender->Flush(kWorkerTimeout);
   }
 
   const Geometry geometry_;
