@@ -92,8 +92,11 @@ class FakeRun final : public Run {
     if (here != nullptr && here->kind == Kind::kReleased) return Tell(sink, index, SampleStatus::kNotFound);
     if (here != nullptr && here->kind == Kind::kAway) return Tell(sink, index, SampleStatus::kUnavailable);
     if (here != nullptr && here->kind == Kind::kLostWhole) return Tell(sink, index, SampleStatus::kLost);
-    if (absl::Status status = Tell(sink, index, SampleStatus::kOk); !status.ok()) return status;
-    const RowRange rows = asked.rows.empty() ? RowRange{0, samples.at(asked.sample)} : asked.rows[0];
+    const int64_t recorded = samples.at(asked.sample);
+    const SampleRecord record{
+        .index = index, .status = SampleStatus::kOk, .committed_rows = recorded, .num_tokens = recorded + 1};
+    if (absl::Status status = sink.OnRecord(record); !status.ok()) return status;
+    const RowRange rows = asked.rows.empty() ? RowRange{0, recorded} : asked.rows[0];
     const auto layers = static_cast<int32_t>(request.layers.empty() ? 4 : request.layers.size());
     for (const RowRange part : SplitAtWindows(rows, kBlockRows)) {
       if (here != nullptr && part.contains(here->row) && Asks(request, here->layer)) {

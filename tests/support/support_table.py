@@ -124,8 +124,8 @@ def platforms() -> list[tuple[str, ...]]:
         ("CPU", "x86-64", "", "all others"),
         (
             "GPU",
-            "H100 (sm_90): kernels, also under compute-sanitizer; Megatron-Core 0.19.2's GPTModel in one process; "
-            "models of transformers 5.17",
+            "H100 and H200 (sm_90): kernels, also under compute-sanitizer; Megatron-Core 0.19.2's GPTModel in one "
+            "process; models of transformers 5.17",
             "",
             f"others (kernels are compiled for {architectures}); several GPUs, NCCL",
         ),

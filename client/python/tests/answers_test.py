@@ -218,7 +218,7 @@ class StreamTest(unittest.TestCase):
             for spans in ([{"version": "7", "start": 0, "end": len(ANSWER)}], None):
                 choice = {"index": 0, "token_ids": ANSWER[-count:], "routed_experts": ROUTES[:-1]}
                 event = {"choices": [{**choice, "weight_versions": spans}]}
-                with self.assertRaisesRegex(rr.InvalidArgumentError, "pass the sampled ids as output_token_ids"):
+                with self.assertRaisesRegex(rr.InvalidArgumentError, "pass their ids as output_token_ids"):
                     vllm.rows(event, prompt_token_ids=PROMPT)
                 recorded = vllm.rows(event, prompt_token_ids=PROMPT, output_token_ids=ANSWER)
                 self.assertEqual([span.version for span in recorded.weights], [7] if spans else [])

@@ -94,10 +94,10 @@ class VllmTest(EngineTest):
             self.assertEqual(self.check(recorded).engine, "vllm")
 
     def test_a_row_for_the_last_token_is_left_out_where_all_tokens_are_said(self) -> None:
-        self.rejected(lambda: vllm.rows(self.output(ALL)), "ROW_COUNT", "pass the sampled ids as output_token_ids")
+        self.rejected(lambda: vllm.rows(self.output(ALL)), "ROW_COUNT", "pass their ids as output_token_ids")
         choice = {"index": 0, "routed_experts": b64(npy(ALL))}
         body = {"choices": [choice], "usage": {"prompt_tokens": P, "completion_tokens": len(OUTPUT)}}
-        self.rejected(lambda: vllm.rows(body), "ROW_COUNT", "pass the sampled ids as output_token_ids")
+        self.rejected(lambda: vllm.rows(body), "ROW_COUNT", "pass their ids as output_token_ids")
         recorded = vllm.rows(body, output_token_ids=OUTPUT)
         self.assertEqual(recorded.surplus_rows, 1)
         self.check(recorded, tokens=False)
@@ -190,7 +190,7 @@ class VllmTest(EngineTest):
         self.assertEqual([(w.begin, w.end, w.version, w.label) for w in recorded.weights], expected)
 
     def test_unknown_objects(self) -> None:
-        self.rejected(lambda: vllm.rows(self.output(Object(ref=1))), "FIELD", "not a form")
+        self.rejected(lambda: vllm.rows(self.output(Object(ref=1))), "FIELD", "must be an array")
 
     def test_the_last_event_of_a_stream_may_hold_some_tokens_alone(self) -> None:
         short = slice(0, P + 1)  # Of two output tokens, the last one is in the finishing event.
@@ -225,7 +225,7 @@ class VllmTest(EngineTest):
         self.rejected(lambda: vllm.rows(chunk), "FIELD", "the response has items [1]")
         output = Object(prompt_token_ids=PROMPT, outputs=[Object(**second), Object(**first)])
         self.check(vllm.rows(output, 0))
-        self.rejected(lambda: vllm.rows({"choices": [first, first]}), "FIELD", "2 item 0")
+        self.rejected(lambda: vllm.rows({"choices": [first, first]}), "FIELD", "2 items have index 0")
         for index in ("x", 0.0, None, -1, True):
             self.rejected(lambda i=index: vllm.rows({"choices": [first]}, i), "FIELD", "index")
 
@@ -323,7 +323,7 @@ class SglangTest(EngineTest):
         self.assertEqual(recorded.surplus_rows, 1)
         self.check(recorded, tokens=False)
         counted = self.response(b64(ALL), "choice.meta_info")
-        self.rejected(lambda: sglang.rows(counted, GEOMETRY), "ROW_COUNT", "pass the sampled ids as output_token_ids")
+        self.rejected(lambda: sglang.rows(counted, GEOMETRY), "ROW_COUNT", "pass their ids as output_token_ids")
         self.assertEqual(sglang.rows(counted, GEOMETRY, output_token_ids=OUTPUT).surplus_rows, 1)
         uncounted = {"output_ids": OUTPUT, "meta_info": {"routed_experts": b64(ALL)}}  # Possibly part of a stream.
         prompt = {"prompt_token_ids": PROMPT}

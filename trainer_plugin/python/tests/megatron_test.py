@@ -554,10 +554,10 @@ class PassesTest(unittest.TestCase):
 
     def test_what_does_not_fit_the_pass_names_it(self) -> None:
         of = self.begin(1, 2, 0)
-        with self.assertRaisesRegex(errors.FailedPreconditionError, "for micro-batch 2 of step 1, chunk 0 already"):
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "2 of step 1, chunk 0 has begun already"):
             self.begin(1, 2, 0)
         with self.assertRaisesRegex(
-            errors.FailedPreconditionError, "micro-batch 2 of step 1, chunk 0, layer 5"
+            errors.FailedPreconditionError, "micro-batch 2 of step 1, chunk 0 has no ids for layer 5"
         ) as caught:
             self.chunks[0].ask(5, recompute=False)
         self.assertEqual((caught.exception.field, caught.exception.layer), ("targets", 5))
