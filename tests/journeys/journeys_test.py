@@ -37,16 +37,49 @@ def symbols(file):
     return [line.split(" ", 2) for line in out.splitlines()]
 
 
-def sources():
-    """Maps the name of each function that only one object file defines to its source file."""
-    owners = defaultdict(set)
+def demangled(names):
+    out = subprocess.run(["c++filt", "-p"], input="\n".join(names), capture_output=True, text=True, check=True).stdout
+    return out.splitlines()
+
+
+def compiled():
+    """Returns each object file of what is shipped, with the source files that it was compiled from: those that the file
+    of a unity build includes, or the one of its name."""
     for folder in ("proto", "client", "server", "trainer_plugin"):
-        for file in (BUILD / folder).rglob("*.cc.o"):
-            source = re.sub(r"/CMakeFiles/[^/]*\.dir", "", str(file.relative_to(BUILD))).removesuffix(".o")
-            if not source.endswith("_test.cc") and "/generated/" not in source:
-                for _, kind, name in symbols(file):
-                    if kind in "tT" and ".cold" not in name and "_GLOBAL__sub_I" not in name:
-                        owners[name].add(source)
+        for file in (BUILD / folder).rglob("*.o"):
+            unity = file.with_suffix("")
+            if unity.parent.name == "Unity":
+                names = [Path(name) for name in re.findall(r'^#include "(.*)"$', unity.read_text(), re.M)]
+                names = [str(name.relative_to(ROOT)) for name in names if BUILD not in name.parents]
+            else:
+                names = [re.sub(r"/CMakeFiles/[^/]*\.dir", "", str(file.relative_to(BUILD))).removesuffix(".o")]
+            names = [name for name in names if name.endswith(".cc") and not name.endswith("_test.cc")]
+            if names and "/generated/" not in names[0]:
+                yield file, names
+
+
+def defines(text, function):
+    """True if a source file defines the function with this demangled name."""
+    function = re.split(r"[(<\[]|::\{", function.replace("(anonymous namespace)::", ""))[0]
+    function = re.escape(re.sub(r"\b[a-z_]+::", "", function))
+    owner, _, name = function.rpartition("::")
+    if re.search(rf"^(?![\s/#])(.*[^\w:]|.*\b[a-z_]+::)?{function}\(", text, re.M):
+        return True
+    inside = owner and re.search(rf"^ *(class|struct) (\w+::)*{owner.split('::')[-1]}\b[^;]*{{$", text, re.M)
+    return bool(inside and re.search(rf"\b{name}\(", text[inside.end() :]))
+
+
+def sources():
+    """Maps the name of each function that only one source file defines to this file."""
+    owners = defaultdict(set)
+    for file, names in compiled():
+        functions = [name for _, kind, name in symbols(file) if kind in "tT"]
+        functions = [name for name in functions if ".cold" not in name and "_GLOBAL__sub_I" not in name]
+        texts = {name: (ROOT / name).read_text() for name in names}
+        for symbol, function in zip(functions, demangled(functions), strict=True):
+            if function.startswith("std::"):  # A copy that the compiler made for one caller.
+                continue
+            owners[symbol].update(name for name in names if len(names) == 1 or defines(texts[name], function))
     return {name: next(iter(files)) for name, files in owners.items() if len(files) == 1}
 
 
@@ -82,9 +115,8 @@ class Follower:
         os.kill(self._pid, signal.SIGUSR2)
         self._gdb.wait(PATIENCE)
         hits = json.loads(self._hits.read_text())
-        names = "\n".join(name for _, name, _ in hits)
-        plain = subprocess.run(["c++filt", "-p"], input=names, capture_output=True, text=True, check=True).stdout
-        return [(thread, name, file) for (thread, _, file), name in zip(hits, plain.splitlines(), strict=True)]
+        names = demangled([name for _, name, _ in hits])
+        return [(thread, name, file) for (thread, _, file), name in zip(hits, names, strict=True)]
 
 
 def wait_for(file, process, log):
