@@ -49,7 +49,7 @@ def compiled():
         for file in (BUILD / folder).rglob("*.o"):
             unity = file.with_suffix("")
             if unity.parent.name == "Unity":
-                names = [Path(name) for name in re.findall(r'^#include "(.*)"$', unity.read_text(), re.M)]
+                names = [Path(name).resolve() for name in re.findall(r'^#include "(.*)"$', unity.read_text(), re.M)]
                 names = [str(name.relative_to(ROOT)) for name in names if BUILD not in name.parents]
             else:
                 names = [re.sub(r"/CMakeFiles/[^/]*\.dir", "", str(file.relative_to(BUILD))).removesuffix(".o")]
@@ -65,7 +65,7 @@ def defines(text, function):
     owner, _, name = function.rpartition("::")
     if re.search(rf"^(?![\s/#])(.*[^\w:]|.*\b[a-z_]+::)?{function}\(", text, re.M):
         return True
-    inside = owner and re.search(rf"^ *(class|struct) (\w+::)*{owner.split('::')[-1]}\b[^;]*{{$", text, re.M)
+    inside = owner and re.search(rf"^ *(class|struct) (\w+::)*{owner.split('::')[-1]}\b[^;{{]*{{$", text, re.M)
     return bool(inside and re.search(rf"\b{name}\(", text[inside.end() :]))
 
 
@@ -75,7 +75,7 @@ def sources():
     for file, names in compiled():
         functions = [name for _, kind, name in symbols(file) if kind in "tT"]
         functions = [name for name in functions if ".cold" not in name and "_GLOBAL__sub_I" not in name]
-        texts = {name: (ROOT / name).read_text() for name in names}
+        texts = {name: (ROOT / name).read_text() for name in names if len(names) > 1}
         for symbol, function in zip(functions, demangled(functions), strict=True):
             if function.startswith("std::"):  # A copy that the compiler made for one caller.
                 continue

@@ -32,7 +32,7 @@ absl::Status CheckCode(int32_t device) {
 absl::Status CheckCudaDevice(int32_t device) {
   int devices = 0;
   const cudaError_t found = cudaGetDeviceCount(&devices);
-  cudaGetLastError();  // Otherwise the next check of a kernel's launch would report this error.
+  if (found != cudaSuccess) cudaGetLastError();  // Otherwise the next check of a launch would report this error.
   if (found != cudaSuccess && found != cudaErrorNoDevice) return Missing("driver", cudaGetErrorString(found));
   if (device < 0 || device >= devices) {
     return Missing("device", absl::StrCat("there is no device ", device, " among ", devices));
