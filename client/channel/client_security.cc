@@ -13,14 +13,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "client/channel/endpoint.h"
 #include "proto/wire/security.h"
 #include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {
 namespace {
-
-constexpr absl::string_view kUnixTarget = "unix:";
 
 std::string FromEnvironment(const char* name) {
   const char* value = std::getenv(name);
@@ -128,7 +127,7 @@ absl::StatusOr<std::shared_ptr<ClientSecurity>> ClientSecurity::Create(SecurityS
 absl::StatusOr<ChannelKeys> ClientSecurity::KeysFor(absl::string_view target) const {
   ChannelKeys keys;
   keys.encrypted =
-      !absl::StartsWith(target, kUnixTarget) && (settings_.tls || !settings_.cacert.empty() || !settings_.cert.empty());
+      !absl::StartsWith(target, kUnixPrefix) && (settings_.tls || !settings_.cacert.empty() || !settings_.cert.empty());
   if (!keys.encrypted) {
     const std::string address = AddressOf(target);
     if (settings_.token_file.empty() || IsLocalAddress(address)) return keys;

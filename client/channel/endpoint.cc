@@ -25,7 +25,6 @@ namespace routing_replay::client {
 namespace {
 
 constexpr std::chrono::milliseconds kFilePoll(20);
-constexpr absl::string_view kUnixPrefix = "unix:";
 constexpr absl::string_view kDnsPrefix = "dns:///";
 
 absl::Status InvalidEndpoint(absl::string_view endpoint, absl::string_view why) {
@@ -58,7 +57,7 @@ absl::StatusOr<std::string> UnixTarget(absl::string_view endpoint, absl::string_
     return InvalidEndpoint(endpoint, absl::StrCat("has a path of ", path.size(), " bytes; a socket's has fewer than ",
                                                   sizeof(sockaddr_un{}.sun_path)));
   }
-  return absl::StrCat("unix:", path);
+  return absl::StrCat(kUnixPrefix, path);
 }
 
 absl::StatusOr<std::string> V6Target(absl::string_view endpoint) {

@@ -15,6 +15,7 @@ namespace routing_replay::client {
 
 // The environment variable that is used when no endpoint is given.
 inline constexpr char kEndpointVariable[] = "ROUTING_REPLAY_ENDPOINT";
+inline constexpr absl::string_view kUnixPrefix = "unix:";  // Begins the endpoint of a Unix socket.
 
 // Returns `endpoint`, or the value of the environment variable if it is empty. INVALID_ARGUMENT if both are empty.
 absl::StatusOr<std::string> EndpointOrEnvironment(absl::string_view endpoint);

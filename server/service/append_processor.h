@@ -17,7 +17,7 @@
 namespace routing_replay::server {
 
 // Remembers the last acknowledged appends that have a resend_key. If the sample of one was released, a late retry of it
-// gets this ack again, and does not create the sample anew. Takes at most 6 MB. Thread-safe.
+// gets this ack again, and does not create the sample once more. Takes at most 6 MB. Thread-safe.
 class RecentAppends {
  public:
   static constexpr size_t kCapacity = 65'536;
