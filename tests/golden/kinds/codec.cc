@@ -298,7 +298,7 @@ Outcome RunDecode(const Json& golden_case, Dialect dialect) {
   return CompareIds(c, *decoded, expect);
 }
 
-Outcome Run(const Json& golden_case) { return RunDecode(golden_case, Dialect::kAny); }
+Outcome RunCodec(const Json& golden_case) { return RunDecode(golden_case, Dialect::kAny); }
 Outcome RunSkyRl(const Json& golden_case) { return RunDecode(golden_case, Dialect::kSkyRl); }
 Outcome RunMsSwift(const Json& golden_case) { return RunDecode(golden_case, Dialect::kMsSwift); }
 
@@ -306,7 +306,7 @@ Outcome RunMsSwift(const Json& golden_case) { return RunDecode(golden_case, Dial
 // computed here.
 Outcome RunNemo(const Json& golden_case) {
   const Json& input = golden_case.at("input");
-  if (input.contains("payload")) return Run(golden_case);
+  if (input.contains("payload")) return RunCodec(golden_case);
   const Json& experts = input.at("num_experts");
   const char* ours = !experts.is_null() && experts.get<int64_t>() <= 128 ? "int8" : "int16";
   const Json& theirs = golden_case.at("expect").at("wire_dtype");
@@ -359,7 +359,7 @@ Outcome RunPrimeRl(const Json& golden_case) {
 
 }  // namespace
 
-Kind CodecKind() { return {{"codec_sglang", "codec_sglang_wire_dtype", "codec_vllm"}, Run}; }
+Kind CodecKind() { return {{"codec_sglang", "codec_sglang_wire_dtype", "codec_vllm"}, RunCodec}; }
 Kind CodecMsSwiftKind() { return {{"codec_msswift"}, RunMsSwift}; }
 Kind CodecNemoKind() { return {{"codec_nemo"}, RunNemo}; }
 Kind CodecPrimeRlKind() { return {{"codec_primerl"}, RunPrimeRl}; }

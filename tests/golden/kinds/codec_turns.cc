@@ -292,7 +292,7 @@ Outcome RunRequest(const Json& input, const Json& expect) {
   return goes_back == !fits ? Passed() : Failed(absl::StrCat("ours asks for rows from ", ours));
 }
 
-Outcome Run(const Json& golden_case) {
+Outcome RunTurns(const Json& golden_case) {
   const Json& input = golden_case.at("input");
   const Json& expect = golden_case.at("expect");
   if (input.contains("held_tokens")) return RunRequest(input, expect);
@@ -307,6 +307,6 @@ Outcome Run(const Json& golden_case) {
 
 }  // namespace
 
-Kind CodecTurnsKind() { return {{"codec_turns"}, Run}; }
+Kind CodecTurnsKind() { return {{"codec_turns"}, RunTurns}; }
 
 }  // namespace routing_replay::golden

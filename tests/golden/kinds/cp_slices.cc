@@ -47,7 +47,7 @@ Json PositionsOf(const MicroBatchLayout& layout, const std::vector<trainer::Loca
   return layout.format == trainer::TokenFormat::kThd ? stream : batch;
 }
 
-Outcome Run(const Json& golden_case) {
+Outcome RunCpSlices(const Json& golden_case) {
   const Json& input = golden_case.at("input");
   const Json& expect = golden_case.at("expect");
   const bool packed = input.at("format") == "thd";
@@ -72,6 +72,6 @@ Outcome Run(const Json& golden_case) {
 
 }  // namespace
 
-Kind CpSlicesKind() { return {{"cp_slices"}, Run}; }
+Kind CpSlicesKind() { return {{"cp_slices"}, RunCpSlices}; }
 
 }  // namespace routing_replay::golden

@@ -14,7 +14,7 @@ Json ColumnsOf(const std::vector<trainer::OwnedLayer>& layers, bool all_layers) 
   return columns;
 }
 
-Outcome Run(const Json& golden_case) {
+Outcome RunFrameworkLayers(const Json& golden_case) {
   const Json& input = golden_case.at("input");
   const Json& expect = golden_case.at("expect");
   const auto table = FrameworkTable(input);
@@ -43,6 +43,6 @@ Outcome Run(const Json& golden_case) {
 
 }  // namespace
 
-Kind FrameworkLayersKind() { return {{"layers_"}, Run}; }
+Kind FrameworkLayersKind() { return {{"layers_"}, RunFrameworkLayers}; }
 
 }  // namespace routing_replay::golden

@@ -67,7 +67,7 @@ std::string StagesDiffer(const trainer::HybridPattern& pattern, const trainer::L
   return ours == stages ? "" : absl::StrCat("stages ", ours.dump(), ", expected ", stages.dump());
 }
 
-Outcome Run(const Json& golden_case) {
+Outcome RunHybrid(const Json& golden_case) {
   const Json& input = golden_case.at("input");
   const Json& expect = golden_case.at("expect");
   const auto pattern = trainer::ParseHybridPattern(input.at("pattern").get<std::string>());
@@ -88,6 +88,6 @@ Outcome Run(const Json& golden_case) {
 
 }  // namespace
 
-Kind HybridKind() { return {{"hybrid"}, Run}; }
+Kind HybridKind() { return {{"hybrid"}, RunHybrid}; }
 
 }  // namespace routing_replay::golden

@@ -7,7 +7,7 @@
 namespace routing_replay::golden {
 namespace {
 
-Outcome Run(const Json& golden_case) {
+Outcome RunLayoutParse(const Json& golden_case) {
   const auto layout = trainer::ParsePipelineLayout(golden_case.at("input").at("layout").get<std::string>());
   const Json& expect = golden_case.at("expect");
   if (!expect.at("raises").is_null()) return layout.ok() ? Failed("accepted, expected a rejection") : Passed();
@@ -22,6 +22,6 @@ Outcome Run(const Json& golden_case) {
 
 }  // namespace
 
-Kind LayoutParseKind() { return {{"layout_parse"}, Run}; }
+Kind LayoutParseKind() { return {{"layout_parse"}, RunLayoutParse}; }
 
 }  // namespace routing_replay::golden

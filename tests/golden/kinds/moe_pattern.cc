@@ -33,7 +33,7 @@ Outcome CompareStages(const Geometry* geometry, const Json& input, const Json& e
   return Failed(absl::StrCat("stages ", stages.dump(), ", expected ", expected.dump()));
 }
 
-Outcome Run(const Json& golden_case) {
+Outcome RunMoePattern(const Json& golden_case) {
   const Json& input = golden_case.at("input");
   const Json& expect = golden_case.at("expect");
   if (!expect.at("raises").is_null()) return Passed();
@@ -47,6 +47,6 @@ Outcome Run(const Json& golden_case) {
 
 }  // namespace
 
-Kind MoePatternKind() { return {{"moe_pattern"}, Run}; }
+Kind MoePatternKind() { return {{"moe_pattern"}, RunMoePattern}; }
 
 }  // namespace routing_replay::golden

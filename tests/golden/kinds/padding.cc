@@ -15,7 +15,7 @@ Outcome RunFp8Value(const Json& value, const Json& expect) {
   return CompareNumbers({{"fp8", trainer::SkyRlFp8Enabled(word)}}, expect);
 }
 
-Outcome Run(const Json& golden_case) {
+Outcome RunPadding(const Json& golden_case) {
   const Json& input = golden_case.at("input");
   const Json& expect = golden_case.at("expect");
   if (input.contains("fp8_value")) return RunFp8Value(input["fp8_value"], expect);
@@ -36,6 +36,6 @@ Outcome Run(const Json& golden_case) {
 
 }  // namespace
 
-Kind PaddingKind() { return {{"padding_"}, Run}; }
+Kind PaddingKind() { return {{"padding_"}, RunPadding}; }
 
 }  // namespace routing_replay::golden

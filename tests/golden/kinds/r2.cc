@@ -221,12 +221,12 @@ Outcome RunPipeline(const Json& golden_case) {
   return Passed();
 }
 
-Outcome Run(const Json& golden_case) {
+Outcome RunR2(const Json& golden_case) {
   return golden_case.at("expect").contains("merged") ? RunMerge(golden_case) : RunPipeline(golden_case);
 }
 
 }  // namespace
 
-Kind R2Kind() { return {{"r2_"}, Run}; }
+Kind R2Kind() { return {{"r2_"}, RunR2}; }
 
 }  // namespace routing_replay::golden

@@ -99,7 +99,7 @@ Outcome RunInDtype(const Json& golden_case) {
   return RunAction(stepped, expected("replay", differs ? "v0_17" : "replay", values));
 }
 
-Outcome Run(const Json& golden_case) {
+Outcome RunRouting(const Json& golden_case) {
   const std::string dtype = golden_case.at("input").at("dtype").get<std::string>();
   if (dtype == "bfloat16") return RunInDtype<trainer::Bf16>(golden_case);
   return dtype == "float64" ? RunInDtype<double>(golden_case) : RunInDtype<float>(golden_case);
@@ -110,7 +110,7 @@ Outcome Run(const Json& golden_case) {
 Kind RoutingKind() {
   return {{"routing_softmax", "routing_sigmoid", "routing_sqrtsoftplus", "routing_bf16", "routing_fp64",
            "routing_edge_values"},
-          Run};
+          RunRouting};
 }
 
 }  // namespace routing_replay::golden

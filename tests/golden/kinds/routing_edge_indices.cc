@@ -114,7 +114,7 @@ Outcome Compare(const Json& golden_case, const RouterConfig& config, const Repla
   return words.empty() ? Passed() : Failed(words);
 }
 
-Outcome Run(const Json& golden_case) {
+Outcome RunEdgeIndices(const Json& golden_case) {
   const Json& input = golden_case.at("input");
   const RouterConfig config = RouterOf(input, trainer::Rounding::kOnce);
   const absl::Status checked = Check(input, config);
@@ -131,6 +131,6 @@ Outcome Run(const Json& golden_case) {
 
 }  // namespace
 
-Kind RoutingEdgeIndicesKind() { return {{"routing_edge_indices"}, Run}; }
+Kind RoutingEdgeIndicesKind() { return {{"routing_edge_indices"}, RunEdgeIndices}; }
 
 }  // namespace routing_replay::golden

@@ -110,7 +110,7 @@ Outcome RunMasks(const MicroBatchLayout& layout, const Json& input, const Json& 
 // Passes if our code rejects the case: either the recorded layout itself, or the layout that our policy predicts from
 // the framework's options. If the recorded layout is missing or incomplete, and our code has no policy for the options
 // (or the case has no options), nothing can be checked: the case then needs what is missing.
-Outcome RunError(const Json& input) {
+Outcome RunRowsError(const Json& input) {
   const Json neutral = input.value("neutral", Json());
   const Json completed = neutral.is_null() ? neutral : CompletedNeutral(neutral);
   if (!neutral.is_null() && !Accepts(NeutralLayout(completed, OrderOf(completed))).ok()) return Passed();
@@ -143,10 +143,10 @@ bool HasWrongOrder(const Json& golden_case) {
   return std::any_of(ranks.begin(), ranks.end(), [](const Json& rank) { return rank.contains("megatron_rows"); });
 }
 
-Outcome Run(const Json& golden_case) {
+Outcome RunRows(const Json& golden_case) {
   const Json& input = golden_case.at("input");
   const Json& expect = golden_case.at("expect");
-  if (expect.value("error", false)) return RunError(input);
+  if (expect.value("error", false)) return RunRowsError(input);
   const Json& neutral = input.at("neutral");
   if (std::string contradiction = NeutralContradiction(input); !contradiction.empty()) return Failed(contradiction);
   const MicroBatchLayout of_framework = NeutralLayout(neutral, OrderOf(neutral));
@@ -169,6 +169,6 @@ Outcome Run(const Json& golden_case) {
 
 }  // namespace
 
-Kind RowsKind() { return {{"rows_"}, Run}; }
+Kind RowsKind() { return {{"rows_"}, RunRows}; }
 
 }  // namespace routing_replay::golden

@@ -44,7 +44,7 @@ Outcome RunCounts(const Json& input, const Json& expect) {
                  expect);
 }
 
-Outcome Run(const Json& golden_case) {
+Outcome RunSchedule(const Json& golden_case) {
   const Json& input = golden_case.at("input");
   const std::string function = input.at("function").get<std::string>();
   if (function == "get_schedule_table") return RunTable(input, golden_case.at("expect"));
@@ -54,6 +54,6 @@ Outcome Run(const Json& golden_case) {
 
 }  // namespace
 
-Kind ScheduleKind() { return {{"schedule"}, Run}; }
+Kind ScheduleKind() { return {{"schedule"}, RunSchedule}; }
 
 }  // namespace routing_replay::golden
