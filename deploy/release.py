@@ -125,7 +125,7 @@ def tested() -> dict[str, list[str]]:
 
 
 def to_do(name: str, path: str, title: str) -> str:
-    """What a user must write: the section's first lines of code, and the text before them."""
+    """What a user must write: the section up to its last line of code before a table or fenced code."""
     if name in FIRST:
         return FIRST[name]
     lines = re.match(r"(?s).*\n    [^\n]+", section(path, title).partition("```")[0].partition("\n|")[0])

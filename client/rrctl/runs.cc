@@ -71,7 +71,7 @@ Document Describe(const RunSummary& run) {
           {"stored_bytes", run.stored_bytes}};
 }
 
-// Makes an object with the server's counters.
+// Describes the server, with its counters.
 absl::StatusOr<Document> DescribeServer(Client& client) {
   RR_ASSIGN_OR_RETURN(const auto info, client.GetServerInfo());
   Document server = Describe(info);

@@ -126,7 +126,7 @@ absl::Status AppendEntry(const std::string& named, const std::string& entry) {
   return absl::PermissionDeniedError(absl::StrCat(path, ": cannot keep the file's owner; run this as that owner"));
 }
 
-// Checks the entry with the server's rules. Errors name rrctl's flags instead of the keys of the entry.
+// Checks the entry with the server's rules. An error gets "--" before its key, for the flag --expires.
 absl::Status CheckEntry(const std::string& entry) {
   const auto grants = ParseTokenFile(entry + "\n");
   if (grants.ok()) return absl::OkStatus();

@@ -55,8 +55,8 @@ class TrajectoryWriter {
   // - After an error rows may have been removed, and some of the new rows queued. The next turn finds out which.
   absl::StatusOr<TurnResult> Add(const Turn& turn, const TurnRows* rows, absl::string_view engine = "",
                                  Place place = nullptr);
-  // Makes a new sample that begins like this one. Only acknowledged rows can be shared; waits for acknowledgements for
-  // at most `wait`.
+  // Returns a writer of a new sample that begins with the rows of this one that are acknowledged. Waits for the others
+  // for at most `wait`.
   absl::StatusOr<std::unique_ptr<TrajectoryWriter>> Fork(const std::string& sample, std::chrono::milliseconds wait,
                                                          Place place = nullptr);
   // Returns the first row that the engine must return for a request with this context.

@@ -190,6 +190,7 @@ absl::StatusOr<RunQuota::Hold> RunQuota::Take(absl::string_view run, int64_t lea
   LookAgain(run, kLookInterval);
   auto hold = TryTake(run, least, most, limit);
   if (!hold.ok() && LookAgain(run, kFullLookInterval)) hold = TryTake(run, least, most, limit);
+  if (!hold.ok()) rejected_();
   return hold;
 }
 
@@ -199,7 +200,6 @@ absl::StatusOr<RunQuota::Hold> RunQuota::TryTake(absl::string_view run, int64_t 
   const int64_t used = found == uses_.end() ? 0 : found->second.bytes();
   const int64_t left = limit - used;
   if (left <= 0 || least > left) {
-    rejected_();
     ErrorDetail detail{.reason = Reason::kOverBudget, .field = "run-budget"};
     detail.retry_after_ms = kRetryAfterMs;
     return MakeError(absl::StatusCode::kResourceExhausted,

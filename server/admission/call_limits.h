@@ -32,7 +32,7 @@ class Place {
 };
 
 // Limits the open calls of each connection. gRPC announces this limit to its peers, but enforces it only for those that
-// acknowledge it; this class enforces it for all.
+// acknowledge it; this class rejects calls of every other one, too.
 //
 // Thread-safe.
 class ConnectionCalls {

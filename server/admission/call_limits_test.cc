@@ -1,5 +1,6 @@
 #include "server/admission/call_limits.h"
 
+#include <atomic>
 #include <map>
 #include <thread>
 #include <vector>
@@ -140,7 +141,7 @@ class RunQuotaTest : public ::testing::Test {
   ManualClock clock_;
   std::map<std::string, int64_t> stored_;
   int looks_ = 0;
-  int rejected_ = 0;
+  std::atomic<int> rejected_ = 0;
   std::function<void()> stored_now_;  // Called by a look.
 };
 
@@ -178,6 +179,10 @@ TEST_F(RunQuotaTest, WhatIsUnderWayCountsForAsLongAsItIs) {
     clock_.Advance(std::chrono::seconds(2));
     ExpectOver(quota.Admit("a", 50).status(), "run-budget");
   }
+  EXPECT_EQ(rejected_, 3);
+  clock_.Advance(std::chrono::milliseconds(500));
+  ExpectOver(quota.Admit("a", 50).status(), "run-budget");
+  EXPECT_EQ(rejected_, 4);  // Although the store was asked before and after.
   // The bytes of a failed append are free at once.
   { const auto failed = quota.Admit("a", 40); }
   EXPECT_OK(quota.Admit("a", 40));

@@ -144,13 +144,14 @@ HttpResponse OperationsRoutes::Answer(const HttpRequest& request) const {
     return response;
   }
   if (request.path == "/healthz") return Text(200, "ok");
-  const absl::Status ready = readiness.Get().Verdict();
+  const Readiness::State state = readiness.Get();
+  const absl::Status ready = state.Verdict();
   if (request.path == "/readyz") return ready.ok() ? Text(200, "ok") : Text(503, std::string(ready.message()));
   if (request.path == "/metrics") {
     return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics()};
   }
-  // Before the store is open there is nothing to show.
-  if (ready.message() == Readiness::kStarting) return Text(503, Readiness::kStarting);
+  // Before the store is open there is nothing to show, even if the server drains already.
+  if (state.starting) return Text(503, Readiness::kStarting);
   return AnswerOperator(request);
 }
 
@@ -188,7 +189,7 @@ OperatorCheck MakeOperatorCheck(const ServerConfig& config, const AccessControl&
   const bool by_certificate = !config.tls.client_ca.empty();
   if (by_certificate && !config.operations_listen.empty() && !IsLocalAddress(config.operations_listen)) {
     return [](const HttpRequest&, absl::string_view, ScopeSet) {
-      return absl::UnauthenticatedError("this server has no tokens; set --token-file");
+      return absl::FailedPreconditionError("this port does not ask for certificates; set --token-file");
     };
   }
   return [names = NamesOf(config)](const HttpRequest& request, absl::string_view, ScopeSet any_of) {

@@ -114,7 +114,7 @@ class ReadSession {
   int64_t table_bytes_ = 0;         // Approximate size of the message's table of pieces and records.
   int64_t copied_bytes_ = 0;        // Bytes of the message's payload that are copies.
   int64_t room_ = 0;                // Limit of the message's size: table and payload.
-  ByteReservation message_memory_;  // For the last message, and for the samples that ended in it.
+  ByteReservation message_memory_;  // For the message that Next made, and the samples that ended in it.
 };
 
 }  // namespace routing_replay::server

@@ -51,7 +51,7 @@ absl::StatusOr<RunOptions> ReadOptions(const v1::RunOptions& asked, const Geomet
   const std::optional<Codec> codec = f.ReadAnyCodec("options.codec", asked.codec());
   const std::optional<Durability> durability = f.ReadAnyDurability("options.durability", asked.durability());
   if (!f.status().ok()) return f.status();
-  // The store rejects values out of range, but not all of them fit a Clock::Duration.
+  // A TTL far out of range would overflow a Clock::Duration. It becomes one just out of range, which the store rejects.
   const milliseconds ttl(std::clamp<int64_t>(asked.ttl_ms(), -1, ToMs(kMaxTtl).count() + 1));
   const auto rows = static_cast<int32_t>(std::min<uint32_t>(asked.block_rows(), INT32_MAX));
   return RunOptions{.ttl = asked.ttl_ms() == 0 ? default_ttl : ttl,

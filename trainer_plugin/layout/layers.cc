@@ -81,7 +81,7 @@ absl::Status CheckOneRank(const LayerSplit& split, size_t stages, absl::string_v
 absl::Status CheckUneven(const LayerSplit& split) {
   if (split.account_for_embedding || split.account_for_loss) {
     return Invalid("split.first_stage_layers",
-                   "a given first or last stage excludes account_for_embedding and account_for_loss");
+                   "first_stage_layers and last_stage_layers exclude account_for_embedding and account_for_loss");
   }
   for (const auto& [name, layers] : {std::pair("split.first_stage_layers", split.first_stage_layers),
                                      std::pair("split.last_stage_layers", split.last_stage_layers)}) {

@@ -437,7 +437,8 @@ std::vector<int64_t> DescribedPlan::last_rows() const {
     const SequenceShape& shape = layout.sequences[i];
     last.push_back(shape.recorded_rows == shape.tokens - 1 ? shape.recorded_rows : -1);
   }
-  // A piece in the middle of a sequence gets no filler, because later tokens may attend to its last token.
+  // The last token of a piece has no recorded row either. Filler experts are used only at the end of a sequence: inside
+  // it, later tokens attend to that token.
   for (size_t i = 0; i < pieces.size(); ++i) {
     const SequencePiece& piece = pieces[i];
     const bool ends = i + 1 == pieces.size() || pieces[i + 1].sequence != piece.sequence;

@@ -103,7 +103,7 @@ absl::StatusOr<size_t> RingWriter::Write(absl::Span<const iovec> pieces) {
 
 bool RingWriter::MustWake(bool last) {
   if (state_.reader_waits.load() == 0) return false;
-  const auto room = Room();  // The next Write reports an error.
+  const auto room = Room();  // The next Write reports its error.
   return (last || !room.ok() || *room <= bytes_.size() / 2) && state_.reader_waits.exchange(0) != 0;
 }
 
@@ -130,7 +130,7 @@ absl::StatusOr<size_t> RingReader::Read(absl::Span<const iovec> space) {
 
 bool RingReader::MustWake() {
   if (state_.writer_waits.load() == 0) return false;
-  const auto held = Held();  // The next Read reports an error.
+  const auto held = Held();  // The next Read reports its error.
   return (!held.ok() || *held <= bytes_.size() / 2) && state_.writer_waits.exchange(0) != 0;
 }
 

@@ -54,7 +54,7 @@ rocksdb::Status Open(const std::string& path, const rocksdb::Options& options, r
 
 constexpr absl::string_view kPutBack = "restore a copy of the directory, or begin with an empty one";
 
-// Advice for the operator, put before RocksDB's own message.
+// What is wrong and what to do, put between the path and RocksDB's own message.
 std::string Advice(const rocksdb::Status& status) {
   // RocksDB has no status code for a locked database.
   if (status.IsIOError() && absl::StrContains(status.ToString(), "lock ")) return " is open in another process";

@@ -298,7 +298,7 @@ class Execution {
   size_t left_;
   Backoff backoff_{kPauses};
   std::shared_ptr<const Cluster::View> view_;
-  // True once a redirected request was sent again at once. Later rounds pause: servers may redirect back and forth.
+  // True after the first redirection, which is followed at once. Later ones pause: servers may redirect back and forth.
   bool redirected_ = false;
   bool pause_ = false;    // Wait before the next round.
   bool refresh_ = false;  // The map may be out of date.

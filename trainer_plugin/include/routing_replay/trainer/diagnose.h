@@ -24,7 +24,8 @@ namespace routing_replay::trainer {
 
 // One hypothesis about which rows or layers were used, and how well it explains the observed experts.
 struct Explanation {
-  // Mistakes that lead to these rows or layers ("none": the correct ones); with AlignmentInput::replayed all, else one.
+  // Mistakes that lead to these rows or layers ("none": the plan's own): all of them if AlignmentInput::replayed is
+  // true. Otherwise one: the mistake that leads from these rows or layers to the plan's.
   std::vector<std::string> mistakes;
   std::string what;      // The first of these mistakes, described in a sentence.
   int64_t matched = 0;   // Of the compared experts, how many are the same in both.
