@@ -32,7 +32,8 @@ TEST(LayerTable, RejectionsStateTheRule) {
   rejected({.num_layers = 12, .pipeline_size = 4, .virtual_stages = 2}, "not a multiple of 2 virtual stages");
   rejected({.num_layers = 12, .virtual_stages = 3}, "at least two pipeline ranks");
   rejected({.num_layers = 32, .pipeline_size = 2, .account_for_embedding = true}, "32 layers + 1");
-  rejected({.num_layers = 12, .pipeline_size = 4, .first_stage_layers = 3, .account_for_loss = true}, "excludes");
+  rejected({.num_layers = 12, .pipeline_size = 4, .first_stage_layers = 3, .account_for_loss = true},
+           "first_stage_layers and last_stage_layers exclude");
   rejected({.num_layers = 12, .pipeline_size = 4, .first_stage_layers = 0}, "at least one layer");
   rejected({.num_layers = 12, .pipeline_size = 4, .last_stage_layers = 0}, "at least one layer");
   rejected({.num_layers = 36, .first_stage_layers = 5, .last_stage_layers = 31}, "the only rank is the first stage");
