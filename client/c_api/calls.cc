@@ -122,7 +122,8 @@ void Threads::BeginAnew() {
   never = std::exchange(waiting_, {});
 }
 
-// The calls in progress, and the completions of earlier calls. Thread-safe.
+// The calls in progress, and the completions of earlier calls. Thread-safe. Not in the unnamed namespace: in a unity
+// build, GCC warns of classes with members from there.
 class Queue final : private client::ForkPart {
  public:
   Queue() : descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}

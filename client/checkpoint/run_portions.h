@@ -20,22 +20,24 @@ namespace routing_replay::client {
 inline constexpr std::chrono::seconds kPortionTimeout(120);  // For reading one portion.
 
 // Calls `process` with all samples in portions: some tens of MB, or a single larger sample. Returns the first error of
-// `process`, or that of Run::List if a server has lost the run. So if the result is OK, samples that `process` did not
-// find were released meanwhile.
+// `process`, or that of Run::List if a server has lost the run, which also explains why it did not answer. So if the
+// result is OK, samples that `process` did not find were released meanwhile.
 template <typename Process>
 absl::Status ForEachPortion(Run& run, Producer producer, absl::Span<const SampleState> samples,
                             const Process& process) {
   constexpr int64_t kPortionBytes = int64_t{32} << 20;
+  constexpr std::pair<int64_t, int64_t> kNone{0, 0};
   while (!samples.empty()) {
     size_t count = 0;
     for (int64_t bytes = 0; count < std::min(samples.size(), kMaxNamesPerCall); ++count) {
       bytes += samples[count].committed_rows * run.geometry().raw_row_bytes();
       if (count > 0 && bytes > kPortionBytes) break;
     }
-    RR_RETURN_IF_ERROR(process(samples.first(count)));
+    const absl::Status done = process(samples.first(count));
+    if (absl::IsUnavailable(done)) RR_RETURN_IF_ERROR(run.List(kNone, producer).status());
+    RR_RETURN_IF_ERROR(done);
     samples.remove_prefix(count);
   }
-  constexpr std::pair<int64_t, int64_t> kNone{0, 0};
   return run.List(kNone, producer).status();
 }
 

@@ -124,7 +124,8 @@ TEST(TerminalTest, ControlCharactersAreShown) {
                       "31m\xC2"),
             "\\x9B31m\\xC2");
   EXPECT_EQ(Printable("\xE0\x80\x9B€𝄞"), "\\xE0\\x80\\x9B€𝄞");
-  EXPECT_EQ(Printable("\xED\xA0\x80"), "\\xED\\xA0\\x80");  // A surrogate is no character of UTF-8.
+  EXPECT_EQ(Printable("\xED\xA0\x80"), "\\xED\\xA0\\x80");           // A surrogate is no character of UTF-8.
+  EXPECT_EQ(Printable("\xF4\x90\x80\x80"), "\\xF4\\x90\\x80\\x80");  // Nor is a number above U+10FFFF.
 }
 
 }  // namespace

@@ -22,7 +22,9 @@ constexpr int64_t kPortionIds = int64_t{1} << 18;
 
 absl::Status CheckRecord(const SampleRecord& record, const std::string& sample, int64_t revision) {
   if (record.status != SampleStatus::kOk) {
-    return MakeError(absl::StatusCode::kFailedPrecondition,
+    // With "shard:", a server that does not answer is a status of its samples.
+    const bool away = record.status == SampleStatus::kUnavailable;
+    return MakeError(away ? absl::StatusCode::kUnavailable : absl::StatusCode::kFailedPrecondition,
                      absl::StrCat(sample, ": ", SampleStatusName(record.status), ": ", record.message),
                      {.sample = sample, .committed_rows = record.committed_rows, .revision = record.revision});
   }

@@ -99,7 +99,7 @@ class RunQuota {
  public:
   // Returns the bytes that the store holds for the run; NOT_FOUND if the run does not exist.
   using Stored = std::function<absl::StatusOr<int64_t>(absl::string_view run)>;
-  // Called for each rejection.
+  // Called for each rejection, by any thread.
   using Rejected = std::function<void()>;
 
   // `limit`: bytes of one run; 0: no limit. `clock`, and everything that `stored` and `rejected` use, must outlive this

@@ -46,7 +46,7 @@ absl::StatusOr<std::vector<CertificatePtr>> CertificatesOf(absl::string_view pem
 absl::StatusOr<KeyPtr> PrivateKeyOf(absl::string_view pem) {
   KeyPtr key(PEM_read_bio_PrivateKey(Open(pem).get(), nullptr, NoPassphrase, nullptr));
   ERR_clear_error();
-  if (key == nullptr) return absl::InvalidArgumentError("holds no PEM private key, or one with a passphrase");
+  if (key == nullptr) return absl::InvalidArgumentError("holds no PEM private key without a passphrase");
   return key;
 }
 

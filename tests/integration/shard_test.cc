@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/rrctl/rows.h"
 #include "client/shard/members.h"
 #include "tests/integration/chaos_routes.h"
 #include "tests/integration/fixture.h"
@@ -358,6 +359,9 @@ TEST(ShardTest, AStepGoesOnWithoutTheServerThatIsKilled) {
     if (status == SampleStatus::kUnavailable) ++unavailable;
   }
   EXPECT_GT(unavailable, 0);
+  // A sample of a dead server is not damaged: a report, for example, fails instead of listing it.
+  const SampleState of_dead{.sample = *dead.begin(), .committed_rows = 1};
+  EXPECT_EQ(client::ReadPortion(*run, of_dead, {0, 1}, {}).status().code(), absl::StatusCode::kUnavailable);
 
   // For a new client, too, the samples on the other servers are exact and accept new rows.
   const auto late = ConnectTo(endpoint);

@@ -37,7 +37,9 @@ absl::StatusOr<std::vector<int32_t>> SpreadLayers(const LayerSplit& split, int32
   const int64_t others =
       int64_t{split.pipeline_size} - split.first_stage_layers.has_value() - split.last_stage_layers.has_value();
   const int64_t rest = layers - first - last;
-  if (first < 0 || last < 0 || rest < 0 || others < 0 || (others == 0 && rest > 0)) {
+  if (first < 0 || last < 0) return Invalid(field, "a given stage must not have a negative number of layers");
+  if (others < 0) return Invalid(field, "the only pipeline rank is the first and the last stage: give one size");
+  if (rest < 0 || (others == 0 && rest > 0)) {
     return Invalid(field, absl::StrCat("the given stages have ", first + last, " layers, but there are ", layers));
   }
   if (others > 0 && rest % others != 0) {
@@ -271,21 +273,17 @@ constexpr const char* kPattern = "split.hybrid_pattern";
 
 absl::Status InvalidPattern(absl::string_view what) { return Invalid(kPattern, what); }
 
-// Returns for each layer of the decoder, or of one MTP depth, whether it carries routes (symbol E).
-absl::StatusOr<std::vector<bool>> CheckSymbols(absl::string_view symbols) {
+absl::Status CheckSymbols(absl::string_view symbols) {
   const bool latent = absl::StrContains(symbols, 'D') || absl::StrContains(symbols, '+');
   if (absl::StrContains(symbols, '*') && latent) {
     return InvalidPattern("has \"*\" beside \"D\" or \"+\": a model has one kind of attention");
   }
-  std::vector<bool> flags;
   for (const char symbol : symbols) {
-    if (symbol == '|') continue;
-    if (!absl::StrContains("EMGD*+-", symbol)) {
+    if (!absl::StrContains("EMGD*+-|", symbol)) {
       return InvalidPattern(absl::StrCat("a symbol must be one of E M G D * + -, got '", std::string(1, symbol), "'"));
     }
-    flags.push_back(symbol == 'E');
   }
-  return flags;
+  return absl::OkStatus();
 }
 
 absl::Status ReadMtp(const std::vector<std::string>& depths, HybridPattern& pattern) {
@@ -299,7 +297,7 @@ absl::Status ReadMtp(const std::vector<std::string>& depths, HybridPattern& patt
     return InvalidPattern(absl::StrCat("MTP depths differ: \"", pattern.mtp, "\" and \"", depth, "\""));
   }
   if (absl::StrContains(pattern.mtp, '|')) return InvalidPattern("\"|\" in an MTP depth: all of MTP is in one stage");
-  return CheckSymbols(pattern.mtp).status();
+  return CheckSymbols(pattern.mtp);
 }
 
 absl::StatusOr<std::vector<int32_t>> StagesOf(const LayerSplit& split) {
@@ -420,11 +418,8 @@ int32_t HybridPattern::num_layers() const { return static_cast<int32_t>(absl::St
 
 absl::StatusOr<HybridPattern> ParseHybridPattern(absl::string_view text) {
   std::vector<std::string> parts = absl::StrSplit(text, '/');
-  RR_ASSIGN_OR_RETURN(const auto moe, CheckSymbols(parts.front()));
+  RR_RETURN_IF_ERROR(CheckSymbols(parts.front()));
   HybridPattern pattern{.stages = absl::StrSplit(parts.front(), '|')};
-  for (size_t i = 0; i < moe.size(); ++i) {
-    if (moe[i]) pattern.moe_layer_ids.push_back(static_cast<int32_t>(i));
-  }
   parts.erase(parts.begin());
   RR_RETURN_IF_ERROR(ReadMtp(parts, pattern));
   return pattern;

@@ -44,10 +44,11 @@ struct ExportOutcome {
 // sample. Needs memory for one portion (some tens of MB), or for one sample if that is larger.
 //
 // Errors: those of RunExporter and of Run::Read (nothing is retried after UNAVAILABLE or DEADLINE_EXCEEDED: call
-// again); ALREADY_EXISTS if the directory is not empty; for `previous` those of ReadExportedRun, and
-// FAILED_PRECONDITION (kField, kGeometryMismatch) if it is an export of another run. If a server lost the run before or
-// during the export, the error is that of Run::List. These errors leave no new directory. DATA_LOSS names a sample
-// that the store or the previous export lost: then the directory exists and holds all other samples.
+// again), and UNAVAILABLE if one server of "shard:" does not answer for about a second; ALREADY_EXISTS if the directory
+// is not empty; for `previous` those of ReadExportedRun, and FAILED_PRECONDITION (kField, kGeometryMismatch) if it is
+// an export of another run. If a server lost the run before or during the export, the error is that of Run::List. These
+// errors leave no new directory. DATA_LOSS names a sample that the store or the previous export lost: then the
+// directory exists and holds all other samples.
 absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& directory,
                                         const ExportOptions& options = {});
 
@@ -100,7 +101,8 @@ struct VerifyOutcome {
 };
 
 // Reads every committed row of the run and checks every CRC32C. Appends to the run may continue meanwhile. Fails with
-// the errors of Run::List and Run::Read; damaged samples are part of the outcome, not an error.
+// the errors of Run::List and Run::Read, and UNAVAILABLE as ExportRun; damaged samples are part of the outcome, not an
+// error.
 absl::StatusOr<VerifyOutcome> VerifyRun(Run& run, const VerifyOptions& options = {});
 
 // Reads every file of an exported run and compares its CRC32C with the index; needs no server. Uses only `groups` of

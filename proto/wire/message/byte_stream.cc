@@ -63,7 +63,7 @@ absl::StatusOr<size_t> ByteStream::ReadBy(absl::Span<const iovec> space, Clock::
 
 void ByteStream::Wait(uint32_t events, Clock::Time deadline) const {
   pollfd wait{.fd = fd(), .events = static_cast<short>(events), .revents = 0};
-  poll(&wait, 1, MsUntil(deadline));
+  while (poll(&wait, 1, MsUntil(deadline)) < 0 && errno == EINTR) continue;
 }
 
 void ByteStream::EndWrites() { shutdown(fd(), SHUT_WR); }

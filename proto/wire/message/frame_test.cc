@@ -1,11 +1,17 @@
 #include "proto/wire/message/frame.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
 #include <cstring>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/status_matchers.h"
@@ -182,6 +188,26 @@ TEST(FrameTest, AFrameThatIsNotSentYetGoesWithTheNextOne) {
 }
 
 // Bytes that were read ahead are delivered before the socket is polled again.
+// A profiler's timer interrupts poll every few milliseconds.
+TEST(ByteStreamTest, ASignalDoesNotEndAWait) {
+  std::array<int, 2> ends;
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
+  SocketStream from(ends[0]), to(ends[1]);
+  const auto before = std::signal(SIGALRM, [](int) {});
+  const itimerval often{.it_interval = {0, 2000}, .it_value = {0, 2000}}, never{};
+  setitimer(ITIMER_REAL, &often, nullptr);
+  std::thread writer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_EQ(write(ends[0], "x", 1), 1);
+  });
+  to.Wait(POLLIN, Clock::Real().Now() + std::chrono::seconds(30));
+  char byte = 0;
+  EXPECT_EQ(recv(ends[1], &byte, 1, MSG_DONTWAIT), 1);
+  writer.join();
+  setitimer(ITIMER_REAL, &never, nullptr);
+  std::signal(SIGALRM, before);
+}
+
 TEST(FrameTest, SmallFramesThatComeTogetherAreReadTogether) {
   std::array<int, 2> ends;
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);

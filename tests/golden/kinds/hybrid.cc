@@ -37,10 +37,10 @@ Json FactsOf(const trainer::HybridPattern& pattern) {
 // The layers that a chunk with this range builds.
 Json ChunkOf(const trainer::HybridPattern& pattern, trainer::LayerRange range) {
   Json moe = Json::array();
-  for (const int32_t id : pattern.moe_layer_ids) {
-    if (range.contains(id)) moe.push_back(id);
-  }
   const std::string symbols = absl::StrJoin(pattern.stages, "");
+  for (int32_t id = range.begin; id < range.end; ++id) {
+    if (symbols[id] == 'E') moe.push_back(id);
+  }
   return {{"offset", range.begin}, {"types", symbols.substr(range.begin, range.size())}, {"moe_layer_ids", moe}};
 }
 

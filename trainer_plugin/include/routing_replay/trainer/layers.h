@@ -57,9 +57,8 @@ struct HybridPattern {
   // The symbols of each stage (stages are separated by "|"); stage s = v·P + p is chunk v of pipeline rank p. Every
   // symbol (M G * D + - E) is one decoder layer with a layer id of its own; only layers with the symbol E carry routes.
   std::vector<std::string> stages;
-  std::vector<int32_t> moe_layer_ids;  // Layers with the symbol E, ascending.
-  std::string mtp;                     // The symbols of one MTP depth; empty without MTP.
-  int32_t mtp_depths = 0;              // Number of MTP depths.
+  std::string mtp;         // The symbols of one MTP depth; empty without MTP.
+  int32_t mtp_depths = 0;  // Number of MTP depths.
 
   int32_t num_layers() const;
   friend bool operator==(const HybridPattern&, const HybridPattern&) = default;
