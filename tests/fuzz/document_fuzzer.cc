@@ -7,8 +7,8 @@
 #include <fstream>
 #include <string>
 
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "proto/exported/exported_run.h"
 #include "routing_replay/trainer/layers.h"
 #include "routing_replay/wire/checksum.h"
