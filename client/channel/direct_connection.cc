@@ -39,12 +39,11 @@ absl::Status AdmitAnswer(const Frame& frame) {
 bool ConnectBy(int fd, const sockaddr* address, socklen_t size, Clock::Time deadline) {
   if (connect(fd, address, size) != 0) {
     if (errno != EINPROGRESS) return false;
-    pollfd wait{.fd = fd, .events = POLLOUT, .revents = 0};
     int error = 0;
     socklen_t error_size = sizeof(error);
-    while (poll(&wait, 1, MsUntil(deadline)) < 0 && errno == EINTR) continue;
-    if (wait.revents == 0) errno = ETIMEDOUT;
-    if (wait.revents == 0 || getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_size) != 0) return false;
+    const bool in_time = PollBy(fd, POLLOUT, deadline) != 0;
+    if (!in_time) errno = ETIMEDOUT;
+    if (!in_time || getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_size) != 0) return false;
     errno = error;
     if (error != 0) return false;
   }

@@ -57,6 +57,8 @@ void CheckLayout(const std::string& text) {
 void CheckPattern(const std::string& text) {
   const auto pattern = trainer::ParseHybridPattern(text);
   if (!pattern.ok()) return RequireInvalid(pattern.status());
+  const size_t layers = absl::StrJoin(pattern->stages, "").size();
+  Require(layers == static_cast<size_t>(pattern->num_layers()), "num_layers differs from the symbols");
   const std::string stages = absl::StrJoin(pattern->stages, "|");
   Require(stages == text.substr(0, text.find('/')), "the stages differ from the symbols");
 }

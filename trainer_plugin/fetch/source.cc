@@ -19,7 +19,7 @@
 
 namespace routing_replay::trainer {
 
-// A sealed sample of a source without a server. It has rows 0 … num_tokens − 2. Named: see client/c_api/calls.cc.
+// A sealed sample of a source without a server, with rows 0 … num_tokens − 2. For its namespace see c_api/calls.cc.
 struct KnownSample {
   int64_t num_tokens = 0;
   std::vector<RowRange> unrecorded;      // Normal list.

@@ -55,7 +55,8 @@ TEST(HybridPattern, GivenStages) {
   const auto hole = create(2, 1, 2);
   EXPECT_THAT(hole, Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
   EXPECT_THAT(std::string(hole.status().message()), HasSubstr("the given stages have 3 layers"));
-  for (const auto& table : {create(2, 4, 4), create(3, 4, 4), create(1, 2, std::nullopt)}) {
+  for (const auto& table :
+       {create(2, 4, 4), create(3, 4, 4), create(3, -1, 1), create(1, 2, std::nullopt), create(1, 3, 3)}) {
     EXPECT_THAT(table, Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
   }
   EXPECT_THAT(std::string(create(3, -1, 1).status().message()), HasSubstr("negative"));

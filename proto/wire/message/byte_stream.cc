@@ -54,6 +54,12 @@ int MsUntil(Clock::Time deadline) {
   return static_cast<int>(std::clamp<int64_t>(left, 0, INT_MAX));
 }
 
+short PollBy(int fd, short events, Clock::Time deadline) {
+  pollfd wait{.fd = fd, .events = events, .revents = 0};
+  while (poll(&wait, 1, MsUntil(deadline)) < 0 && errno == EINTR) continue;
+  return wait.revents;
+}
+
 absl::StatusOr<size_t> ByteStream::ReadBy(absl::Span<const iovec> space, Clock::Time deadline) {
   auto bytes = Read(space);
   if (!bytes.ok() || *bytes > 0) return bytes;
@@ -62,8 +68,7 @@ absl::StatusOr<size_t> ByteStream::ReadBy(absl::Span<const iovec> space, Clock::
 }
 
 void ByteStream::Wait(uint32_t events, Clock::Time deadline) const {
-  pollfd wait{.fd = fd(), .events = static_cast<short>(events), .revents = 0};
-  while (poll(&wait, 1, MsUntil(deadline)) < 0 && errno == EINTR) continue;
+  PollBy(fd(), static_cast<short>(events), deadline);
 }
 
 void ByteStream::EndWrites() { shutdown(fd(), SHUT_WR); }

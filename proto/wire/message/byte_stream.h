@@ -47,7 +47,7 @@ class ByteStream {
   // The names in the certificate that the peer presented, for log lines only: they grant no access. Empty if the peer
   // presented none.
   virtual std::string peer_names() const { return ""; }
-  // Waits for the events until the deadline. A signal may end the wait earlier.
+  // Waits for the events until the deadline, also if signals arrive.
   void Wait(uint32_t events, Clock::Time deadline) const;
 
   // Tells the other end that nothing more will be written.
@@ -88,6 +88,8 @@ void PrepareUnix(int fd);
 
 // Milliseconds until the deadline, rounded up; 0 if it has passed.
 int MsUntil(Clock::Time deadline);
+// Waits for these events of poll(2) until the deadline, also if signals arrive. Returns the events that came; 0: none.
+short PollBy(int fd, short events, Clock::Time deadline);
 
 }  // namespace wire
 }  // namespace routing_replay

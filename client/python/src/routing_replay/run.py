@@ -446,7 +446,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
 
         AlreadyExistsError if the directory is not empty; FailedPreconditionError if `previous` holds another run;
         DataLossError naming a sample that the store or `previous` lost (all others are in the directory then); errors
-        of `read`.
+        of `read`, and UnavailableError also if one server of "shard:" does not answer.
         """
         options = _native.ExportOptions(
             _values.native_text(os.fspath(directory), "directory"),
