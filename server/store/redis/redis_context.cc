@@ -129,6 +129,15 @@ RedisRequest RedisContext::Of(absl::string_view script, absl::Span<const std::st
   return {.command = std::move(command), .key = keys.front()};
 }
 
+absl::StatusOr<bool> RedisContext::HasWaitAof() {
+  if (const std::optional<bool> known = has_wait_aof_) return *known;
+  // Of() uses the second word, INFO, as the key, which only decides which master is asked.
+  RR_ASSIGN_OR_RETURN(const RedisReply info, Ask(RedisCommand({"COMMAND", "INFO", "WAITAOF"})));
+  const bool has = info.elements.size() == 1 && !info.elements[0].is_nil();
+  has_wait_aof_ = has;
+  return has;
+}
+
 absl::Status CheckRun(RedisRun& run, const RedisResult& answer) {
   if (!answer.reply.ok()) return answer.reply.status();
   if (answer.reply->text == run.incarnation || run.clears) return absl::OkStatus();

@@ -123,6 +123,9 @@ class RedisContext {
   RedisRequest AskForRun(const RedisRun& run) const {
     return Of(RedisCommand({"GETRANGE", RunKey(run.info.run), "0", "15"}));
   }
+  // True if Redis has WAITAOF (7.2 or newer), which waits until changes are on disks. Asks Redis until it has answered
+  // once.
+  absl::StatusOr<bool> HasWaitAof();
   // Logs, at most once a minute for the same `what`, which must come from a small set.
   void Warn(const std::string& what, const absl::Status& status);
 
@@ -139,13 +142,13 @@ class RedisContext {
   const StoreTime time;
   ContentIds ids;  // Random start, so that two servers generate different ids.
   RedisManifestCache cache;
-  bool fsyncs = false;  // True if Redis has WAITAOF (7.2 or newer), which waits until changes are on disks.
   // Called after each change by this server, with the key of the manifest and its new version (empty: removed).
   std::function<void(RedisRun& run, const SampleName& name, const std::string& key, const std::string& version)>
       changed;
 
  private:
   std::array<Mutex, 256> writer_locks_;
+  std::atomic<std::optional<bool>> has_wait_aof_{std::nullopt};
   Mutex mutex_;
   std::map<std::string, Clock::Time> warned_ ABSL_GUARDED_BY(mutex_);
 };

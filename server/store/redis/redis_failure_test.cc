@@ -251,14 +251,12 @@ TEST_F(RedisFailureTest, ASampleThatIsGoneIsNotFoundAndBeginsAgain) {
 // In a synced run, a change is acknowledged only when a replica has it. The test kills the master, promotes the
 // replica, and reads through a new server that has no cached manifest.
 TEST_F(RedisFailureTest, WhatASyncedRunAcknowledgesAReplicaHas) {
-  run_ = *one_->OpenRun("synced", &TestGeometry(), RunOptions{.block_rows = 32, .durability = Durability::kSynced});
-  const auto append = [&](const AppendSpec& spec) {
-    AppendCommand command = MakeAppend(run_, spec);
-    command.run = "synced";
-    return one_->Append(std::move(command)).status();
-  };
+  WriteToFile(*redis_);
+  OpenSyncedRun();
+  const auto append = [&](const AppendSpec& spec) { return AppendSynced(*one_, spec); };
   EXPECT_EQ(append({.rows = {0, 40}}).code(), absl::StatusCode::kUnavailable);  // There is no replica.
   ASSERT_OK_AND_ASSIGN(auto replica, redis_->StartReplica());
+  WriteToFile(*replica);
   EXPECT_OK(append({.rows = {0, 100}}));
   replica->Pause();
   EXPECT_EQ(append({.rows = {100, 120}}).code(), absl::StatusCode::kUnavailable);
@@ -275,6 +273,19 @@ TEST_F(RedisFailureTest, WhatASyncedRunAcknowledgesAReplicaHas) {
   EXPECT_EQ(state.committed_rows, 40);
   EXPECT_EQ(state.revision, 1);
   EXPECT_TRUE(state.sealed());
+}
+
+// A server that cannot tell whether Redis has WAITAOF must not promise less than it.
+TEST_F(RedisFailureTest, ASyncedRunIsNotAcknowledgedUntilRedisSaysWhetherItHasWaitAof) {
+  WriteToFile(*redis_);
+  OpenSyncedRun();
+  ASSERT_OK_AND_ASSIGN(const auto replica, redis_->StartReplica());
+  WriteToFile(*replica);
+  Ask(RedisCommand({"ACL", "SETUSER", "default", "-command"}));
+  const auto store = NewStore();
+  EXPECT_EQ(AppendSynced(*store, {.rows = {0, 40}}).code(), absl::StatusCode::kUnavailable);
+  Ask(RedisCommand({"ACL", "SETUSER", "default", "+command"}));
+  EXPECT_OK(AppendSynced(*store, {.rows = {0, 40}}));
 }
 
 // Only chunks that a commit references stay. So the chunks that a killed server leaves behind expire by themselves.

@@ -493,19 +493,23 @@ void RedisSample::Touch(RedisManifest& found) {
   context_->cache.Put(keys_->key, found);
 }
 
-// WAIT waits until a replica has everything that the master had when it executed the connection's previous command.
-// That command is the script below. It contains a write (PERSIST), so that only a master executes it. It fails if the
-// sample's version there is not that of this call's change: then a failover has most likely lost the change.
+// WAIT waits until a replica has everything up to the connection's last write; from Redis 7.2 on, a command that
+// changed nothing does not count. That write is in the script below: it gives the manifest an expiry time and takes it
+// away again, which needs no memory. It fails if the sample's version there is not that of this call's change: then a
+// failover has most likely lost the change.
 absl::Status RedisSample::AwaitSynced() {
   if (run_->info.options.durability != Durability::kSynced) return absl::OkStatus();
   RedisCommand look({"EVAL",
-                     "if redis.call('HGET', KEYS[1], 'v') == ARGV[1] then return redis.call('PERSIST', KEYS[1]) end "
-                     "return redis.error_reply('MISCONF the version has changed')",
+                     "if redis.call('HGET', KEYS[1], 'v') ~= ARGV[1] then "
+                     "return redis.error_reply('MISCONF the version has changed') end "
+                     "redis.call('PEXPIRE', KEYS[1], 100000) return redis.call('PERSIST', KEYS[1])",
                      "1", keys_->key, version_});
-  RedisCommand wait = context_->fsyncs ? RedisCommand({"WAITAOF", "1", "1"}) : RedisCommand({"WAIT", "1"});
-  wait.Add(std::chrono::milliseconds(kSyncedWait).count());
-  const absl::StatusOr<RedisReply> reply =
-      context_->Ask({.command = std::move(wait), .key = keys_->key, .before = {std::move(look)}});
+  const absl::StatusOr<RedisReply> reply = [&]() -> absl::StatusOr<RedisReply> {
+    RR_ASSIGN_OR_RETURN(const bool has_wait_aof, context_->HasWaitAof());
+    RedisCommand wait = has_wait_aof ? RedisCommand({"WAITAOF", "1", "1"}) : RedisCommand({"WAIT", "1"});
+    wait.Add(std::chrono::milliseconds(kSyncedWait).count());
+    return context_->Ask({.command = std::move(wait), .key = keys_->key, .before = {std::move(look)}});
+  }();
   // WAIT counts replicas; WAITAOF counts files of the master and of replicas.
   const auto some = [](const RedisReply& count) { return count.integer > 0; };
   const bool kept =

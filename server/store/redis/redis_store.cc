@@ -22,14 +22,13 @@ namespace {
 using RunPtr = std::shared_ptr<RedisRun>;
 
 constexpr size_t kIncarnationBytes = 16;
-constexpr std::chrono::seconds kHealthTimeout{3}, kInfoTimeout{3};
+constexpr std::chrono::seconds kHealthTimeout{3};
 constexpr int kHealthKeys = 32;
 
 class RedisStore final : public Store {
  public:
   RedisStore(std::shared_ptr<RedisCluster> cluster, const RedisStoreOptions& options)
       : context_(std::make_shared<RedisContext>(std::move(cluster), options)), watches_(*context_) {
-    context_->fsyncs = KnowsWaitAof();
     context_->changed = [this](RedisRun& run, const SampleName& sample, const std::string& key,
                                const std::string& version) { watches_.Changed(run, sample, key, version); };
   }
@@ -115,7 +114,6 @@ class RedisStore final : public Store {
     bool more = false;            // There are more after the last one (then `all` is not empty).
   };
 
-  bool KnowsWaitAof();
   SampleName NameOf(Producer producer, const SampleRef& ref) const {
     return {ref.sample, ref.sample.empty() ? ref.handle : context_->options.handle_of(ref.sample), producer};
   }
@@ -183,13 +181,6 @@ class RedisStore final : public Store {
   std::map<std::string, RunPtr> runs_ ABSL_GUARDED_BY(mutex_);  // By name; may be stale and may contain dropped runs.
   Totals totals_ ABSL_GUARDED_BY(mutex_);
 };
-
-bool RedisStore::KnowsWaitAof() {
-  const CallDeadline deadline(Clock::Real().Now() + kInfoTimeout);
-  // Of() uses the second word, INFO, as the key, which only decides which master is asked.
-  const absl::StatusOr<RedisReply> known = context_->Ask(RedisCommand({"COMMAND", "INFO", "WAITAOF"}));
-  return known.ok() && known->elements.size() == 1 && !known->elements[0].is_nil();
-}
 
 absl::StatusOr<RunPtr> RedisStore::TakeRun(const std::string& value) {
   if (value.size() <= kIncarnationBytes)

@@ -6,12 +6,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/store/conformance/conformance.h"
 #include "server/store/redis/redis_store.h"
@@ -105,6 +108,27 @@ class RedisFailureTest : public ::testing::Test {
     return std::count_if(keys.begin(), keys.end(), [&](const std::string& key) {
       return Ask(RedisCommand({"PTTL", key})).integer == -1;
     });
+  }
+  // Makes the server write each change to its disk at once, for WAITAOF, and waits until its file is complete.
+  static void WriteToFile(const RedisProcess& server) {
+    EXPECT_OK(server.Ask(RedisCommand({"CONFIG", "SET", "appendfsync", "always"})));
+    EXPECT_OK(server.Ask(RedisCommand({"CONFIG", "SET", "appendonly", "yes"})));
+    while (true) {
+      ASSERT_OK_AND_ASSIGN(const RedisReply info, server.Ask(RedisCommand({"INFO", "persistence"})));
+      if (absl::StrContains(info.text, "aof_rewrite_in_progress:0") &&
+          absl::StrContains(info.text, "aof_rewrite_scheduled:0")) {
+        return;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  void OpenSyncedRun() {
+    run_ = *one_->OpenRun("synced", &TestGeometry(), RunOptions{.block_rows = 32, .durability = Durability::kSynced});
+  }
+  absl::Status AppendSynced(Store& store, const AppendSpec& spec) {
+    AppendCommand command = MakeAppend(run_, spec);
+    command.run = "synced";
+    return store.Append(std::move(command)).status();
   }
   absl::Status Append(Store& store, const AppendSpec& spec) { return store.Append(MakeAppend(run_, spec)).status(); }
 
