@@ -11,11 +11,12 @@
 #   --debug       also the unit tests of the Debug preset, with assertions on
 #   --odr         also checks that no two shipped types have the same name
 #   --peers       also the tests with other projects (tests/peers): Megatron-Core, transformers, vLLM, SGLang, verl,
-#                 slime, miles, NeMo-RL, SkyRL, ms-swift and Mooncake, in environments that are created once (several GB each); the
-#                 wheels in other Pythons; the client in one process with grpcio, protobuf, Flight, Ray and torch; the
-#                 hand-off beside the peers' libraries, if RR_PEERS names the folder of their benchmark; and --packaging.
-#                 It fails if a project was skipped that the README's table names as tested: RR_SLIME, RR_SLIME_MEGATRON
-#                 and RR_NEMO_RL name source trees (tests/peers/{slime,nemo_rl}.sh --help)
+#                 slime, miles, NeMo-RL, SkyRL, ms-swift, Mooncake and Valkey, in environments that are created once
+#                 (several GB each); the wheels in other Pythons; the client in one process with grpcio, protobuf,
+#                 Flight, Ray and torch; the hand-off beside the peers' libraries, if RR_PEERS names the folder of
+#                 their benchmark; and --packaging. It fails if a project was skipped that the README's table names as
+#                 tested: RR_SLIME, RR_SLIME_MEGATRON and RR_NEMO_RL name source trees
+#                 (tests/peers/{slime,nemo_rl}.sh --help)
 #   --chaos       also the long runs that kill and stop processes. With a DURATION (90s, 20m, 3h), instead of these, runs
 #                 the history checker for that time with each store: STORE is memory, spill, rocksdb, redis or
 #                 redis-cluster, NAMES are values of ROUTING_REPLAY_TRANSPORT. It continues after the last seed in
@@ -148,6 +149,7 @@ for extra in "${extras[@]}"; do
       long ms-swift tests/peers/ms_swift.sh
       long mooncake tests/peers/mooncake.sh
       long neighbours tests/peers/neighbours.sh
+      long valkey tests/peers/valkey.sh
       long peers tests/bench/peers.sh
       [ ${#failed[@]} -gt 0 ] || python3 tests/peers/common/support.py || failed+=("rows of what was skipped")
       ;;

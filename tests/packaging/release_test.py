@@ -177,7 +177,7 @@ class ReleaseTest(unittest.TestCase):
         for name in re.findall(r"(?<!\S)(?:\./|<)?(routing[_-]replay\S+\.(?:whl|deb|tar))", notes):
             self.assertEqual(len(list(self.release.glob(name))), 1, name)
         not_run = notes.partition("## Not run\n")[2]
-        for word in ("GPU", "NEON", "kTLS", "WAITAOF", "cluster"):
+        for word in ("GPU", "NEON", "kTLS", "Redis 7.2", "cluster"):
             self.assertIn(word, not_run)
         fingerprint = run("ssh-keygen", "-lf", self.key).stdout.split()[1]
         self.assertIn(fingerprint, notes)

@@ -84,10 +84,11 @@ def peers() -> list[tuple[str, ...]]:
     untested = {
         "vLLM": f"GPUs; others from {oldest_vllm()} on, by the fields of their answers",
         "SGLang": "GPUs; others, by the fields of their answers",
+        "Valkey": "TLS; others",
     }
     names = {"vLLM": "vllm", "SGLang": "sglang", "Megatron-Core": "Megatron-LM", "NeMo-RL": "RL"}
     rows = []
-    for name in (*untested, "Megatron-Core", "transformers", *FRAMEWORKS):
+    for name in ("vLLM", "SGLang", "Megatron-Core", "transformers", *FRAMEWORKS, "Valkey"):
         versions = [f"{version}: {', '.join(what)}" for version, what in tested.pop(name, {}).items()]
         ran = any("source" not in version for version in versions)
         rest = untested.get(name, "GPUs; others" if ran else "the framework running")
@@ -106,7 +107,7 @@ def platforms() -> list[tuple[str, ...]]:
     architectures = ", ".join(f"sm_{each}" for part in cuda for each in part.split())
     kubernetes = only(r'^VERSIONS = \(("[^)]+")\)$', "tests/deploy/kubernetes_test.py").replace('"', "")
     return [
-        ("Redis", "that of Debian 12 (7.0), alone and as a cluster", "", "others; Valkey"),
+        ("Redis", "that of Debian 12 (7.0) and 7.4.1, alone and as a cluster", "", "others"),
         ("Kubernetes", "", f"the schemas of {kubernetes}", "a cluster"),
         (
             "Python",
