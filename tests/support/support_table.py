@@ -107,7 +107,7 @@ def platforms() -> list[tuple[str, ...]]:
     architectures = ", ".join(f"sm_{each}" for part in cuda for each in part.split())
     kubernetes = only(r'^VERSIONS = \(("[^)]+")\)$', "tests/deploy/kubernetes_test.py").replace('"', "")
     return [
-        ("Redis", "that of Debian 12 (7.0) and 7.4.1, alone and as a cluster", "", "others"),
+        ("Redis", "that of Debian 12 (7.0), alone and as a cluster", "", "others"),
         ("Kubernetes", "", f"the schemas of {kubernetes}", "a cluster"),
         (
             "Python",

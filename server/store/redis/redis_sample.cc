@@ -493,10 +493,10 @@ void RedisSample::Touch(RedisManifest& found) {
   context_->cache.Put(keys_->key, found);
 }
 
-// WAIT waits until a replica has everything up to the connection's last write; from Redis 7.2 on, a command that
-// changed nothing does not count. That write is in the script below: it gives the manifest an expiry time and takes it
-// away again, which needs no memory. It fails if the sample's version there is not that of this call's change: then a
-// failover has most likely lost the change.
+// WAIT waits until a replica has everything up to the connection's last command; from Redis 7.2 on, up to its last
+// command that changed something. So the script below changes something: it gives the manifest an expiry time and takes
+// it away again, which Redis allows even above maxmemory. It fails if the sample's version there is not that of this
+// call's change: then a failover has most likely lost the change.
 absl::Status RedisSample::AwaitSynced() {
   if (run_->info.options.durability != Durability::kSynced) return absl::OkStatus();
   RedisCommand look({"EVAL",
