@@ -187,7 +187,6 @@ TEST(FrameTest, AFrameThatIsNotSentYetGoesWithTheNextOne) {
   close(ends[1]);
 }
 
-// Bytes that were read ahead are delivered before the socket is polled again.
 // A profiler's timer interrupts poll every few milliseconds.
 TEST(ByteStreamTest, ASignalDoesNotEndAWait) {
   std::array<int, 2> ends;
@@ -208,6 +207,7 @@ TEST(ByteStreamTest, ASignalDoesNotEndAWait) {
   std::signal(SIGALRM, before);
 }
 
+// Bytes that were read ahead are delivered before the socket is polled again.
 TEST(FrameTest, SmallFramesThatComeTogetherAreReadTogether) {
   std::array<int, 2> ends;
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
