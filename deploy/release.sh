@@ -36,7 +36,7 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$key" ] || { echo "--key is missing" >&2; exit 2; }
 for tool in git ssh-keygen python3 dpkg-deb; do
-  command -v $tool >/dev/null || fail "$tool is missing"
+  command -v $tool >/dev/null || fail "$tool is missing; on Debian: apt-get install git openssh-client python3"
 done
 # These checks come before the build, because they need no products.
 fingerprint=$(ssh-keygen -lf "$key" | cut -d' ' -f2) || fail "$key must be a key of OpenSSH"
