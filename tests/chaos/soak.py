@@ -20,8 +20,8 @@ well-behaved client measures:
 A single minute would not do as the reference: without a trend, its median lies up to 5 % below that of ten minutes.
 Prints one JSON line. Exit status 1 if a check failed.
 
-In production, the other clients run on other machines. Here they run at the lowest priority, so that the times are
-those of the server and not of the wait for a processor.
+In production, the other clients run on other machines. Here they run on half of the processors, and only while these
+have nothing else to do, so that the times are those of the server and not of the wait for a processor.
 
 Needs ROUTING_REPLAY_SERVER and the environment of the client's tests.
 """
@@ -111,6 +111,8 @@ class Crowd:
 
     def __init__(self, endpoint: str, transports: Sequence[str]) -> None:
         self._endpoint, self._transports = endpoint, transports
+        allowed = sorted(os.sched_getaffinity(0))
+        self._processors = ",".join(str(one) for one in allowed[len(allowed) // 2 :])
         self.killed = self.stalled = 0
         self.trainer = self._start("train", 0)
         self._others = [self._start("write", i) for i in range(WRITERS)]
@@ -118,7 +120,8 @@ class Crowd:
         self._stopped: deque[tuple[float, subprocess.Popen[bytes]]] = deque()
 
     def _start(self, role: str, number: int) -> subprocess.Popen[bytes]:
-        command = ["nice", "-n", "19", "setpriv", "--pdeathsig", "KILL", sys.executable, __file__, role]
+        command = ["taskset", "--cpu-list", self._processors, "chrt", "--idle", "0"]
+        command += ["setpriv", "--pdeathsig", "KILL", sys.executable, __file__, role]
         variables = {**os.environ, TRANSPORT: self._transports[number % len(self._transports)]}
         return subprocess.Popen([*command, self._endpoint, str(number)], stderr=subprocess.DEVNULL, env=variables)
 
