@@ -20,8 +20,8 @@ well-behaved client measures:
 A single minute would not do as the reference: without a trend, its median lies up to 5 % below that of ten minutes.
 Prints one JSON line. Exit status 1 if a check failed.
 
-In production, the other clients run on other machines. Here they run on half of the processors, and only while these
-have nothing else to do, so that the times are those of the server and not of the wait for a processor.
+In production, the other clients run on other machines. Here they have half of the processors, and the server and the
+well-behaved clients the other half, so that the times are those of the server and not of the wait for a processor.
 
 Needs ROUTING_REPLAY_SERVER and the environment of the client's tests.
 """
@@ -109,10 +109,9 @@ ROLES = {"write": write, "train": train, "read": read}
 class Crowd:
     """The trainer, and the writers and readers, some of which are killed or stopped at random moments."""
 
-    def __init__(self, endpoint: str, transports: Sequence[str]) -> None:
+    def __init__(self, endpoint: str, transports: Sequence[str], processors: Sequence[int]) -> None:
         self._endpoint, self._transports = endpoint, transports
-        allowed = sorted(os.sched_getaffinity(0))
-        self._processors = ",".join(str(one) for one in allowed[len(allowed) // 2 :])
+        self._processors = ",".join(str(one) for one in processors)
         self.killed = self.stalled = 0
         self.trainer = self._start("train", 0)
         self._others = [self._start("write", i) for i in range(WRITERS)]
@@ -120,7 +119,7 @@ class Crowd:
         self._stopped: deque[tuple[float, subprocess.Popen[bytes]]] = deque()
 
     def _start(self, role: str, number: int) -> subprocess.Popen[bytes]:
-        command = ["taskset", "--cpu-list", self._processors, "chrt", "--idle", "0"]
+        command = ["taskset", "--cpu-list", self._processors]
         command += ["setpriv", "--pdeathsig", "KILL", sys.executable, __file__, role]
         variables = {**os.environ, TRANSPORT: self._transports[number % len(self._transports)]}
         return subprocess.Popen([*command, self._endpoint, str(number)], stderr=subprocess.DEVNULL, env=variables)
@@ -195,6 +194,9 @@ def settled(process: subprocess.Popen[bytes], within: float) -> tuple[int, int]:
 
 
 def soak(transports: Sequence[str], seconds: float) -> dict[str, Any]:
+    processors = sorted(os.sched_getaffinity(0))
+    half = (len(processors) + 1) // 2
+    os.sched_setaffinity(0, processors[:half])  # The server inherits it.
     server = Server("--memory-budget", str(BUDGET), "--run-budget", str(BUDGET * 3 // 4))
     calm = {transport: Calm(server.endpoint, transport) for transport in transports}
     early: list[tuple[int, int, int, int]] = []
@@ -202,7 +204,7 @@ def soak(transports: Sequence[str], seconds: float) -> dict[str, Any]:
     pace(min(UNLOADED, seconds / 6), calm)
     alone = sizes(server.process)
     unloaded = {transport: one.taken() for transport, one in calm.items()}
-    crowd = Crowd(server.endpoint, transports)
+    crowd = Crowd(server.endpoint, transports, processors[half:] or processors)
     try:
         pace(seconds / 6, calm, crowd, server, early)
         for one in calm.values():
