@@ -119,8 +119,7 @@ class Crowd:
         self._stopped: deque[tuple[float, subprocess.Popen[bytes]]] = deque()
 
     def _start(self, role: str, number: int) -> subprocess.Popen[bytes]:
-        command = ["taskset", "--cpu-list", self._processors]
-        command += ["setpriv", "--pdeathsig", "KILL", sys.executable, __file__, role]
+        command = ["taskset", "-c", self._processors, "setpriv", "--pdeathsig", "KILL", sys.executable, __file__, role]
         variables = {**os.environ, TRANSPORT: self._transports[number % len(self._transports)]}
         return subprocess.Popen([*command, self._endpoint, str(number)], stderr=subprocess.DEVNULL, env=variables)
 
